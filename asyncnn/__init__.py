@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         DeviceUnavailableError,
         DriverDiedError,
         EngineUnavailableError,
+        ExecutionFailedError,
         ForkedError,
         GeneralFailureError,
         InvalidArgumentError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
+        WrongLoopError,
     )
     from asyncnn.hal.routes import Route
     from asyncnn.hal.types import (
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model_description import ModelMetadata, Signature
     from asyncnn.runtime.model_file import bundled_file, load, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
+    from asyncnn.runtime.opening import Opening
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
     from asyncnn.runtime.prepared import PreparedModel
     from asyncnn.runtime.reusable import ReusableExecution
@@ -89,11 +92,13 @@ else:
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
-            "DeviceUnavailableError DriverDiedError EngineUnavailableError ForkedError "
+            "DeviceUnavailableError DriverDiedError EngineUnavailableError "
+            "ExecutionFailedError ForkedError "
             "GeneralFailureError InvalidArgumentError MissedDeadlineError "
             "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
             "OutputInsufficientSizeError ResourceExhaustedError "
-            "ResourceExhaustedPersistentError ResourceExhaustedTransientError",
+            "ResourceExhaustedPersistentError ResourceExhaustedTransientError "
+            "WrongLoopError",
             "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
@@ -113,6 +118,7 @@ else:
             "asyncnn.runtime.model_description": "ModelMetadata Signature",
             "asyncnn.runtime.model_file": "bundled_file load save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
+            "asyncnn.runtime.opening": "Opening",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
             "asyncnn.runtime.prepared": "PreparedModel",
             "asyncnn.runtime.reusable": "ReusableExecution",
@@ -137,6 +143,7 @@ __all__ = (
     "DriverDiedError",
     "EngineUnavailableError",
     "ErrorStatus",
+    "ExecutionFailedError",
     "ExecutionPreference",
     "Explanation",
     "Extension",
@@ -154,6 +161,7 @@ __all__ = (
     "ModelMetadata",
     "NamedModel",
     "NoDriverError",
+    "Opening",
     "OperandType",
     "OperationType",
     "OutputInsufficientSizeError",
@@ -171,6 +179,7 @@ __all__ = (
     "Supervision",
     "TensorInfo",
     "UnsupportedOperatorError",
+    "WrongLoopError",
     "__version__",
     "bundled_file",
     "connect",

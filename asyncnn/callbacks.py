@@ -18,7 +18,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from asyncnn.hal.errors import AsyncnnError, OutputInsufficientSizeError, error_for
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    ExecutionFailedError,
+    OutputInsufficientSizeError,
+    error_for,
+)
 from asyncnn.hal.interfaces import (
     AlreadyNotifiedError,
     CallbackObject,
@@ -105,9 +110,11 @@ class ExecutionResult(msgspec.Struct, frozen=True):
                 self.reason or "an output buffer is too small", self.output_shapes
             )
         message = self.reason or f"execution failed: {self.status.name}"
-        raise (
-            error_for(self.status, message) if self.kind is None else self.kind(message)
-        )
+        if self.kind is not None:
+            raise self.kind(message)
+        if self.status is ErrorStatus.GENERAL_FAILURE:
+            raise ExecutionFailedError(message)
+        raise error_for(self.status, message)
 
 
 class PreparedModelFuture(IPreparedModelCallback):

@@ -70,5 +70,7 @@ def nanoseconds(seconds: float | None) -> int | None:
         return None
     try:
         return round(seconds * 1e9)
-    except (ValueError, OverflowError):
-        raise InvalidArgumentError(f"{seconds} is no number of seconds") from None
+    except (ValueError, OverflowError, TypeError):
+        raise InvalidArgumentError(
+            f"{seconds!r} is no number of seconds", hint="None sets no limit"
+        ) from None

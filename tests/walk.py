@@ -197,7 +197,8 @@ class Reader:
         for command in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             line, _, expected = command.partition("\n")
             line = line.partition(" # ")[0].strip()
-            files = re.findall(r"[\w-]+\.(?:py|npz)\b", line)
+            read = re.sub(r"--(?:output|save) \S+", "", line)
+            files = re.findall(r"[\w-]+\.(?:py|npz)\b", read)
             absent = [each for each in files if not Path(each).exists()]
             if self._installs and line.startswith(INSTALLING):
                 _succeeding(["bash", "-c", line], INSTALLING_LIMIT_S)

@@ -13,14 +13,20 @@ from typer.main import get_command, get_group
 from asyncnn import __version__
 from asyncnn.hal.errors import (
     DriverDiedError,
+    ExecutionFailedError,
     MissedDeadlineError,
     ResourceExhaustedError,
 )
-from asyncnn.logs import errors_as_lines
+from asyncnn.logs import EXIT_BAD_INPUT, EXIT_FAILED, errors_as_lines
 from asyncnn.tracing import join_recording, recording
 
-_FAILURES = (MissedDeadlineError, ResourceExhaustedError, DriverDiedError)
-"""Errors of executions that may succeed another time; others are of bad input."""
+_FAILURES = (
+    ExecutionFailedError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
+    DriverDiedError,
+)
+"""Errors of executions; others are of bad input."""
 
 
 COMMANDS = {
@@ -30,6 +36,7 @@ COMMANDS = {
         "run": ("run", "run"),
         "inspect": ("inspecting", "inspect"),
         "compare": ("compare", "compare"),
+        "diff": ("diff", "diff"),
         "serve": ("serve", "serve"),
         "top": ("top", "top"),
         "devices": ("devices", "devices"),
@@ -37,7 +44,9 @@ COMMANDS = {
         "conformance": ("conformance", "conformance"),
         "mlts": ("mlts", "mlts"),
         "graph": ("graph", "graph"),
+        "profile": ("profile", "profile"),
         "bench": ("app", "benchmarks"),
+        "loadgen": ("loadgen", "loadgen"),
     }.items()
 }
 """Where the function of each command is, or the `typer.Typer` of those below it."""
@@ -128,4 +137,27 @@ def main() -> None:
     """
     join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
     with errors_as_lines(_FAILURES):
-        app()
+        try:
+            status = app(standalone_mode=False)
+        except typer.Abort:
+            status = EXIT_FAILED
+        except _UsageError as error:
+            status = _refused(error)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Of a command line that cannot be understood; typer has it under no name."""
+
+
+def _refused(error: Any) -> int:
+    """Say in one line what is wrong with the command line; return the exit status."""
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return EXIT_BAD_INPUT
+    message = message.replace("Value error, ", "")
+    path = "asyncnn" if error.ctx is None else error.ctx.command_path
+    path = path.replace("python -m asyncnn", "asyncnn")
+    typer.echo(f"asyncnn: {message} ({path} -h tells what there is)", err=True)
+    return EXIT_BAD_INPUT

@@ -1,6 +1,7 @@
 """``asyncnn bench``: benchmarks beside their peers, with goals that can be checked."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
@@ -11,7 +12,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from asyncnn.cli.options import SettingOption, announced, console, progress
+from asyncnn.cli.options import (
+    SettingOption,
+    announced,
+    console,
+    counted,
+    progress,
+)
 from asyncnn.tools.bench.presenting import draw_table, page_of
 from asyncnn.tools.bench.report import Report
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
@@ -187,11 +194,13 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
 
 def _print(report: Report) -> None:
     out = console(markup=True)
-    if not out.is_terminal:
+    if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _PIPE_WIDTH
     for table in report.tables():
-        out.print(draw_table(table))
-    circumstances = f"{report.rounds} rounds, {report.where}", str(report.environment)
+        for part in draw_table(table, out):
+            out.print(part)
+    rounds = counted(report.rounds, "round")
+    circumstances = f"{rounds}, {report.where}", str(report.environment)
     for line in (*report.notes(), *circumstances):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 

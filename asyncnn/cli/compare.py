@@ -11,7 +11,10 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     LsbOption,
+    PathOption,
     RtolOption,
+    SamplesOption,
+    TransportOption,
     chosen,
     constants_of,
     counted,
@@ -29,25 +32,19 @@ def compare(
         Literal["litert", "onnxruntime"],
         typer.Option("--with", help="The runtime to compare with."),
     ],
-    input_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input", help="Compare on input_K or input_K.NAME of this .npz file, too."
-        ),
-    ] = None,
+    input_file: SamplesOption = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or reference."),
+        typer.Option(
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE or reference."
+        ),
     ] = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
-    path: Annotated[
-        str, typer.Option(help="HAL calls to use, separated by commas.")
-    ] = "async",
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device, separated by commas.")
-    ] = "inprocess",
+    path: PathOption = "async",
+    transport: TransportOption = "inprocess",
     reference_kernels: Annotated[
         bool,
         typer.Option(
@@ -84,6 +81,7 @@ def compare(
     from asyncnn.tools.samples import Tolerance, load_arrays
     from asyncnn.tools.samples import samples as samples_of
 
+    tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
     with located(model):
         kind.check_reads(kind_of(view(map_model_file(model))))
@@ -105,7 +103,7 @@ def compare(
         given=tuple(given),
         random=samples,
         seed=seed,
-        tolerance=Tolerance.asked(lsb, rtol, atol),
+        tolerance=tolerance,
         constants=constants_of(constant or ()),
     )
     report = anyio.run(compare_model, comparison)

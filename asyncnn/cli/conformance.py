@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import typer
 
-from asyncnn.cli.options import ExtensionOption, chosen, console, progress
+from asyncnn.cli.options import (
+    ExtensionOption,
+    PathOption,
+    TransportOption,
+    chosen,
+    console,
+    progress,
+)
 from asyncnn.hal.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -25,12 +32,8 @@ T = TypeVar("T")
 
 def conformance(
     directory: Annotated[Path, typer.Argument(help="Folder of vector files.")],
-    path: Annotated[
-        str, typer.Option(help="HAL calls to use, separated by commas.")
-    ] = "async,sync",
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device, separated by commas.")
-    ] = "inprocess",
+    path: PathOption = "async,sync",
+    transport: TransportOption = "inprocess",
     hal: Annotated[
         str,
         typer.Option(help="HAL version: newest, or auto for each case's oldest."),
@@ -44,7 +47,9 @@ def conformance(
     cache: Annotated[
         bool, typer.Option("--cache", help="Save and load all models first.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Device to run on.")] = "reference",
+    device: Annotated[
+        str, typer.Option(help="Device to run on, one of asyncnn devices.")
+    ] = "reference",
     through: Annotated[
         str | None,
         typer.Option(help="framework: have one on this side, with its CPU fallback."),

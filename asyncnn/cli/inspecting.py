@@ -85,6 +85,9 @@ def _lines(inspection: "Inspection") -> Iterable[str]:
         where = f" in {inspection.subgraphs} subgraphs"
     yield f"{counted(count, 'operation')}{where}, HAL {inspection.hal_version}"
     yield f"weights: {_size(inspection.weight_bytes)}"
+    if inspection.open_inputs:
+        names = ", ".join(inspection.open_inputs)
+        yield f"shapes that the application may choose: those of {names}"
     for device in inspection.devices:
         yield f"{device.name}: {_support(device, count)}"
 

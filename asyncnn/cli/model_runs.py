@@ -20,7 +20,7 @@ from asyncnn.cli.options import load_extended, progress
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.accelerated import default_device_name
 from asyncnn.extensions import Extension
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.runtime.device import Device
@@ -156,7 +156,8 @@ def _collect(options: RunOptions) -> _Job:
     expected = samples(arrays, options.check_key, model.outputs)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
-            f"{len(inputs)} input samples, but {len(expected)} expected outputs"
+            f"{counted(len(inputs), 'input sample')}, but "
+            f"{counted(len(expected), 'expected output')}"
         )
     return _Job(model, extensions, inputs, expected, arrays, options.input_file is None)
 

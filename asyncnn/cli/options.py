@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import counted as counted
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
@@ -53,6 +54,25 @@ ConstantOption: TypeAlias = Annotated[
     ),
 ]
 
+PathOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH,...", help="HAL calls to use: async, sync, burst or fenced."
+    ),
+]
+TransportOption: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="WAY,...", help="Ways to the device: inprocess or remote."),
+]
+SamplesOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        help="An .npz file with input_K or input_K.NAME, or an .npy file with the "
+        "only input of one sample.",
+    ),
+]
+
 LsbOption: TypeAlias = Annotated[
     int, typer.Option(min=0, help="Steps that quantised outputs may be off.")
 ]
@@ -74,11 +94,16 @@ def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
 
     :raises InvalidArgumentError: if there is none, or one that is not ``known``.
     """
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in asked if name not in known]
-    if unknown or not asked:
+    asked = [name.strip() for name in names.split(",")]
+    if not all(asked):
         raise InvalidArgumentError(
-            f"there is no {what} {', '.join(unknown) or repr(names)}",
+            f"{names!r} has an empty part, which is no {what}",
+            hint=f"known: {', '.join(known)}",
+        )
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no {what} {', '.join(unknown)}",
             hint=f"known: {', '.join(known)}",
         )
     return asked
@@ -125,7 +150,8 @@ def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
     for option in options:
         name, _, lengths = option.rpartition("=")
         try:
-            shapes[name] = tuple(int(length) for length in lengths.split(",") if length)
+            parts = lengths.split(",") if lengths else ()
+            shapes[name] = tuple(int(length) for length in parts)
         except ValueError:
             name = ""
         if not name or min(shapes[name], default=0) < 0:
@@ -201,11 +227,6 @@ def progress(
         transient=True,
         disable=not stderr.is_terminal,
     )
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number of things in words; ``what`` is one of them."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def announced(items: Sequence[str]) -> Iterator[str]:

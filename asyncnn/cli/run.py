@@ -1,5 +1,6 @@
 """``asyncnn run``: a model file on every sample of an input file."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,9 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     LsbOption,
+    PathOption,
     RtolOption,
+    SamplesOption,
     chosen,
     counted,
     print_json,
@@ -26,15 +29,13 @@ if TYPE_CHECKING:
 
 def run(
     model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", help="An .npz file with input_K or input_K.NAME."),
-    ] = None,
+    input_file: SamplesOption = None,
     output_file: Annotated[
         Path | None, typer.Option("--output", help="Write output_K to this .npz file.")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Compare with output_K of this .npz file.")
+        Path | None,
+        typer.Option(help="Compare with output_K of this .npz file, or an .npy file."),
     ] = None,
     check_key: Annotated[
         str, typer.Option(help="Compare with KEY_K instead of output_K.")
@@ -42,8 +43,8 @@ def run(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
-            "works, or reference with --check."
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, or the fastest that works, or reference with --check."
         ),
     ] = None,
     socket: Annotated[
@@ -53,12 +54,11 @@ def run(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
-    path: Annotated[
-        str, typer.Option(help="HAL calls to use, separated by commas.")
-    ] = "async",
+    path: PathOption = "async",
     priority: Literal["low", "medium", "high"] = "medium",
     deadline_ms: Annotated[
-        float | None, typer.Option(help="Deadline of each execution.")
+        float | None,
+        typer.Option(help="Deadline of each execution, after so many milliseconds."),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1,
     lsb: LsbOption = 1,
@@ -83,8 +83,8 @@ def run(
     of a path are the steps of one session.
 
     Exits with 1 if --check finds an output out of tolerance, --explain finds an
-    operation that is not supported, or an execution misses its deadline, runs
-    out of resources or loses its driver; with 2 on bad input.
+    operation that is not supported, or an execution fails, misses its deadline,
+    runs out of resources or loses its driver; with 2 on bad input.
     """
     if explain:
         explain_file(
@@ -98,10 +98,15 @@ def run(
         )
         return
     if session and repeat > 1:
-        raise typer.BadParameter("a session takes one step for each sample")
-    if deadline_ms is not None and not deadline_ms > 0:
         raise InvalidArgumentError(
-            f"--deadline-ms {deadline_ms:g} has passed already", hint="give more than 0"
+            f"--session with --repeat {repeat}: a session takes one step for each "
+            "sample",
+            hint="leave out one of them",
+        )
+    if deadline_ms is not None and not 0 < deadline_ms < math.inf:
+        raise InvalidArgumentError(
+            f"--deadline-ms {deadline_ms:g} is no time to come",
+            hint="give milliseconds, more than 0",
         )
     import anyio
 

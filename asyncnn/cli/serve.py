@@ -35,7 +35,9 @@ def serve(
     ] = None,
     allow_uid: Annotated[
         list[int] | None,
-        typer.Option(help="Another user whose processes may connect; repeatable."),
+        typer.Option(
+            min=0, help="Another user whose processes may connect; repeatable."
+        ),
     ] = None,
     user_weight: Annotated[
         list[str] | None,
@@ -52,7 +54,7 @@ def serve(
         ),
     ] = False,
     max_connections: Annotated[
-        int, typer.Option(min=0, help="Connections at a time.")
+        int, typer.Option(min=1, help="Connections at a time.")
     ] = _MAX_CONNECTIONS,
     limit: LimitOption = None,
     extension: ExtensionOption = None,

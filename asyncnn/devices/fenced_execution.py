@@ -6,7 +6,8 @@ Source: HAL 1.3/IFencedExecutionCallback.hal.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.buffer_use import IBufferUse
+from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
@@ -72,7 +74,11 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
             deadline_ns = options.deadline
             if deadline_ns is None or due_ns < deadline_ns:
                 options = replace(options, deadline=due_ns)
-        work = ExecuteWork(
+        recorder = active.recorder
+        kind: Callable[..., ExecuteWork] = (
+            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
+        )
+        work = kind(
             self.executable,
             self.request,
             options,

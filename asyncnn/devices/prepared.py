@@ -20,18 +20,22 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
+from asyncnn.devices.inlining import Inliner, inline_below_us
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.work import Executable, ExecuteWork, Inliner
+from asyncnn.devices.traced_work import TracedExecuteWork
+from asyncnn.devices.work import Executable, ExecuteWork
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
+    InvalidArgumentError,
     MissedDeadlinePersistentError,
     OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
+    BufferToken,
     ErrorStatus,
     ExecutionPreference,
     Handle,
@@ -45,12 +49,9 @@ from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
-from asyncnn.tracing import Layer, Phase, span
+from asyncnn.tracing import Layer, Phase, active, span
 
 logger = logging.getLogger(__name__)
-
-_LOW_POWER_FACTOR = 4.0
-"""How much longer executions may be that run on the loop to save power."""
 
 _LOW_POWER_COST = 4.0
 """How many times their lane time counts in the share of their client."""
@@ -137,7 +138,11 @@ class ReferencePreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        work = ExecuteWork(
+        recorder = active.recorder
+        kind: Callable[..., ExecuteWork] = (
+            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
+        )
+        work = kind(
             self._executable,
             request,
             options,
@@ -162,6 +167,46 @@ class ReferencePreparedModel(SynchronousByCallback):
             )
         )
         return ErrorStatus.NONE
+
+    def execute_threadsafe(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback,
+    ) -> ErrorStatus:
+        """Launch an execution on any thread; see `IThreadsafe.execute_threadsafe`."""
+        if EXECUTION.is_on:
+            _tell_launch("execute_threadsafe", request, deadline)
+        report = OneShot(partial(_report, callback))
+        client = calling_client.get()
+        try:
+            if not self._rules.remembers(request):
+                self._rules.check(request)
+                if any(isinstance(pool, BufferToken) for pool in request.pools):
+                    raise InvalidArgumentError("buffers belong to the event loop")
+            options = execution_options(measure, deadline, loop_timeout_duration)
+        except AsyncnnError as error:
+            report(error, (), NO_TIMING)
+            return error.status
+        recorder = active.recorder
+        kind: Callable[..., ExecuteWork] = (
+            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
+        )
+        work = kind(self._executable, request, options, report, client)
+        cancel = self._scheduler.cancel_threadsafe
+        aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+        # First: it may have ended, and been told, when the next call returns.
+        callback.link_to_death(partial(cancel, work, aborted))
+        try:
+            self._scheduler.submit_threadsafe(work)
+        except AsyncnnError as error:
+            work.fail(error)
+            work.finish()
+            missed = isinstance(error, MissedDeadlinePersistentError)
+            return _NONE if missed else error.status
+        return _NONE
 
     def execute_fenced(
         self,
@@ -250,15 +295,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
-
-
-def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
-    """Return below how many microseconds executions of a model run on the loop.
-
-    LOW_POWER spares waking a thread, and so is more patient.
-    """
-    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
-    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
 
 
 def _tell_launch(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import msgspec
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
+from asyncnn.devices.inlining import Inliner
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
@@ -37,56 +39,7 @@ from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work, WorkAccounting
 from asyncnn.qos.work import JobState
-from asyncnn.tracing import Layer, Phase, Trace, active, begin
-
-_FORGETTING = 1.02
-"""Growth, per execution, of the least duration seen, which decides on inlining.
-
-So one slow run does not count, and a slow model is noticed within some tens of runs.
-"""
-
-_CERTAIN = 0.75
-"""Share of the least duration seen that any execution takes, as far as one can tell."""
-
-
-class Inliner:
-    """Learns how long executions of a program take.
-
-    ``should_inline`` tells whether they have lately taken less than ``below_ns``
-    nanoseconds of a thread: on a lane they also wait for the interpreter, which they
-    would not have to on the loop.
-    """
-
-    def __init__(self, program: Program, below_ns: float) -> None:
-        self._program = program
-        self._below_ns = below_ns
-        # The first execution decides: it may have to restore a plan.
-        self._is_foreseeable: bool | None = None
-        measured_ns = program.measured_ns
-        self._least_ns = self._least_cpu_ns = (
-            float("inf") if measured_ns is None else measured_ns
-        )
-        self.should_inline = self._least_cpu_ns < below_ns
-
-    @property
-    def min_runtime_ns(self) -> int:
-        """Nanoseconds that the next execution takes at least; 0 if that is open."""
-        if not self._is_foreseeable:
-            return 0
-        return int(self._least_ns * _CERTAIN)
-
-    def observe(self, run_ns: int, cpu_ns: int) -> None:
-        """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread."""
-        if self._is_foreseeable is None:
-            self._is_foreseeable = self._program.is_straight
-            # Without fixed shapes, or with loops, one tells little of the next.
-            self._below_ns *= self._is_foreseeable
-        least_ns = self._least_ns * _FORGETTING
-        self._least_ns = run_ns if run_ns < least_ns else least_ns
-        least_ns = self._least_cpu_ns * _FORGETTING
-        self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
-        self.should_inline = least_ns < self._below_ns
-
+from asyncnn.tracing import Layer, Phase, Trace, begin
 
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
@@ -122,7 +75,7 @@ class PrepareWork(Work):
         if self._steps is None:
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
-                _trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
+                trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
         with long_work(lambda: self._is_to_stop(pause)):
             has_ended = self._steps.advance(lambda: self._must_stop(pause))
         if self._error is not None:
@@ -164,15 +117,17 @@ class PrepareWork(Work):
             assert self._steps is not None
             self._report(self._steps.result)
         if self._trace is not None:
-            _trace_end(self._trace, "preparation", Phase.PREPARATION, status)
+            trace_end(self._trace, "preparation", Phase.PREPARATION, status)
         return status
 
 
-def _trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
+def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
+    """Record how long something has waited for its turn."""
     trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
 
 
-def _trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+    """Record all of a preparation or an execution, which ends now."""
     failure = "" if status is ErrorStatus.NONE else status.name
     trace.end(name, Layer.DRIVER, phase, failure)
 
@@ -196,6 +151,12 @@ class Executable(msgspec.Struct, eq=False):
     layout: Layout | None = None
     spreading: Spreading | None = None
     cost: float = 1.0
+
+    def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
+        """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
+        self.inliner.observe(computed_ns, cpu_ns)
+        if threads and self.spreading is not None:
+            self.spreading.observe(threads, computed_ns)
 
 
 class ExecuteWork(Work):
@@ -224,7 +185,6 @@ class ExecuteWork(Work):
         "_shapes",
         "_started_ns",
         "_threads",
-        "_trace",
         "_use",
         "computed_ns",
     )
@@ -258,6 +218,7 @@ class ExecuteWork(Work):
         self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
+        self.ends_anywhere = False
         self._executable = executable
         self._request = request
         self._options = options
@@ -273,7 +234,6 @@ class ExecuteWork(Work):
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
-        self._trace = None if active.recorder is None else begin()
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -296,10 +256,6 @@ class ExecuteWork(Work):
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
-        if self._trace is not None:
-            self._trace.add(
-                "execute", Layer.CPU, Phase.COMPUTATION, started_ns, ended_ns
-            )
         return computed_ns
 
     def _arrays(self, layout: Layout) -> list[Array] | None:
@@ -335,8 +291,6 @@ class ExecuteWork(Work):
         resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-            if self._trace is not None:
-                _trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
         self._is_advancing = True
         spreading = self._executable.spreading
         if spreading is not None and pause.lanes_each is not None:
@@ -348,10 +302,6 @@ class ExecuteWork(Work):
             self.computed_ns += self._ended_ns - resumed_ns
             self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
-            if self._trace is not None:
-                self._trace.add(
-                    "execute", Layer.CPU, Phase.COMPUTATION, resumed_ns, self._ended_ns
-                )
 
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
@@ -385,8 +335,8 @@ class ExecuteWork(Work):
                 return False
             self._outputs = output_arrays(plan, self._request)
             self._keep_layout(plan)
-            execution = self._begin(plan)
-        assert type(execution) is Execution
+            execution = self._begin(plan, input_arrays(plan, self._request))
+        assert isinstance(execution, Execution)
         if not execution.advance(pause):
             return False
         self._shapes = store_outputs(
@@ -420,22 +370,25 @@ class ExecuteWork(Work):
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _begin(self, plan: Plan) -> Execution:
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._execution = execution = Execution(
+        self._execution = execution = self._execution_of(plan, inputs)
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
+
+    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+        return Execution(
             self._executable.program,
             plan,
-            input_arrays(plan, self._request),
+            inputs,
             self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
         )
-        if self._abort_status is not None:
-            execution.abort(self._abort_status)
-        return execution
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -456,27 +409,28 @@ class ExecuteWork(Work):
         status = _NONE if error is None else error.status
         timing = NO_TIMING
         if error is None:
-            executable = self._executable
-            executable.inliner.observe(self.computed_ns, self._cpu_ns)
-            if executable.spreading is not None and not self.preemptions:
-                executable.spreading.observe(self._threads, self.computed_ns)
+            if not self.ends_anywhere:
+                spread = 0 if self.preemptions else self._threads
+                self._executable.observe(self.computed_ns, self._cpu_ns, spread)
             if self._options.measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
             self._use.settle(status, shapes or ())
-        trace = self._trace
-        replied_ns = 0 if trace is None else time.monotonic_ns()
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
-        if trace is not None:
-            now_ns = time.monotonic_ns()
-            trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, now_ns)
-            _trace_end(trace, "execution", Phase.EXECUTION, status)
         return status
+
+    def lesson(self) -> Callable[[], None] | None:
+        """Return what lets the model learn how long executions take."""
+        if self._error is not None or self._shapes is None:
+            return None
+        spread = 0 if self.preemptions else self._threads
+        observe = self._executable.observe
+        return partial(observe, self.computed_ns, self._cpu_ns, spread)
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

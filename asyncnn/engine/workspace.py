@@ -32,19 +32,23 @@ def aligned_bytes(size: int) -> Array:
     return raw[start : start + size]
 
 
-class _MeasuringScratch:
+class MeasuringScratch:
     """Hands out untouched memory and adds up what one kernel asks for."""
 
     def __init__(self) -> None:
-        self.transient_bytes = 0
+        self.transient_bytes = self.persistent_bytes = 0
 
     def transient(self, shape: Shape, dtype: DTypeLike) -> Array:
+        """Return memory whose contents last for one run."""
         array = np.empty(shape, dtype)
         self.transient_bytes += align(array.nbytes)
         return array
 
     def persistent(self, shape: Shape, dtype: DTypeLike, fill: float = 0) -> Array:
-        return np.empty(shape, dtype)
+        """Return memory of this kernel alone, without filling it."""
+        array = np.empty(shape, dtype)
+        self.persistent_bytes += array.nbytes
+        return array
 
 
 class _SharedScratch:
@@ -154,7 +158,7 @@ class Workspace:
         prepared = [step.kernel for step in self.plan.steps]
         for count, kernel in enumerate(prepared, 1):
             if kernel is not None:
-                measuring = _MeasuringScratch()
+                measuring = MeasuringScratch()
                 kernel(measuring)
                 largest = max(largest, measuring.transient_bytes)
             if not count % OPERANDS_PER_STEP:

@@ -64,6 +64,7 @@ from asyncnn.extensions.extension import (
     Extension,
     installed_extensions,
     load_extension,
+    load_extensions,
 )
 from asyncnn.extensions.names import (
     ExtensionNames,
@@ -109,6 +110,7 @@ __all__ = (
     "installed_extensions",
     "joined",
     "load_extension",
+    "load_extensions",
     "names_in",
     "numbered",
     "packed_integers",

@@ -15,6 +15,7 @@ from asyncnn.extensions.extension import (
     Extension,
     entry_points_in,
     load_extension,
+    load_extensions,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 
@@ -40,10 +41,7 @@ class CustomOperators:
     """Finds custom operators in the extensions given, and then in those installed."""
 
     def __init__(self, extensions: Iterable[Extension | str] = ()) -> None:
-        self._given = [
-            load_extension(each) if isinstance(each, str) else each
-            for each in extensions
-        ]
+        self._given = load_extensions(extensions)
         self._points: dict[str, list[str]] | None = None
 
     def find(self, name: str, version: int) -> CustomOperator | None:

@@ -259,6 +259,26 @@ def load_extension(place: str) -> Extension:
     return _loaded(place, lambda: getattr(import_module(module), attribute))
 
 
+def load_extensions(given: Iterable[Extension | str]) -> list[Extension]:
+    """Import those that are named; one name alone stands for itself.
+
+    :raises InvalidArgumentError: if there is none of a name, or something is none.
+    """
+    if isinstance(given, str | Extension):
+        given = [given]
+    extensions = [
+        load_extension(each) if isinstance(each, str) else each for each in given
+    ]
+    for each in extensions:
+        if not isinstance(each, Extension):
+            raise InvalidArgumentError(
+                f"{each!r} is no extension",
+                hint="give an asyncnn.Extension, or a name like "
+                "package.module:attribute",
+            )
+    return extensions
+
+
 def _entry_points() -> "EntryPoints":
     # Takes tens of milliseconds to import, and is seldom needed.
     from importlib.metadata import entry_points

@@ -6,11 +6,11 @@ checks the outcome, and `Core.resolve` sets the outcome before it looks for wait
 any interleaving at least one of the two sees the other.
 """
 
-import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
@@ -191,11 +191,3 @@ def _settle(futures: "Iterable[Future[None]]") -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-def running_loop() -> AbstractEventLoop | None:
-    """Return the loop that runs in this thread, if any does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -7,6 +7,7 @@ this process, of a `ForeignCore` for those that came as a descriptor.
 import asyncio
 import os
 import time
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -18,7 +19,6 @@ from asyncnn.fences.core import (
     Outcome,
     Producer,
     outcome_now,
-    running_loop,
 )
 from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd

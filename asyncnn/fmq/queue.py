@@ -317,14 +317,17 @@ class MessageQueue(OpenRing):
             return
         for limit_ms in (RECHECK_S * 1000, None):
             left_ms = _left_ms(deadline, limit_ms)
-            if not self._announce(flag, counter, seen):
-                return
+            # First: a loop that listens as well must not take the ring it announces.
             self._is_blocking = True
             try:
-                wait_for(self._doorbell, left_ms)
+                if not self._announce(flag, counter, seen):
+                    return
+                try:
+                    wait_for(self._doorbell, left_ms)
+                finally:
+                    self._withdraw(flag)
             finally:
                 self._is_blocking = False
-                self._withdraw(flag)
             if self._has_moved(counter, seen):
                 return
 

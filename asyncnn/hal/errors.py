@@ -72,6 +72,10 @@ class GeneralFailureError(AsyncnnError):
     status = ErrorStatus.GENERAL_FAILURE
 
 
+class ExecutionFailedError(GeneralFailureError):
+    """An execution that was begun has failed: a value, a kernel or the engine did."""
+
+
 class BusyError(GeneralFailureError):
     """Another call uses what only one can use at a time, such as a burst's arrays."""
 
@@ -101,6 +105,10 @@ class InvalidArgumentError(AsyncnnError):
     """A model, request or argument breaks a rule of the HAL."""
 
     status = ErrorStatus.INVALID_ARGUMENT
+
+
+class WrongLoopError(InvalidArgumentError, RuntimeError):
+    """No event loop of asyncio runs here, or another than the one that opened it."""
 
 
 class MissedDeadlineError(AsyncnnError, TimeoutError):
@@ -155,6 +163,11 @@ _BY_STATUS: dict[ErrorStatus, type[AsyncnnError]] = {
         ResourceExhaustedPersistentError,
     )
 }
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words; ``what`` is one of them."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def error_for(status: ErrorStatus, message: str = "") -> AsyncnnError:

@@ -316,6 +316,26 @@ class ISavable(Protocol):
 
 
 @runtime_checkable
+class IThreadsafe(Protocol):
+    """A prepared model that takes executions on any thread. Not in the HAL."""
+
+    def execute_threadsafe(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback,
+    ) -> ErrorStatus:
+        """Launch an execution as `IPreparedModel.execute_1_3` does, on any thread.
+
+        ``callback`` is told on the thread that ends it: no event loop has a part in
+        that. It may be told to die on any thread. A request that names device-managed
+        buffers is INVALID_ARGUMENT: these belong to the loop.
+        """
+
+
+@runtime_checkable
 class IExplaining(Protocol):
     """A prepared model that explains what it returns as a status. Not in the HAL."""
 

@@ -29,6 +29,19 @@ for _family in _FAMILIES:
     _COMPUTE.update(getattr(_family, "DATA_DEPENDENT", {}))
 
 
+def family_of(type_: int) -> str:
+    """Return the name of the family that has the kernel; empty if none has.
+
+    That is a module below `asyncnn.kernels`, or ``extension``.
+    """
+    if isinstance(type_, ExtensionOperation):
+        return "extension"
+    for family in _FAMILIES:
+        if type_ in getattr(family, "KERNELS", getattr(family, "DATA_DEPENDENT", {})):
+            return family.__name__.removeprefix("asyncnn.kernels.")
+    return ""
+
+
 def supported_operations() -> frozenset[OperationType]:
     """Return the operation types of the HAL that have a kernel."""
     return frozenset(map(OperationType, _PREPARE.keys() | _COMPUTE.keys()))

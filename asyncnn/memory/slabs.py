@@ -20,10 +20,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -64,6 +66,30 @@ class Part(Memory, frozen=True, kw_only=True):
     offset: int
 
 
+_S = TypeVar("_S", bound=np.generic)
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...], *, isolated: bool = False
+) -> NDArray[np.float32]: ...
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...],
+    dtype: type[_S] | np.dtype[_S],
+    *,
+    isolated: bool = False,
+) -> NDArray[_S]: ...
+
+
+@overload
+def shared_array(
+    shape: int | tuple[int, ...], dtype: DTypeLike, *, isolated: bool = False
+) -> NDArray[Any]: ...
+
+
 def shared_array(
     shape: int | tuple[int, ...],
     dtype: DTypeLike = np.float32,
@@ -83,9 +109,17 @@ def shared_array(
     :raises InvalidArgumentError: if there is no such array, or it would hold objects.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     """
-    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    try:
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        dtype = np.dtype(dtype)
+        if min(dimensions, default=0) < 0:
+            raise ValueError(f"an axis of {shape!r} is negative")
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
+        ) from None
     # The view of an empty pool would be read-only.
-    size = max(1, math.prod(dimensions) * np.dtype(dtype).itemsize)
+    size = max(1, math.prod(dimensions) * dtype.itemsize)
     memory = allocate(size) if isolated else allocate_in_slab(size)
     return array_in(memory, dtype, dimensions)
 

@@ -280,7 +280,8 @@ class Frame:
                 settle = memory.succeeded if succeeded else memory.failed
                 settle(self._written[index])
             if succeeded:
-                counters[index].count(run.timing.fenced)
+                timing = run.timing
+                counters[index].count(None if timing is None else timing.fenced)
             elif self.error is None:
                 assert run.status is not None
                 self.error = error_for(run.status, run.fence.reason)

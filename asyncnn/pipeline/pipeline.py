@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
@@ -12,6 +12,7 @@ from asyncnn.pipeline.flow import Flow, Room
 from asyncnn.pipeline.frame import Frame, StateMemory
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage, wire
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.requests import InputCheck, Inputs
 
 WhenFull: TypeAlias = Literal["wait", "drop_oldest"]
@@ -22,7 +23,9 @@ WhenFailed: TypeAlias = Literal["raise", "skip"]
 
 
 class Pipeline:
-    """Runs frames through ``stages``. A context manager; iterate over it for results.
+    """Runs frames through ``stages``; iterate over it for results.
+
+    It is a context manager, or opened by ``await`` and closed by `aclose`.
 
     Results come in the order in which frames were put. At most ``in_flight`` frames are
     on their way or wait to be taken as results. A frame beyond that makes `put` wait,
@@ -34,7 +37,7 @@ class Pipeline:
     it is left out, and so are those that were launched before it failed and depend on
     its state. The next goes on with the state of the last frame that ended well.
 
-    Leaving the context ends what is on its way.
+    Closing it ends what is on its way.
 
     :raises InvalidArgumentError: if the stages do not fit together, a number is not
         positive, or a policy unknown.
@@ -63,6 +66,7 @@ class Pipeline:
         self._timeout_ns = None if timeout is None else round(timeout * 1e9)
         self._room = Room(in_flight)
         self._flow: Flow | None = None
+        self._home = Home()
         self._outside: deque[Frame] = deque()
         self._results: deque[FrameResult] = deque()
         self._news = asyncio.Event()
@@ -76,6 +80,8 @@ class Pipeline:
     async def __aenter__(self) -> Self:
         if self._flow is not None:
             raise RuntimeError("a pipeline is used once; make another")
+        for stage in self._stages:
+            stage.model.check_usable_here()
         outside = self._backlog if self._drops else 0
         memories = [
             await StateMemory.of(stage, self._in_flight, self._wiring.taken[index])
@@ -87,14 +93,23 @@ class Pipeline:
             self._stages, self._wiring, memories, self._in_flight, outside, self._ended
         )
         self._takes_more = True
+        self._home = Home()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+    async def aclose(self) -> None:
+        """End what is on its way. May be called again, and before it is opened."""
+        if self._flow is None or self._home.is_inherited:
+            return
         self._stop(None)
         if self._feeder is not None:
             self._feeder.cancel()
             await asyncio.wait([self._feeder])
-        assert self._flow is not None
         await self._flow.drain()
         self._results.clear()
 
@@ -199,7 +214,9 @@ class Pipeline:
     @property
     def _open_flow(self) -> Flow:
         if self._flow is None:
-            raise RuntimeError("enter the context first: async with pipeline:")
+            raise RuntimeError(
+                "the pipeline is not open yet: write 'async with pipeline:'"
+            )
         return self._flow
 
     @property
@@ -213,8 +230,11 @@ class Pipeline:
         :raises Exception: what ended the pipeline, if it is at its end.
         """
         self._raise_error()
+        if get_ident() != self._home.loop._thread_id:
+            self._home.refuse("the pipeline")
         if not self._takes_more:
-            raise RuntimeError("the pipeline takes no more frames, or is not open")
+            assert self._open_flow is not None  # says so if it is not open yet
+            raise RuntimeError("the pipeline takes no more frames: it was finished")
 
     def _put_in_room(self, inputs: Inputs) -> int:
         """Launch a frame for which there is room; if that fails, the room is free."""

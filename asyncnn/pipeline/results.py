@@ -67,9 +67,11 @@ class StageCounter(msgspec.Struct, eq=False):
     _longest_us: int = 0
     _queued_us: int = 0
 
-    def count(self, timing: Timing) -> None:
+    def count(self, timing: Timing | None) -> None:
         """Count a frame that went well; ``timing`` is that since its last fence."""
         self._frames += 1
+        if timing is None:
+            return
         on_device = timing.time_on_device
         if on_device == UINT64_MAX:
             return

@@ -1,11 +1,12 @@
 """Counts of finished work, and the frozen records that are made of them.
 
 `WorkAccounting` counts for a scheduler, a client or a model; each piece of work counts
-in several of them when it ends. `WorkStatistics` is what users get.
+in several of them when it ends. `WorkStatistics` is what users get. `LateCounts` keeps
+what has ended elsewhere for the loop to count.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -152,3 +153,33 @@ def count_end(
         accounting._total_ns += latency_ns
         if preemptions:
             accounting._preemptions += preemptions
+
+
+MOST_LATE = 256
+"""Counts that may gather before the loop is woken for them."""
+
+
+class LateCounts:
+    """Counts of what ended on other threads, which the event loop makes later.
+
+    Counters belong to the loop, so that no execution pays for a lock around them. The
+    loop settles before it tells statistics, and when much has gathered. Thread-safe,
+    but for `settle`, which is the loop's.
+    """
+
+    def __init__(self) -> None:
+        self._counts: deque[Callable[[], None]] = deque()
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time to `settle`."""
+        return len(self._counts) > MOST_LATE
+
+    def add(self, count: Callable[[], None]) -> None:
+        """Have ``count`` called by the next `settle`."""
+        self._counts.append(count)
+
+    def settle(self) -> None:
+        """Make all counts."""
+        while self._counts:
+            self._counts.popleft()()

@@ -1,16 +1,22 @@
-"""How much may be pending, of each client and user and in all."""
+"""What is admitted: how much may pend, of each client and in all, and how late."""
 
+import threading
+import time
 from collections.abc import Callable
 
-from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
-from asyncnn.qos.work import Client, User
+from asyncnn.hal.errors import (
+    MissedDeadlinePersistentError,
+    ResourceExhaustedTransientError,
+    too_many,
+)
+from asyncnn.qos.work import Client, Job, User
 
 
 class Admission:
     """Counts what is pending and refuses what exceeds the bounds.
 
     ``filled_or_freed`` is called when the last place is taken and when it is free
-    again. Belongs to one event loop.
+    again, on the thread that does that. Thread-safe.
     """
 
     def __init__(
@@ -19,6 +25,7 @@ class Admission:
         self._max_pending = max_pending
         self._filled_or_freed = filled_or_freed
         self._pending = 0
+        self._lock = threading.Lock()
         self._of: dict[Client | User, int] = {}
 
     @property
@@ -31,28 +38,49 @@ class Admission:
 
         :raises ResourceExhaustedTransientError: if a bound is reached.
         """
-        if self._pending >= self._max_pending:
-            raise _exhausted("", "DeviceSettings.max_pending", self._pending)
-        # Both before anything is counted: what is refused leaves no count behind.
-        for owner in (client, client.user):
-            most = owner.max_pending
-            if most is not None and self._of.get(owner, 0) >= most:
-                raise _exhausted(f" of {owner.name}", owner.limit, most)
-        for owner in (client, client.user):
-            self._of[owner] = self._of.get(owner, 0) + 1
-        self._pending += 1
-        if self._pending == self._max_pending:
+        with self._lock:
+            if self._pending >= self._max_pending:
+                raise _exhausted("", "DeviceSettings.max_pending", self._pending)
+            # Both before anything is counted: a refusal leaves no count behind.
+            for owner in (client, client.user):
+                most = owner.max_pending
+                if most is not None and self._of.get(owner, 0) >= most:
+                    raise _exhausted(f" of {owner.name}", owner.limit, most)
+            for owner in (client, client.user):
+                self._of[owner] = self._of.get(owner, 0) + 1
+            self._pending += 1
+            has_filled = self._pending == self._max_pending
+        if has_filled:
             self._filled_or_freed()
 
     def release(self, client: Client) -> None:
         """Count one less."""
-        if self._pending == self._max_pending:
+        with self._lock:
+            was_full = self._pending == self._max_pending
+            self._pending -= 1
+            for owner in (client, client.user):
+                self._of[owner] -= 1
+                if not self._of[owner]:  # or a client that has gone would be kept
+                    del self._of[owner]
+        if was_full:
             self._filled_or_freed()
-        self._pending -= 1
-        for owner in (client, client.user):
-            self._of[owner] -= 1
-            if not self._of[owner]:  # or a client that has gone would be kept for it
-                del self._of[owner]
+
+
+def check_can_end(work: Job) -> None:
+    """Check that work with a deadline is not too late to begin now.
+
+    :raises MissedDeadlinePersistentError: if the deadline has passed already, or would
+        have when the work could end at the earliest.
+    """
+    now_ns, deadline_ns = time.monotonic_ns(), work.deadline_ns
+    if deadline_ns is None or not work.cannot_meet_deadline(now_ns):
+        return
+    if now_ns >= deadline_ns:
+        raise MissedDeadlinePersistentError("the deadline has passed already")
+    raise MissedDeadlinePersistentError(
+        f"the deadline is in {(deadline_ns - now_ns) / 1000:.0f} us, "
+        f"but it takes at least {work.min_runtime_ns / 1000:.0f} us"
+    )
 
 
 def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:

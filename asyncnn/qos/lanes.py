@@ -104,8 +104,9 @@ class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
     A thread starts when there is work for it. ``completed`` is called on it for each
-    piece that has ended and must not block. Thread-safe, but for what others read from
-    ``run_queue``: its numbers may be a moment old.
+    piece that has ended and must not block. ``accepted`` is called for each piece that
+    is submitted, before a lane can have it; the lock is held. Thread-safe, but for what
+    others read from ``run_queue``: its numbers may be a moment old.
     """
 
     def __init__(
@@ -114,10 +115,12 @@ class Lanes:
         count: int,
         policy: Policy,
         completed: Callable[[Work], None],
+        accepted: Callable[[Work], None] = lambda work: None,
     ) -> None:
         self._name = name
         self.count = count
         self._completed = completed
+        self._accepted = accepted
         self.run_queue: RunQueue[Work] = RunQueue(policy, count)
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
@@ -145,12 +148,14 @@ class Lanes:
                 # Most often a lane is free, and finds here what it would ask for.
                 lane = self._asleep.pop()
                 self.run_queue.start(work, time.monotonic_ns())
+                self._accepted(work)
                 lane.work = work
                 work.pause = lane.pause = Pause()
                 lane.pause.lanes_each = self._lanes_each
                 lane.wake.release()
                 return
             to_stop = self.run_queue.add(work, time.monotonic_ns())
+            self._accepted(work)
             if to_stop is not None:
                 to_stop.pause.request()
             elif self._asleep:
@@ -269,24 +274,34 @@ class Lanes:
             has_ended = True
         lane.has_ended = has_ended
         # The watchdog has reported what a dismissed lane worked on.
-        if has_ended and not lane.is_dismissed:
+        if has_ended and not work.ends_anywhere and not lane.is_dismissed:
             self._completed(work)
         return has_ended
 
     def _next(self, lane: Lane, has_ended: bool) -> bool:
         """Exchange the lane's work for what is to run next; False if the thread ends.
 
-        No name refers to what has ended while the thread sleeps, so that its memory is
-        freed.
+        What ``ends_anywhere`` is reported here, as the last act: whoever is told may at
+        once submit more, and finds the lane waiting and the interpreter free. No name
+        refers to what has ended while the thread sleeps, so that its memory is freed.
         """
+        ended = lane.work if has_ended else None
+        if ended is not None and not ended.ends_anywhere:
+            ended = None
         while True:
             with self._lock:
+                if lane.is_dismissed:
+                    ended = None
                 dropped = self._exchange(lane, has_ended)
                 is_idle = lane.work is None and not dropped and not lane.is_dismissed
-                if is_idle:
-                    if self._is_closing:
-                        return False
+                is_over = is_idle and self._is_closing
+                if is_idle and not is_over:
                     self._asleep.append(lane)
+            if ended is not None:
+                self._completed(ended)
+                ended = None
+            if is_over:
+                return False
             if is_idle:
                 lane.wake.acquire()  # at once, if it was released in between
                 if lane.work is not None and not lane.is_dismissed:

@@ -126,9 +126,11 @@ class RunQueue(Generic[JobT]):
         if account is None:
             user = self._users.get(client.user)
             if user is None:
-                user = UserAccount(client.user.weight, self._policy.slice_ns)
-                self._users[client.user] = user
-            account = self._accounts[client] = ClientAccount(client.weight, user)
+                made = UserAccount(client.user.weight, self._policy.slice_ns)
+                # In one step: another thread may have made one meanwhile.
+                user = self._users.setdefault(client.user, made)
+            mine = ClientAccount(client.weight, user)
+            account = self._accounts.setdefault(client, mine)
         return account
 
     def add(self, job: JobT, now_ns: int) -> JobT | None:

@@ -8,6 +8,7 @@ a HAL status here.
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,12 +18,11 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
     DeviceUnavailableError,
-    MissedDeadlinePersistentError,
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.qos.accounting import WorkAccounting, WorkStatistics, count_end
-from asyncnn.qos.admission import Admission
+from asyncnn.qos.accounting import LateCounts, WorkAccounting, WorkStatistics, count_end
+from asyncnn.qos.admission import Admission, check_can_end
 from asyncnn.qos.alarms import Alarm, Alarms
 from asyncnn.qos.lanes import Lanes, LoopWaker
 from asyncnn.qos.run_queue import Policy
@@ -56,7 +56,7 @@ class Scheduler:
 
     ``filled_or_freed`` is called about when `is_full` changes.
 
-    All methods belong to the loop.
+    All methods belong to the loop, but for `submit_threadsafe` and `cancel_threadsafe`.
     """
 
     def __init__(
@@ -71,13 +71,19 @@ class Scheduler:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._name = name
-        self._lanes = Lanes(name, lanes, policy, self._completed_on_lane)
-        self._admission = Admission(max_pending, filled_or_freed)
+        self._thread = threading.get_ident()
+        self._open: set[Work] = set()
+        self._lanes = Lanes(
+            name, lanes, policy, self._completed_on_lane, self._open.add
+        )
+        self._filled_or_freed = filled_or_freed
+        self._admission = Admission(max_pending, self._tell_filled_or_freed)
         self._accounting = WorkAccounting()
         self._done: deque[Work] = deque()
+        self._late_counts = LateCounts()
+        self._has_ended_elsewhere = False
         self._is_draining = False
         self._waker: LoopWaker | None = None
-        self._open: set[Work] = set()
         self._alarms = Alarms(self._loop)
         self._deadlines: dict[Work, Alarm] = {}
         self._drained = asyncio.Event()
@@ -158,22 +164,41 @@ class Scheduler:
             would have when the work could end at the earliest.
         """
         try:
-            self._admit(work)
-            try:
-                if self._waker is None:
-                    self._waker = LoopWaker(self._loop, self._drain)
-                self._lanes.submit(work)
-            except BaseException:
-                self._admission.release(work.client)
-                raise
+            if self._waker is None and self._refusal is None:
+                self._waker = LoopWaker(self._loop, self._drain)
+            self._enter(work)
         except AsyncnnError as error:
-            work.account = account = self._lanes.run_queue.account(work.client)
-            for each in (self._accounting, account.accounting, work.accounting):
-                if each is not None:
-                    each.count_refusal(error.status)
+            self._count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
-        self._register(work)
+        self._watch_over(work)
+
+    def submit_threadsafe(self, work: Work) -> None:
+        """Accept ``work`` on any thread; it goes by the same rules as all other work.
+
+        It is finished where it ends, exactly once: on a lane, on the thread that
+        cancels it, or on the loop. The lane runs no other work meanwhile, so
+        `Work.finish` must not block. The loop counts its end later.
+
+        :raises AsyncnnError: as `submit`.
+        """
+        work.ends_anywhere = True
+        try:
+            self._enter(work)
+        except AsyncnnError as error:
+            self._late_counts.add(partial(self._count_refusal, work, error.status))
+            raise
+        is_unwatched = self._stuck is not None and not self._stuck.is_watching
+        if work.deadline_ns is not None or is_unwatched:
+            self._call_on_loop(partial(self._watch_over, work))
+
+    def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
+        """Do what `cancel` does, on any thread, to work that ``ends_anywhere``."""
+        if work not in self._open:
+            return
+        work.abort(status)
+        if self._lanes.withdraw(work):
+            self._finish_anywhere(work)
 
     def cancel(self, work: Work, status: ErrorStatus) -> None:
         """Stop ``work`` at its next boundary, or before it begins.
@@ -201,7 +226,10 @@ class Scheduler:
 
     def snapshot(self) -> PendingSnapshot:
         """Count the work that has not ended, for the statistics of many at once."""
-        return PendingSnapshot(self._open, self._accounting, self._lanes.run_queue)
+        self._late_counts.settle()
+        # A copy, as other threads add and remove meanwhile.
+        pending = tuple(self._open)
+        return PendingSnapshot(pending, self._accounting, self._lanes.run_queue)
 
     def statistics(
         self, *, client: Client | None = None, accounting: WorkAccounting | None = None
@@ -291,23 +319,36 @@ class Scheduler:
         if self._idle is not None and self._refusal is None:
             self._idle.note_activity()
 
-    def _admit(self, work: Work) -> None:
+    def _enter(self, work: Work) -> None:
+        """Admit ``work`` and hand it to the lanes, which add it to what is open.
+
+        :raises AsyncnnError: as `submit`.
+        """
         if self._refusal is not None:
             raise self._refusal()
         if work.deadline_ns is not None:
-            now_ns = time.monotonic_ns()
-            if now_ns >= work.deadline_ns:
-                raise MissedDeadlinePersistentError("the deadline has passed already")
-            if work.cannot_meet_deadline(now_ns):
-                raise MissedDeadlinePersistentError(
-                    f"the deadline is in {(work.deadline_ns - now_ns) / 1000:.0f} us, "
-                    f"but it takes at least {work.min_runtime_ns / 1000:.0f} us"
-                )
+            check_can_end(work)
         self._admission.admit(work.client)
+        try:
+            self._lanes.submit(work)
+        except BaseException as error:
+            self._open.discard(work)
+            self._admission.release(work.client)
+            # The loop may have closed them since this thread has looked.
+            cause = self.cause_of_death()
+            if cause is not None and isinstance(error, RuntimeError):
+                raise cause from None
+            raise
 
-    def _register(self, work: Work) -> None:
-        self._open.add(work)
-        if work.deadline_ns is not None:
+    def _count_refusal(self, work: Work, status: ErrorStatus) -> None:
+        work.account = account = self._lanes.run_queue.account(work.client)
+        for each in (self._accounting, account.accounting, work.accounting):
+            if each is not None:
+                each.count_refusal(status)
+
+    def _watch_over(self, work: Work) -> None:
+        """See to the deadline of ``work``, unless it has ended, and to stuck lanes."""
+        if work.deadline_ns is not None and work in self._open:
             self._deadlines[work] = self._alarms.call_at(
                 work.deadline_ns,
                 partial(self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
@@ -317,11 +358,30 @@ class Scheduler:
 
     def _completed_on_lane(self, work: Work) -> None:
         """Hand ``work`` to the loop, which finishes all that has completed."""
+        if work.ends_anywhere:
+            self._finish_anywhere(work)
+            return
         self._done.append(work)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the loop call `_drain`, from any thread."""
         if not self._is_draining:
             self._is_draining = True
-            assert self._waker is not None
-            self._waker.wake()
+            if self._waker is None:
+                self._call_on_loop(self._drain)
+            else:
+                self._waker.wake()
+
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
+            self._loop.call_soon_threadsafe(call)
+
+    def _tell_filled_or_freed(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._filled_or_freed()
+        else:
+            self._call_on_loop(self._filled_or_freed)
 
     def _drain(self) -> None:
         # First, so that work which is appended from here on is announced again.
@@ -329,6 +389,10 @@ class Scheduler:
         try:
             while self._done:
                 self._finish(self._done.popleft())
+            if self._has_ended_elsewhere:
+                self._has_ended_elsewhere = False
+                self._late_counts.settle()
+                self._note_ended()
         finally:
             if self._done:  # a callback stops the application, which closes us then
                 self._loop.call_soon(self._drain)
@@ -339,23 +403,63 @@ class Scheduler:
         What is separable ends at once when it is cancelled: by the callback of other
         work that ends, maybe.
         """
-        if work not in self._open:
-            return
         # Before it is reported: that may cancel it once more, or close the scheduler.
-        self._open.remove(work)
-        self._admission.release(work.client)
+        if not self._leave(work):
+            return
         if work.deadline_ns is not None:
-            alarm = self._deadlines.pop(work, None)
-            if alarm is not None:
-                self._alarms.cancel(alarm)
+            self._forget_deadline(work)
         try:
             self._report(work, time.monotonic_ns() - work.added_ns)
         finally:
-            if not self._open:
-                if self._refusal is not None:
-                    self._drained.set()
-                elif self._idle is not None:
-                    self._idle.note_activity()
+            self._note_ended()
+
+    def _leave(self, work: Work) -> bool:
+        """Claim the end of ``work``, in one step; False if another thread has it."""
+        try:
+            self._open.remove(work)
+        except KeyError:
+            return False
+        self._admission.release(work.client)
+        return True
+
+    def _forget_deadline(self, work: Work) -> None:
+        alarm = self._deadlines.pop(work, None)
+        if alarm is not None:
+            self._alarms.cancel(alarm)
+
+    def _note_ended(self) -> None:
+        if not self._open:
+            if self._refusal is not None:
+                self._drained.set()
+            elif self._idle is not None:
+                self._idle.note_activity()
+
+    def _finish_anywhere(self, work: Work) -> None:
+        """Report the end of ``work`` on this thread; have the loop count it later."""
+        if not self._leave(work):
+            return
+        # All that can be is done before, as the thread that is told wants to go on.
+        accountings = self._accounting, work.account.accounting, work.accounting
+        latency_ns = time.monotonic_ns() - work.added_ns
+        preemptions, lesson = work.preemptions, work.lesson()
+        if work.deadline_ns is not None:
+            self._call_on_loop(partial(self._forget_deadline, work))
+        try:
+            status = work.finish()
+        except BaseException:  # a lane would end with it
+            logger.exception("reporting the end of work failed")
+            status = ErrorStatus.GENERAL_FAILURE
+        # Without the work, whose memory is large.
+        end = partial(count_end, accountings, latency_ns, status, preemptions)
+        self._late_counts.add(end)
+        if lesson is not None:
+            self._late_counts.add(lesson)
+        idle = self._idle
+        is_last = not self._open
+        is_closing, is_noted = self._refusal is not None, not idle or idle.is_noted()
+        if self._late_counts.are_many or (is_last and (is_closing or not is_noted)):
+            self._has_ended_elsewhere = True
+            self._wake()
 
     def _report(self, work: Work, latency_ns: int) -> None:
         """Finish ``work`` and count it; others are not affected if that fails."""

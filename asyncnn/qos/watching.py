@@ -123,6 +123,11 @@ class IdleTimer:
         if self._timer is None:
             self._timer = ThreadTimer(self._after_s, self._check)
 
+    def is_noted(self) -> bool:
+        """Note activity if that takes no timer; from any thread."""
+        self._active_at = time.monotonic()
+        return self._timer is not None
+
     def close(self) -> None:
         """Stop waiting."""
         if self._timer is not None:
@@ -152,6 +157,11 @@ class Watchdog(msgspec.Struct, eq=False):
     _report: Callable[[Work], None]
     _asked: list[Pause] = []
     _timer: ThreadTimer | None = None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a check is planned; from any thread, a moment late."""
+        return self._timer is not None
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""

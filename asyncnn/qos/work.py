@@ -253,11 +253,13 @@ class Work(Job, ABC):
     Work that ``is_separable`` writes to nothing of its client's, so that an abort is
     reported at once, whatever a lane still does with it. Work that ``should_inline``
     takes less time than handing it to a lane would; if it ``reports_early``, `finish`
-    may be called before the call that brought it returns.
+    may be called before the call that brought it returns. Work that ``ends_anywhere``
+    was submitted by a thread of its own: `finish` is called where it ends.
     """
 
     __slots__ = (
         "accounting",
+        "ends_anywhere",
         "is_withdrawn",
         "pause",
         "reports_early",
@@ -282,6 +284,7 @@ class Work(Job, ABC):
         self.is_withdrawn = False
         self.should_inline = False
         self.reports_early = False
+        self.ends_anywhere = False
 
     @abstractmethod
     def advance(self, pause: Pause) -> bool:
@@ -312,6 +315,14 @@ class Work(Job, ABC):
         It follows the end of `advance`, or `abort` when that is not under way, will not
         be called again, or `is_separable`.
         """
+
+    def lesson(self) -> Callable[[], None] | None:
+        """Return what the loop is to call some time after the end; None for nothing.
+
+        Asked of work that ``ends_anywhere``, which `finish` has reported elsewhere. The
+        result must not keep what the work has used.
+        """
+        return None
 
 
 def fail_with(work: Work, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
+from asyncnn.runtime.home import Home
 from asyncnn.runtime.model import TensorInfo
 
 SHORT_ELEMENTS = 2**15
@@ -55,6 +56,7 @@ class DeviceBuffer:
 
     __slots__ = (
         "__weakref__",
+        "_home",
         "_make_array",
         "_type",
         "dimensions",
@@ -72,6 +74,7 @@ class DeviceBuffer:
         self.dimensions = info.dimensions
         self._type = info.type
         self._make_array = make_array
+        self._home = Home()
 
     async def write(self, contents: ArrayLike) -> None:
         """Set the contents.
@@ -80,6 +83,7 @@ class DeviceBuffer:
         :raises GeneralFailureError: if something is using the buffer.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._home.check("the buffer")
         array = await _contiguous(contents)
         if array.dtype != self.dtype:
             raise InvalidArgumentError(
@@ -96,6 +100,7 @@ class DeviceBuffer:
         :raises GeneralFailureError: if there are none, or something is writing them.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._home.check("the buffer")
         if shape is None:
             shape = self.dimensions
             if not is_scalar(self._type) and (not shape or 0 in shape):

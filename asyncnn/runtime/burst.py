@@ -34,6 +34,7 @@ from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
 from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import position_of
+from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 
@@ -87,7 +88,7 @@ class IRoutedElsewhere(IPreparedModel, Protocol):
         ...
 
 
-class Burst:
+class Burst(Opened):
     """A series of runs, one at a time; made by `PreparedModel.burst`.
 
     Inputs and outputs lie in memory that is shared with the driver. `run` copies arrays
@@ -191,6 +192,19 @@ class Burst:
             self._check_not_copying()
         return await self._own.run(timeout=timeout, measure=measure)
 
+    def run_in_place_blocking(self, *, measure: bool = False) -> Outputs:
+        """Do what `run_in_place` does, blocking this thread: one without an event loop.
+
+        That is the shortest way from a thread to a driver process and back. The event
+        loop of the burst has to run, in another thread. There is no deadline, and a
+        burst that the driver has ended is opened anew by an awaited run alone.
+
+        :raises AsyncnnError: as `run_in_place`.
+        """
+        if self._is_copying:
+            self._check_not_copying()
+        return self._own.run_blocking(self._controller.execute_blocking, measure)
+
     def reusable(
         self, inputs: Inputs | None = None, *, out: Results | None = None
     ) -> ReusableExecution:
@@ -275,12 +289,13 @@ async def _copied(source: Array) -> Array:
     return target
 
 
-@asynccontextmanager
+@opens("burst")
 async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
-    """Open a burst for the length of an ``async with`` block.
+    """Open a burst.
 
     :raises AsyncnnError: if the driver refuses it.
     """
+    target.home.check("the model")
     hal = target.hal
     if isinstance(hal, IRoutedElsewhere) and not isinstance(hal, IRecovering):
         # Packets have no room for a route: which one was taken is not known here.

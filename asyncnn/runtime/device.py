@@ -1,5 +1,7 @@
 """`Device`: what applications prepare models on, over any `IDevice`."""
 
+from enum import Enum
+
 import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
@@ -21,15 +23,20 @@ from asyncnn.runtime.buffers import (
     Slot,
     allocate_buffer,
 )
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.home import Home, get_ident
+from asyncnn.runtime.model import NamedModel, telling_open_inputs
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
+from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
 
-class Device:
+class Device(Opened):
     """Wraps any `IDevice`; ``hal`` is the device itself.
+
+    One that was opened by ``await`` is closed by `aclose`, or as the context manager
+    that it is; one that is made of an `IDevice` leaves that as it is.
 
     ``make_array`` makes arrays that it can work on where they are. Prepared models are
     kept in ``cache``. ``sync_exec_hal`` forces one of the HAL's calls, as of
@@ -47,6 +54,10 @@ class Device:
         sync_exec_hal: bool | None = None,
         deadline_grace: float = DEADLINE_GRACE_S,
     ) -> None:
+        if not isinstance(max_in_flight, int) or max_in_flight < 1:
+            raise InvalidArgumentError(
+                f"max_in_flight is {max_in_flight!r}", hint="give 1 or more"
+            )
         self.name = name
         self.hal = hal
         self._max_in_flight = max_in_flight
@@ -54,6 +65,7 @@ class Device:
         self._cache = cache
         self._sync_exec_hal = sync_exec_hal
         self._deadline_grace = deadline_grace
+        self._home = Home()
 
     @property
     def is_remote(self) -> bool:
@@ -88,6 +100,7 @@ class Device:
         :raises GeneralFailureError: if the device keeps no statistics.
         :raises DeviceUnavailableError: if its driver is gone, or it is closed.
         """
+        self._check_home()
         if not isinstance(self.hal, IMeasured):
             raise GeneralFailureError(f"{self.name} keeps no statistics")
         return await self.hal.get_statistics()
@@ -113,14 +126,18 @@ class Device:
         :raises GeneralFailureError: if an operation is not supported.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._check_home()
+        _check_no_text(Priority, priority)
+        _check_no_text(ExecutionPreference, preference)
         named = model if isinstance(model, NamedModel) else _numbered(model)
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        if self._cache is None:
-            prepared = await prepare(self.hal, order)
-        else:
-            prepared = await self._cache.prepare(self.hal, order, identity)
+        with telling_open_inputs(named.open_inputs):
+            if self._cache is None:
+                prepared = await prepare(self.hal, order)
+            else:
+                prepared = await self._cache.prepare(self.hal, order, identity)
         return PreparedModel(
             named,
             prepared,
@@ -130,6 +147,7 @@ class Device:
             deadline_grace=self._deadline_grace,
             route=self._usual_route(prepared),
             device=self.hal,
+            owner=self,
         )
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
@@ -151,17 +169,33 @@ class Device:
         :raises GeneralFailureError: if the driver has no such buffers, or no memory.
         :raises AsyncnnError: for any other status of the driver.
         """
+        self._check_home()
+        if not slots or not all(isinstance(slot, Slot) for slot in slots):
+            raise InvalidArgumentError(
+                "a buffer is for inputs and outputs of prepared models",
+                hint="device.buffer_for(prepared.output('h'), prepared.input('h'))",
+            )
         return await allocate_buffer(self.hal, slots, dimensions, self._make_array)
+
+    def _check_home(self) -> None:
+        if get_ident() != self._home.loop._thread_id:
+            self._home.refuse("the device")
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
 
 
+def _check_no_text(kind: type[Enum], given: object) -> None:
+    if isinstance(given, str):
+        known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
+        raise InvalidArgumentError(f"{given!r} is text", hint=f"give {known}")
+
+
 def _numbered(model: Model) -> NamedModel:
     if not isinstance(model, Model):
         raise InvalidArgumentError(
-            f"a {type(model).__name__} is no model",
-            hint="asyncnn.load reads one from a file",
+            f"a model of type {type(model).__name__} cannot be prepared",
+            hint="asyncnn.load reads one from a file: prepare(asyncnn.load(path))",
         )
     return NamedModel.of(
         model,

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import deque
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import deadline_after, nanoseconds
 from asyncnn.hal.errors import InvalidArgumentError
@@ -11,6 +11,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
+    NO_TIMING,
     ExecutionOptions,
     MeasureTiming,
     Timing,
@@ -30,8 +31,9 @@ def check_path(path: str, *, bursts: bool = False) -> None:
     """
     known = (*get_args(Path), "burst") if bursts else get_args(Path)
     if path not in known:
+        more = "; a burst is opened by prepared.burst()" if path == "burst" else ""
         raise InvalidArgumentError(
-            f"there is no path {path!r}", hint=f"known: {', '.join(known)}"
+            f"there is no path {path!r} here", hint=f"known: {', '.join(known)}{more}"
         )
 
 
@@ -120,13 +122,38 @@ class InFlight:
         self.room += 1
 
 
-class Outputs(dict[str, Array]):
-    """Output arrays by name, in the model's order; ``timing`` if it was measured.
+def timing_of(timing: Timing) -> Timing | None:
+    """Return what was measured, in the HAL's units; None if nothing was."""
+    return None if timing == NO_TIMING else timing
 
-    ``route`` tells which devices have computed them, if the device is made of several.
+
+class Outputs(dict[str, Array]):
+    """Output arrays by name, in the model's order; also by position: ``outputs[0]``.
+
+    ``timing`` is None unless it was measured. ``route`` tells which devices have
+    computed them, if the device is made of several.
     """
 
     __slots__ = ("route", "timing")
 
     route: Route | None
-    timing: Timing
+    timing: Timing | None
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, which: str | int) -> Array:
+            """Return an output by name or position.
+
+            :raises KeyError: if there is none.
+            """
+
+    def __getattr__(self, name: str) -> None:
+        if name not in Outputs.__slots__:
+            raise AttributeError(name)
+        # Nothing is known yet: the run has not ended.
+
+    def __missing__(self, which: object) -> Array:
+        arrays = tuple(self.values())
+        if isinstance(which, int) and -len(arrays) <= which < len(arrays):
+            return arrays[which]
+        raise KeyError(f"there is no output {which!r} (known: {', '.join(self)})")

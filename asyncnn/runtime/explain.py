@@ -164,6 +164,11 @@ async def explain(
     :raises AsyncnnError: if the device cannot be asked.
     """
     whole = model.model if isinstance(model, NamedModel) else model
+    if not isinstance(whole, Model):
+        raise InvalidArgumentError(
+            f"a model of type {type(whole).__name__} cannot be explained",
+            hint="asyncnn.load reads one from a file",
+        )
     names = model.extension_names if isinstance(model, NamedModel) else ()
     known = Extensions(extensions).resolved(whole)
     context = _Context(

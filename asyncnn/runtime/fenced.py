@@ -28,7 +28,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.runtime.execution_options import Outputs
+from asyncnn.runtime.execution_options import Outputs, timing_of
 
 _REFUSED = "the driver refused the fenced execution"
 
@@ -78,9 +78,11 @@ class FencedRun:
         return ErrorStatus.NONE if self._fence is None else self._fence.status
 
     @property
-    def timing(self) -> FencedTiming:
-        """How long it took; all unavailable unless it was measured and succeeded."""
+    def timing(self) -> FencedTiming | None:
+        """How long it took; None unless it was measured and succeeded."""
         _, launched, fenced = self._callback.get_execution_info()
+        if timing_of(launched) is timing_of(fenced) is None:
+            return None
         return FencedTiming(launched, fenced)
 
     def cancel(self) -> None:
@@ -108,7 +110,8 @@ class FencedRun:
             yield from (self._fence or self.fence).__await__()
         except DeviceUnavailableError as error:
             raise cause_of_death(self._hal) or error from None
-        _, self.outputs.timing, _ = self._callback.get_execution_info()
+        _, timing, _ = self._callback.get_execution_info()
+        self.outputs.timing = None if timing == NO_TIMING else timing
         if self._callback.route is not None:
             self.outputs.route = self._callback.route
         return self.outputs
@@ -123,8 +126,14 @@ def awaited_of(
 ) -> tuple[list[SyncFence | FencedRun], SyncFence | FencedRun | None]:
     """Return what is still active, and the first that has failed if one has."""
     awaited: list[SyncFence | FencedRun] = []
-    for one in wait_for:
-        status = one.status
+    try:
+        statuses = [(one, one.status) for one in wait_for]
+    except (TypeError, AttributeError):
+        raise InvalidArgumentError(
+            f"wait_for is {wait_for!r}",
+            hint="give a list of fenced runs and fences: wait_for=[run]",
+        ) from None
+    for one, status in statuses:
         if status is None:
             awaited.append(one)
         elif status is not ErrorStatus.NONE:

@@ -50,7 +50,10 @@ def kind_of(data: memoryview) -> FileKind:
         return FileKind.TFLITE
     if _has_graph(data):
         return FileKind.ONNX
-    raise InvalidArgumentError("neither a TFLite, an ONNX nor an asyncnn model file")
+    raise InvalidArgumentError(
+        "neither a TFLite, an ONNX nor an asyncnn model file",
+        hint="files of other kinds are converted to TFLite or ONNX first",
+    )
 
 
 def _has_graph(data: memoryview) -> bool:

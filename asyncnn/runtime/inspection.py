@@ -51,6 +51,7 @@ class Inspection(msgspec.Struct, frozen=True):
     ``operations`` counts the operations of all subgraphs by name, the most frequent
     first. ``hal_version`` is the oldest HAL that has all that the model uses.
     ``weight_bytes`` is the size of its constants, those that share bytes counted once.
+    ``open_inputs`` are those whose shapes the file leaves to the application.
     """
 
     inputs: tuple[TensorSummary, ...]
@@ -61,6 +62,7 @@ class Inspection(msgspec.Struct, frozen=True):
     hal_version: str
     weight_bytes: int
     devices: tuple[DeviceSupport, ...]
+    open_inputs: tuple[str, ...] = ()
 
     @property
     def operation_count(self) -> int:
@@ -111,6 +113,7 @@ async def inspected(
                 if not name.startswith(SAMPLE)
             ]
         ),
+        open_inputs=named.open_inputs,
     )
 
 
@@ -143,6 +146,9 @@ async def _support(
     try:
         async with open_device(name, extensions=extensions) as device:
             explanation = await explain(device, named, extensions=extensions)
+            if named.open_inputs and explanation.is_supported:
+                # Shapes of an example may not fit what is computed of them.
+                await device.prepare(named)
     except Exception as error:  # a device of another distribution raises anything
         return DeviceSupport(name, 0, str(failure_of(error)))
     supported = sum(report.is_supported for report in explanation.operations)

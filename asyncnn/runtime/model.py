@@ -30,7 +30,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
-from asyncnn.hal.operands import dtype_of
+from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     DataLocation,
@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     Model,
     Operand,
     OperandLifeTime,
+    OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import from_buffer, map_file, view
@@ -117,6 +118,26 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except AsyncnnError as error:
         raise error.at(os.fspath(where)) from error
+
+
+@contextmanager
+def telling_open_inputs(names: Sequence[str]) -> Iterator[None]:
+    """Add to errors that the file leaves shapes of these inputs to the application."""
+    try:
+        yield
+    except (InvalidArgumentError, GeneralFailureError) as error:
+        if not names or error.hint or type(error).__init__ is not AsyncnnError.__init__:
+            raise
+        raise type(error)(error.message, hint=hint_of_open_inputs(names)) from error
+
+
+def hint_of_open_inputs(names: Sequence[str]) -> str:
+    """Return what to do about inputs whose shapes the file leaves open."""
+    shapes = ", ".join(f"{name!r}: (...)" for name in names)
+    return (
+        f"the file leaves shapes to the application: load it with "
+        f"input_shapes={{{shapes}}}, or --input-shape {names[0]}=N,N,..."
+    )
 
 
 MAX_COPIED_BYTES = 128
@@ -212,15 +233,20 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+_HAL_TYPES = {int(type_): type_ for type_ in OperandType}
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """What a caller has to know of an input or output.
 
     ``dimensions`` has 0 for an axis that each request chooses. Real value =
-    ``scale * (stored - zero_point)`` where ``scale`` is not 0.
+    ``scale * (stored - zero_point)`` where ``scale`` is not 0. ``type`` is an
+    `OperandType`, whatever kind of file it is from, or what an extension has; it is a
+    bare number if nothing is known of that.
     """
 
     name: str
-    type: int
+    type: AnyOperandType | int
     dimensions: Dimensions
     scale: float = 0.0
     zero_point: int = 0
@@ -230,7 +256,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         """Describe ``operand`` under ``name``."""
         return cls(
             name,
-            operand.type,
+            _HAL_TYPES.get(operand.type, operand.type),
             operand.dimensions,
             operand.scale,
             operand.zero_point,
@@ -277,7 +303,11 @@ class NamedModel(msgspec.Struct, frozen=True):
     after ``outputs`` at position K; both have the same type, shape and quantisation.
 
     ``signatures`` are those of its file that name these inputs and outputs;
-    ``metadata`` is what the file's author says of them, if anything.
+    ``metadata`` is what the file's author says of them, if anything. ``open_inputs``
+    have lengths that the file leaves to the application, and that were not given: they
+    have those of an example, mostly 1. ``operand_names`` are what the file calls the
+    operands of the main subgraph, by index, empty where it has no such tensor; there
+    may be fewer than operands.
     """
 
     model: Model
@@ -287,6 +317,8 @@ class NamedModel(msgspec.Struct, frozen=True):
     states: tuple[StateTensor, ...] = ()
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
+    open_inputs: tuple[str, ...] = ()
+    operand_names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -373,6 +405,8 @@ class NamedModel(msgspec.Struct, frozen=True):
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
+            open_inputs=self.open_inputs,
+            operand_names=self.operand_names,
         )
 
 
@@ -426,3 +460,8 @@ def position_of(kind: str, infos: Sequence[TensorInfo], which: str | int) -> int
     raise InvalidArgumentError(
         f"there is no {kind} {which!r}", hint=f"known: {', '.join(names)}"
     )
+
+
+def names_by_index(names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return `NamedModel.operand_names` of the names that are known."""
+    return tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))

@@ -70,7 +70,8 @@ class ModelCache:
     that have not been asked for the longest go first. Several devices and processes may
     use one folder.
 
-    :raises InvalidArgumentError: if ``max_bytes`` is not positive.
+    :raises InvalidArgumentError: if ``max_bytes`` is not positive, or the folder is a
+        file.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class ModelCache:
         if max_bytes < 1:
             raise InvalidArgumentError(f"a cache of {max_bytes} bytes")
         self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
         self.max_bytes = max_bytes
 
     async def prepare(

@@ -88,6 +88,11 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
 
     :raises GeneralFailureError: if a pool cannot be mapped or the file not written.
     """
+    if not isinstance(named, NamedModel):
+        raise InvalidArgumentError(
+            f"a model of type {type(named).__name__} cannot be saved",
+            hint="save what asyncnn.load or ModelBuilder.build gives",
+        )
     pools = [view(memory) for memory in named.model.pools]
     header, offsets = _encode(named, pools)
     with _replacing(path) as file:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.devices import DeviceSettings
-from asyncnn.extensions import Extension, load_extension
+from asyncnn.extensions import Extension, load_extensions
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.logs import MANAGER
@@ -26,6 +26,7 @@ from asyncnn.runtime.framework import (
 )
 from asyncnn.runtime.framework.device_registry import opener_of
 from asyncnn.runtime.model_cache import ModelCache
+from asyncnn.runtime.opening import opens
 
 if TYPE_CHECKING:
     from asyncnn.service import RemoteDevice, Supervision
@@ -36,7 +37,7 @@ CacheDir: TypeAlias = str | os.PathLike[str] | ModelCache
 """A folder of prepared models, by its path or with a bound of one's own."""
 
 
-@asynccontextmanager
+@opens("device")
 async def open_device(
     name: str | None = None,
     *,
@@ -47,11 +48,14 @@ async def open_device(
     sync_exec_hal: bool | None = None,
     isolated: bool = False,
 ) -> AsyncIterator[Device]:
-    """Open a device in this process for the length of an ``async with`` block.
+    """Open a device in this process: ``async with``, or ``await`` and ``aclose()``.
 
     Nothing is started but worker threads; no socket, no file. Nothing of the process is
-    changed unless ``settings`` ask for it. Leaving the block ends what is still pending
-    with `DeviceClosedError`, and waits for what computes to come to a boundary.
+    changed unless ``settings`` ask for it. Closing ends what is still pending with
+    `DeviceClosedError`, and waits for what computes to come to a boundary. A device
+    that is forgotten is closed with a `ResourceWarning`.
+
+    It is used on the event loop in which it was opened.
 
     :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
         the devices named; see `open_devices` for what a framework is. None leaves it to
@@ -73,20 +77,21 @@ async def open_device(
         ``reference``.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
+    :raises WrongLoopError: if asyncio's event loop does not run.
     """
     if isolated:
         from asyncnn.devices.accelerated import default_device_name, fastest_device_name
 
         chosen = name or default_device_name() or await fastest_device_name()
-        async with connect(
+        async with _connected(
             device=chosen,
             extensions=_names_of(extensions),
             settings=settings,
             max_in_flight=max_in_flight,
             cache_dir=cache_dir,
             sync_exec_hal=sync_exec_hal,
-        ) as device:
-            yield device
+        ) as remote:
+            yield remote()
         return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
@@ -130,7 +135,7 @@ async def _opened(
         yield device.name.partition("-")[2], device
 
 
-@asynccontextmanager
+@opens("device")
 async def open_devices(
     *devices: str | Device,
     partition: int | None = None,
@@ -142,7 +147,7 @@ async def open_devices(
     cache_dir: CacheDir | None = None,
     sync_exec_hal: bool | None = None,
 ) -> AsyncIterator[Device]:
-    """Open several devices as one, for the length of an ``async with`` block.
+    """Open several devices as one: ``async with``, or ``await`` and ``aclose()``.
 
     Each operation of a model goes to the device that declares to be best for it, as far
     as moving data is worth it; what a device cannot do, or fails with, goes to the CPU.
@@ -201,7 +206,7 @@ async def open_devices(
         )
 
 
-@asynccontextmanager
+@opens("device")
 async def connect(
     path: str | os.PathLike[str] | None = None,
     *,
@@ -215,9 +220,10 @@ async def connect(
     sync_exec_hal: bool | None = None,
     deadline_grace: float = DEADLINE_GRACE_S,
 ) -> AsyncIterator[Device]:
-    """Connect to the driver process that serves ``path``, for an ``async with`` block.
+    """Connect to the driver process that serves ``path``.
 
-    Without a path, a driver of one's own is started and ends with the block. The
+    As `open_device`, for an ``async with`` block, or by ``await`` until ``aclose()``.
+    Without a path, a driver of one's own is started, which ends with the device. The
     device is used like any other. If the driver dies, everything that is pending ends
     with `DriverDiedError`. So does what is asked for later, unless the
     connection is supervised: then it is made again, after the driver was restarted if
@@ -244,6 +250,36 @@ async def connect(
         ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
     :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.
     """
+    async with _connected(
+        path,
+        supervised=supervised,
+        driver_uids=driver_uids,
+        device=device,
+        extensions=_names_of(extensions),
+        settings=settings,
+        max_in_flight=max_in_flight,
+        cache_dir=cache_dir,
+        sync_exec_hal=sync_exec_hal,
+        deadline_grace=deadline_grace,
+    ) as remote:
+        yield remote()
+
+
+@asynccontextmanager
+async def _connected(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    supervised: "bool | Supervision" = False,
+    driver_uids: Collection[int] = (),
+    device: str | None,
+    extensions: Collection[str],
+    settings: DeviceSettings | str | os.PathLike[str] | None,
+    max_in_flight: int,
+    cache_dir: CacheDir | None,
+    sync_exec_hal: bool | None,
+    deadline_grace: float = DEADLINE_GRACE_S,
+) -> AsyncIterator[Callable[[], Device]]:
+    """Connect, and yield what makes the device: nothing here must refer to that."""
     forced = forced_call(sync_exec_hal)
     if path is not None and extensions:
         raise InvalidArgumentError(
@@ -267,7 +303,8 @@ async def connect(
     opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
         MANAGER("connected", path=path)
-        yield Device(
+        yield partial(
+            Device,
             f"remote:{path or hal_device.label}",
             hal_device,
             max_in_flight=max_in_flight,
@@ -328,7 +365,7 @@ def _supervised(
 
 
 def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
-    given = list(extensions)
+    given = [extensions] if isinstance(extensions, str) else list(extensions)
     names = [each for each in given if isinstance(each, str)]
     if len(names) < len(given):
         raise InvalidArgumentError(
@@ -341,9 +378,12 @@ def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
 def _extended(
     settings: DeviceSettings, extensions: Iterable[Extension | str]
 ) -> DeviceSettings:
-    more = [
-        load_extension(each) if isinstance(each, str) else each for each in extensions
-    ]
+    if not isinstance(settings, DeviceSettings):
+        raise InvalidArgumentError(
+            f"settings of type {type(settings).__name__}",
+            hint="give asyncnn.DeviceSettings(threads=2), say",
+        )
+    more = load_extensions(extensions)
     return replace(settings, extensions=(*settings.extensions, *more))
 
 

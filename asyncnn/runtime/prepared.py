@@ -1,5 +1,6 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
+import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -8,7 +9,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -38,6 +39,7 @@ from asyncnn.runtime.execution_options import (
     Path,
     check_path,
     options_for,
+    timing_of,
 )
 from asyncnn.runtime.fenced import (
     FencedRun,
@@ -46,7 +48,9 @@ from asyncnn.runtime.fenced import (
     failed_run,
     launch_fenced,
 )
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
+from asyncnn.runtime.opening import Opening
 from asyncnn.runtime.requests import (
     InputCheck,
     Inputs,
@@ -69,6 +73,12 @@ _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
 class PreparedModel:
     """A model that runs; made by `Device.prepare`. ``hal`` is the HAL's object.
 
@@ -77,7 +87,7 @@ class PreparedModel:
 
     A run of a model with state begins with its first values, and what it would keep is
     thrown away: `session` keeps it. ``states`` names it, ``inputs`` and ``outputs`` do
-    not. ``device`` is what has prepared the model.
+    not. ``device`` is what has prepared the model, and ``owner`` what must stay for it.
     """
 
     def __init__(
@@ -91,6 +101,7 @@ class PreparedModel:
         deadline_grace: float = DEADLINE_GRACE_S,
         route: Route | None = None,
         device: IDevice | None = None,
+        owner: object = None,
     ) -> None:
         self.hal = hal
         self._forced: Path | None = None
@@ -118,6 +129,9 @@ class PreparedModel:
             make_shared=shared_array if make_array is np.empty else make_array,
             deadline_grace=deadline_grace,
             route=route,
+            home=Home(),
+            owner=owner,
+            loop=_running_loop(),
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -158,6 +172,8 @@ class PreparedModel:
         :raises AsyncnnError: for any other status of the driver.
         """
         target = self._target
+        if get_ident() != target.home.loop._thread_id:
+            target.home.refuse("the model")
         space = target.space
         arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
         given = None if out is None else space.given(out)
@@ -200,7 +216,7 @@ class PreparedModel:
             outputs = space.named(spaces)
         else:
             outputs = space.shaped(spaces, result.output_shapes)
-        outputs.timing = result.timing
+        outputs.timing = timing_of(result.timing) if measure else None
         outputs.route = result.route or target.route
         return outputs
 
@@ -236,6 +252,8 @@ class PreparedModel:
         :raises AsyncnnError: if the driver does not take it, for any other reason.
         """
         target = self._target
+        if get_ident() != target.home.loop._thread_id:
+            target.home.refuse("the model")
         space = target.space
         if not space.is_fixed:
             space.check_fixed()
@@ -286,13 +304,23 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         check_path(path)
+        is_threadsafe = path != "fenced" and isinstance(self.hal, IThreadsafe)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
+            threadsafe=self.hal if is_threadsafe else None,  # type: ignore[arg-type]
         )
+
+    def check_usable_here(self) -> None:
+        """Check that the running event loop is the one the model was prepared on.
+
+        :raises ForkedError: if this is a fork of that process.
+        :raises WrongLoopError: if it is not.
+        """
+        self._target.home.check("the model")
 
     def input(self, which: str | int = 0) -> Slot:
         """Return what stands for an input in `Device.buffer_for`.
@@ -310,8 +338,8 @@ class PreparedModel:
         position = position_of("output", self.outputs, which)
         return Slot(self.hal, self.outputs[position], position, True)
 
-    def burst(self, *, spins: bool = True) -> AbstractAsyncContextManager[Burst]:
-        """Open a burst, the way to the least latency, for an ``async with`` block.
+    def burst(self, *, spins: bool = True) -> Opening[Burst]:
+        """Open a burst, the way to the least latency: ``async with``, or ``await``.
 
         Its runs follow one another through queues in memory that is shared with the
         driver, and its arrays lie there too. The HAL's bursts have no deadlines: that
@@ -329,8 +357,8 @@ class PreparedModel:
         state: Mapping[str, ArrayLike] | None = None,
         path: AnyPath = "async",
         checkpoint: int | None = None,
-    ) -> "AbstractAsyncContextManager[Session]":
-        """Open a session, which keeps the model's state, for an ``async with`` block.
+    ) -> "Opening[Session]":
+        """Open a session, which keeps the model's state: ``async with``, or ``await``.
 
         Its state stays in the driver. It is lost with that unless there are
         checkpoints, each of which copies it here.
@@ -346,7 +374,8 @@ class PreparedModel:
         from asyncnn.runtime.session import OpeningSession
 
         model = self._sessions or self._shared_by_sessions()
-        return OpeningSession(model, self._launch, state, path, checkpoint)
+        context = OpeningSession(model, self._launch, state, path, checkpoint)
+        return Opening("session", context)
 
     def with_open_states(self) -> tuple["PreparedModel", dict[str, Array]]:
         """Return this model with states as inputs and outputs, and their first values.

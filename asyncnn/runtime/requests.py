@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, counted
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -140,13 +140,16 @@ def _in_order(
         return [values[name] for name in names]
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise InvalidArgumentError(
-            f"{kind}s cannot be a {type(values).__name__}",
-            hint=f"pass arrays by name: {', '.join(names)}",
+            f"{kind}s cannot be of type {type(values).__name__}, and the model has "
+            f"{counted(len(names), kind)}: {', '.join(names)}",
+            hint="pass arrays by name, {name: array}, or all in order in a list",
         )
     if len(values) != len(names):
         raise InvalidArgumentError(
-            f"{len(values)} {kind}s given, the model has {len(names)}: "
-            f"{', '.join(names)}"
+            f"a list of {len(values)} given for {counted(len(names), kind)}: "
+            f"{', '.join(names)}",
+            hint=f"it has one array for each {kind}; numbers go into "
+            "numpy.array([...])",
         )
     return values
 
@@ -157,10 +160,12 @@ def _name_error(
     missing = [name for name in names if name not in values]
     unknown = [str(name) for name in values if name not in known]
     parts = []
-    if missing:
-        parts.append(f"missing {kind}s: {', '.join(missing)}")
-    if unknown:
-        parts.append(f"unknown {kind}s: {', '.join(unknown)}")
+    for what, which in {"missing": missing, "unknown": unknown}.items():
+        if which:
+            plural = "" if len(which) == 1 else "s"
+            parts.append(f"{what} {kind}{plural}: {', '.join(which)}")
+    if not missing:
+        parts.append(f"the model has {', '.join(names)}")
     return "; ".join(parts)
 
 
@@ -188,7 +193,10 @@ def _checked(info: TensorInfo, value: Any) -> Array | None:
     if array.shape != info.dimensions and not _fits(info, array.shape):
         raise InvalidArgumentError(
             f"input {info.name} has shape {list(array.shape)}, the model takes "
-            f"{_readable(info.dimensions)}"
+            f"{_readable(info.dimensions)}",
+            hint="array[numpy.newaxis] adds the first axis"
+            if (1, *array.shape) == info.dimensions
+            else "",
         )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 

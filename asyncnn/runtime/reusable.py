@@ -1,5 +1,6 @@
 """Requests that are built once and executed again and again."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -9,21 +10,24 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import BusyError, InvalidArgumentError
-from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
+from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
+from asyncnn.hal.interfaces import IPreparedModel, IThreadsafe, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
     ExecutionOptions,
+    MeasureTiming,
     Request,
 )
+from asyncnn.interpreter_hooks import forked_error
 from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs, options_for
+from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
 from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
+from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
     MAX_SPACE_ATTEMPTS,
@@ -32,6 +36,7 @@ from asyncnn.runtime.requests import (
     Tensor,
     has_fixed_shape,
 )
+from asyncnn.runtime.threadsafe import Done, ThreadsafeRun
 from asyncnn.tracing import Layer, Phase, begin
 
 Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResult]]
@@ -41,12 +46,17 @@ BuildRequest: TypeAlias = Callable[[Sequence[Tensor | None], Sequence[Tensor]], 
 """Makes a request from its inputs and outputs, as a `RequestBuilder` does."""
 
 
+_MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
+
+
 class Target(NamedTuple):
     """A prepared model, and what requests to it are made by.
 
     It is ``elsewhere`` if arrays reach it by being copied unless they are shared.
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
-    waited for ``deadline_grace`` seconds. ``route`` is how executions usually go.
+    waited for ``deadline_grace`` seconds. It is used at its ``home`` alone, that is on
+    ``loop``, if one ran, and keeps its ``owner``, the device. ``route`` is how
+    executions usually go.
     """
 
     hal: IPreparedModel
@@ -56,7 +66,10 @@ class Target(NamedTuple):
     elsewhere: bool
     make_shared: MakeArray
     deadline_grace: float
+    home: Home
+    owner: object = None
     route: Route | None = None
+    loop: asyncio.AbstractEventLoop | None = None
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
@@ -159,7 +172,8 @@ class ReusableExecution:
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
     there is one at a time. Their memory goes with the last reference to them. Outputs
-    for which ``out`` has None get shared arrays.
+    for which ``out`` has None get shared arrays. ``threadsafe`` is the prepared model
+    if its executions may be launched on any thread.
     """
 
     __slots__ = (
@@ -174,6 +188,7 @@ class ReusableExecution:
         "_result",
         "_spaces",
         "_target",
+        "_threadsafe",
     )
 
     def __init__(
@@ -183,6 +198,8 @@ class ReusableExecution:
         out: Sequence[Tensor | None] | None,
         carry: Carry,
         options: ExecutionOptions = DEFAULT_OPTIONS,
+        *,
+        threadsafe: IThreadsafe | None = None,
     ) -> None:
         self._target = target
         self._inputs = inputs
@@ -196,6 +213,10 @@ class ReusableExecution:
         self._request = target.build_request(inputs, self._spaces)
         is_fixed = target.space.is_fixed
         self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
+        has_buffers = any(
+            isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
+        )
+        self._threadsafe = threadsafe if is_fixed and not has_buffers else None
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -257,6 +278,9 @@ class ReusableExecution:
         :raises BusyError: if another run has not ended.
         :raises AsyncnnError: for any other status of the driver.
         """
+        home = self._target.home
+        if get_ident() != home.loop._thread_id:
+            home.refuse("the model")
         if self._is_running or self._launched:
             self.check_free()
         options = self._options
@@ -284,6 +308,80 @@ class ReusableExecution:
             self._take(result)
         return self._outputs
 
+    def launch_threadsafe(
+        self,
+        done: Done,
+        *,
+        timeout: float | None = None,
+    ) -> ThreadsafeRun:
+        """Launch an execution from any thread, and return without waiting for it.
+
+        ``done`` is called exactly once, with None or the error of the family. A device
+        of this process calls it on the thread that has computed: no event loop has a
+        part in the execution, and that thread computes nothing else until ``done``
+        returns. It may launch the next execution. Any other device, a burst, and a
+        model with state or open shapes are used on their event loop, which calls
+        ``done`` as well; it has to run. What ``done`` raises is logged.
+
+        :param timeout: seconds from now until the deadline.
+        :raises BusyError: if another run has not ended.
+        :raises DeviceClosedError: if the event loop that is needed is closed.
+        :raises ForkedError: if this process is a fork of the one that prepared it.
+        """
+        if self._target.home.is_inherited:
+            raise forked_error("the model")
+        if self._is_running or self._launched:
+            self.check_free()
+        options = self._options
+        if timeout is not None:
+            options = self._options_for(timeout, None, False)
+        run = ThreadsafeRun(self, done)
+        self._is_running = True
+        if self._threadsafe is None:
+            awaited = partial(self.run, timeout=timeout)
+            run.go_by(self._target.loop, awaited)
+        else:
+            self._threadsafe.execute_threadsafe(
+                self._request,
+                options.measure,
+                options.deadline,
+                options.loop_timeout,
+                run,
+            )
+        return run
+
+    def run_blocking(
+        self,
+        execute: Callable[[Request, MeasureTiming], ExecutionResult],
+        measure: bool,
+    ) -> Outputs:
+        """Do what `run` does by a call that blocks; see `Burst.run_in_place_blocking`.
+
+        :raises AsyncnnError: as `run`.
+        """
+        if self._is_running or self._launched:
+            self.check_free()
+        self._is_running = True
+        try:
+            result = execute(self._request, _MEASURED if measure else _NOT_MEASURED)
+        finally:
+            self._is_running = False
+        if result is not self._result:
+            self._take(result)
+        return self._outputs
+
+    def release(self) -> None:
+        """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
+        self._is_running = False
+
+    def take(self, result: ExecutionResult) -> AsyncnnError | None:
+        """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
+        try:
+            self._take(result)
+        except AsyncnnError as error:
+            return error
+        return None
+
     def run_fenced(
         self,
         wait_for: Iterable[SyncFence | FencedRun] = (),
@@ -306,6 +404,8 @@ class ReusableExecution:
         :raises AsyncnnError: if the driver does not take it.
         """
         target = self._target
+        if get_ident() != target.home.loop._thread_id:
+            target.home.refuse("the model")
         target.space.check_fixed()
         awaited, failed = awaited_of(wait_for)
         if failed is not None:
@@ -358,7 +458,7 @@ class ReusableExecution:
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
-        self._outputs.timing = result.timing
+        self._outputs.timing = timing_of(result.timing)
         self._outputs.route = result.route or self._target.route
         self._result = result
 

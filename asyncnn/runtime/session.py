@@ -9,11 +9,10 @@ places and arrays, and the one after that does not write where it may still read
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NoReturn, TypeAlias
-
-from numpy.typing import ArrayLike
+import weakref
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import deadline_after, seconds_until
@@ -27,20 +26,20 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.offload import offload
-from asyncnn.runtime.burst import open_carry
-from asyncnn.runtime.execution_options import AnyPath, Outputs, Path, check_path
+from asyncnn.runtime.execution_options import AnyPath, Outputs, check_path
+from asyncnn.runtime.home import get_ident
+from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
-from asyncnn.runtime.session_steps import SessionModel, Steps, copies_now, copies_of
+from asyncnn.runtime.session_steps import (
+    Launch,
+    SessionModel,
+    State,
+    Steps,
+    copies_now,
+    copies_of,
+)
 from asyncnn.runtime.states import StatePlaces
-
-Launch: TypeAlias = Callable[
-    [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
-]
-"""Executes a request by the HAL call of a path."""
-
-State: TypeAlias = Mapping[str, ArrayLike]
-"""Arrays by the names of the states, of their dtypes and shapes."""
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]
 """A checkpoint: the steps before it, and the state after them."""
@@ -49,7 +48,7 @@ _HELD = -1
 """The state lies in no place of the driver's, but in arrays here."""
 
 
-class Session:
+class Session(Opened):
     """A model and its state, from step to step; made by `PreparedModel.session`.
 
     Steps follow one another in the order of the calls, whichever tasks make them.
@@ -135,6 +134,9 @@ class Session:
         :raises DeviceUnavailableError: if the driver has died or the session is closed.
         :raises AsyncnnError: for any other status of the driver.
         """
+        home = self._model.target.home
+        if get_ident() != home.loop._thread_id:
+            home.refuse("the session")
         deadline = deadline_after(timeout)
         if deadline is None:
             await self._turn.acquire()
@@ -183,7 +185,7 @@ class Session:
         """
         await self._replace(self._model.requests.checked(state))
 
-    @asynccontextmanager
+    @opens("session")
     async def copy(self) -> AsyncIterator["Session"]:
         """Open another session that begins with this one's state.
 
@@ -192,13 +194,11 @@ class Session:
         :raises AsyncnnError: as `state`.
         """
         steps, state = await self._snapshot()
-        async with OpeningSession(
-            self._model, self._launch, state, self._path, self._checkpoint
-        ) as other:
-            other._count_from(steps)
-            yield other
+        like = self._model, self._launch, state, self._path, self._checkpoint
+        async with AsyncExitStack() as stack:
+            yield await stack.enter_async_context(OpeningSession(*like, steps=steps))
 
-    @asynccontextmanager
+    @opens("burst of the session", is_for_a_block=True)
     async def burst(self, *, spins: bool = True) -> AsyncIterator["Session"]:
         """Open a burst; within the block, steps go by it unless told otherwise.
 
@@ -206,9 +206,7 @@ class Session:
         :raises AsyncnnError: if the driver refuses it.
         """
         path, before = self._path, self._burst
-        target, keeps = self._model.target, bool(self._model.requests.infos)
-        opening = open_carry(target, spins=spins, names_buffers=keeps)
-        async with opening as (_, carry):
+        async with self._model.burst(spins=spins) as (_, carry):
             self._burst, self._path = carry, "burst"
             try:
                 yield self
@@ -220,6 +218,7 @@ class Session:
         if self._is_closed:
             return
         self._is_closed = True
+        self._release()
         self._cut = self._running
         if self._cut is not None:
             self._cut.cancel()
@@ -247,6 +246,7 @@ class Session:
             self._saved = steps, self._saved[1]
 
     async def _replace(self, state: tuple[Array, ...]) -> None:
+        self._model.target.home.check("the session")
         async with self._turn:
             self._check_open()
             self._set(state)
@@ -337,6 +337,7 @@ class Session:
 
     async def _snapshot(self) -> tuple[int, dict[str, Array]]:
         """Return the steps so far, and copies of the state after them."""
+        self._model.target.home.check("the session")
         async with self._turn:
             self._check_usable()
             arrays = self._held
@@ -408,12 +409,10 @@ class Session:
 
     def _check_usable(self) -> None:
         self._check_open()
-        if self._lost is not None:
-            self._raise_lost(self._lost)
-
-    def _raise_lost(self, lost: DeviceUnavailableError) -> NoReturn:
-        # A new one each time: one raised again keeps the frames of all calls.
-        raise type(lost)(lost.message, hint=lost.hint)
+        lost = self._lost
+        if lost is not None:
+            # A new one each time: one raised again keeps the frames of all calls.
+            raise type(lost)(lost.message, hint=lost.hint)
 
     def __repr__(self) -> str:
         names = [info.name for info in self._model.requests.infos]
@@ -429,12 +428,13 @@ async def _converted(check: Any, inputs: Inputs) -> Any:
 
 
 class OpeningSession:
-    """What `PreparedModel.session` returns: a session for an ``async with`` block.
+    """The context in which a session is open; ``steps`` are those behind its state.
 
-    A class, and not a generator, since a hundred of them may be open for long.
+    A class, and not a generator, since a hundred of them may be open for long. Once it
+    is entered it does not keep the session, which may be forgotten.
     """
 
-    __slots__ = ("_burst", "_session")
+    __slots__ = ("_burst", "_opened", "_session")
 
     def __init__(
         self,
@@ -443,6 +443,8 @@ class OpeningSession:
         state: State | None,
         path: AnyPath,
         checkpoint: int | None,
+        *,
+        steps: int = 0,
     ) -> None:
         """Check what is given.
 
@@ -457,21 +459,26 @@ class OpeningSession:
         check_path(path, bursts=True)
         requests = model.requests
         arrays = requests.first if state is None else requests.checked(state)
-        self._session = Session(model, launch, arrays, path, checkpoint)
-        self._burst: AbstractAsyncContextManager[Session] | None = None
+        session = Session(model, launch, arrays, path, checkpoint)
+        session._count_from(steps)
+        self._session: Session | None = session
+        self._opened = weakref.ref(session)
+        self._burst: AbstractAsyncContextManager[tuple[Any, Carry]] | None = None
         if path == "burst":
-            self._burst = self._session.burst()
+            self._burst = model.burst()
 
     async def __aenter__(self) -> Session:
         """Find places for the state, and open a burst if it is to have one.
 
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
-        session = self._session
+        session, self._session = self._session, None
+        assert session is not None
         try:
+            session._model.target.home.check("the model")
             await session.prepare()
             if self._burst is not None:
-                await self._burst.__aenter__()
+                _, session._burst = await self._burst.__aenter__()
         except BaseException:
             session.close()
             raise
@@ -479,6 +486,9 @@ class OpeningSession:
 
     async def __aexit__(self, *exc: Any) -> None:
         """Close the session."""
-        self._session.close()
+        session = self._opened()
+        if session is not None:
+            session.close()
+        del session
         if self._burst is not None:
             await self._burst.__aexit__(*exc)

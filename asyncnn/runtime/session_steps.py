@@ -1,20 +1,33 @@
 """The calls that a session's steps consist of, each built once."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from asyncnn.burst import BurstController
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Memory, Request
+from asyncnn.hal.types import ExecutionOptions, Memory, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Slot
-from asyncnn.runtime.execution_options import Outputs
+from asyncnn.runtime.burst import open_carry
+from asyncnn.runtime.execution_options import Outputs, Path
 from asyncnn.runtime.requests import Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 from asyncnn.runtime.states import StatefulRequests, StatePlaces
+
+Launch: TypeAlias = Callable[
+    [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
+]
+"""Executes a request by the HAL call of a path."""
+
+State: TypeAlias = Mapping[str, ArrayLike]
+"""Arrays by the names of the states, of their dtypes and shapes."""
 
 
 class SessionModel(NamedTuple):
@@ -34,6 +47,16 @@ class SessionModel(NamedTuple):
         return await StatePlaces.allocate(
             self.device, self.slots, self.make_array, kept
         )
+
+    def burst(
+        self, *, spins: bool = True
+    ) -> AbstractAsyncContextManager[tuple[BurstController, Carry]]:
+        """Open what executes steps by burst, for an ``async with`` block.
+
+        :raises AsyncnnError: if the driver refuses it.
+        """
+        keeps = bool(self.requests.infos)
+        return open_carry(self.target, spins=spins, names_buffers=keeps)
 
 
 class Steps:

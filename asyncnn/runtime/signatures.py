@@ -7,16 +7,17 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results
 
 
-class SignatureRuns:
+class SignatureRuns(Opened):
     """A model, or a session of one, called by the names of ``signature``.
 
     Made by `PreparedModel.signature`. All options are those of the model or session.
@@ -55,7 +56,7 @@ class SignatureRuns:
         named.timing, named.route = outputs.timing, outputs.route
         return named
 
-    @asynccontextmanager
+    @opens("session")
     async def session(self, **options: Any) -> "AsyncIterator[SignatureRuns]":
         """Open a session whose steps have the signature's names.
 

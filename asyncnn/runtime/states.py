@@ -95,6 +95,8 @@ class StatefulRequests:
         if set(state) != set(names):
             raise InvalidArgumentError(
                 f"the state consists of {names}, not {sorted(state)}"
+                if names
+                else "the model keeps no state, so none can be given",
             )
         arrays: list[Array] = []
         for info in self.infos:

@@ -28,6 +28,7 @@ from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
     Peer,
+    as_peer_takes,
     litert_version,
     onnx_runtime_version,
 )
@@ -258,16 +259,6 @@ def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
             input_shapes=[sample[info.name].shape for info in comparison.named.inputs],
         )
     return OnnxFile(comparison.path, constants=comparison.constants)
-
-
-def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
-    """Return an input of the model as it is in the file.
-
-    The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.
-    """
-    if array.ndim != len(shape):
-        array = array.reshape(shape)
-    return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
 async def _run_device(

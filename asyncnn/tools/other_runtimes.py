@@ -5,8 +5,10 @@ give them files from untrusted sources: they may end the process on damaged ones
 """
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -83,6 +85,7 @@ class LiteRt:
 
     ``reference`` selects its reference kernels instead of XNNPACK, and
     ``input_shapes`` are taken in place of those of the file, if they have its ranks.
+    With ``shows_all`` it keeps every tensor for `tensors`, which rules XNNPACK out.
 
     :raises PeerMissingError: if LiteRT is not installed.
     :raises PeerRefusedError: if it cannot load the model.
@@ -94,16 +97,19 @@ class LiteRt:
         *,
         reference: bool = False,
         input_shapes: Sequence[Dimensions] = (),
+        shows_all: bool = False,
     ) -> None:
         module = litert_module("interpreter")
         resolvers = module.OpResolverType
-        with _refusals():
+        with _refusals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tensors that are kept need memory
             self._interpreter = module.Interpreter(
                 model_path=str(path),
                 num_threads=1,
                 experimental_op_resolver_type=(
                     resolvers.BUILTIN_REF if reference else resolvers.AUTO
                 ),
+                experimental_preserve_all_tensors=shows_all,
             )
             details = self._interpreter.get_input_details()
             for detail, shape in zip(details, input_shapes, strict=False):
@@ -142,6 +148,23 @@ class LiteRt:
             self.invoke()
             return [self._interpreter.get_tensor(index) for index in self._outputs]
 
+    def tensors(self, names: Container[str]) -> dict[str, Array]:
+        """Return copies of the tensors of these names that the last run has computed.
+
+        Names that several tensors have, and what has no data, are left out. LiteRT may
+        end the process if it is asked for a resource, which has no elements.
+        """
+        details = self._interpreter.get_tensor_details()
+        counts = Counter(detail["name"] for detail in details)
+        found: dict[str, Array] = {}
+        for detail in details:
+            name = detail["name"]
+            if name in names and counts[name] == 1:
+                with suppress(ValueError):  # it has no data
+                    array = self._interpreter.get_tensor(detail["index"])
+                    found[name] = np.array(array)
+        return found
+
     def reset(self) -> None:
         """Let state in variable tensors begin anew; resource variables keep theirs.
 
@@ -166,20 +189,28 @@ class LiteRt:
 class OnnxFile:
     """One session of ONNX Runtime with one thread, for a file or its bytes.
 
-    ``constants`` are values of inputs, by name, that are the same in every run.
+    ``constants`` are values of inputs, by name, that are the same in every run. With
+    ``shows_all`` all that nodes of a file compute are outputs after its own, for
+    `tensors`.
 
     :raises PeerMissingError: if ONNX Runtime is not installed.
     :raises PeerRefusedError: if it cannot load the model.
     """
 
     def __init__(
-        self, model: Path | bytes, *, constants: Mapping[str, Any] | None = None
+        self,
+        model: Path | bytes,
+        *,
+        constants: Mapping[str, Any] | None = None,
+        shows_all: bool = False,
     ) -> None:
         runtime = peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
         settings = runtime.SessionOptions()
         settings.intra_op_num_threads = settings.inter_op_num_threads = 1
         settings.log_severity_level = _WARNINGS_OFF
         source = model if isinstance(model, bytes) else str(model)
+        if shows_all:
+            source = _with_all_outputs(source)
         with _refusals():
             self.session = runtime.InferenceSession(
                 source, settings, providers=["CPUExecutionProvider"]
@@ -193,6 +224,7 @@ class OnnxFile:
             for each in inputs
             if each.name in fixed
         }
+        self._results: list[Array] = []
 
     def input_kinds(self) -> list[InputKind]:
         """Return shape and dtype of every input, in the model's order.
@@ -208,11 +240,39 @@ class OnnxFile:
         """
         with _refusals():
             feed = self._fixed | dict(zip(self.names, arrays, strict=True))
-            outputs: list[Array] = self.session.run(None, feed)
-            return outputs
+            self._results = self.session.run(None, feed)
+            return list(self._results)
+
+    def tensors(self, names: Container[str]) -> dict[str, Array]:
+        """Return what the last run has computed of these names."""
+        outputs = zip(self.session.get_outputs(), self._results, strict=True)
+        return {each.name: array for each, array in outputs if each.name in names}
 
     def reset(self) -> None:
         """Do nothing: state of ONNX models is among their inputs and outputs."""
+
+
+def _with_all_outputs(source: str | bytes) -> bytes:
+    """Return a model whose outputs are all that its nodes compute, its own first.
+
+    :raises PeerMissingError: if the package ``onnx`` is not installed.
+    """
+    onnx = peer_module("onnx", "the package onnx", "asyncnn[onnx]")
+    with _refusals():
+        # With the weights of other files, as bytes have no folder beside them.
+        model = (
+            onnx.load_model_from_string(source)
+            if isinstance(source, bytes)
+            else onnx.load(source)
+        )
+        known = {output.name for output in model.graph.output}
+        for node in model.graph.node:
+            for name in node.output:
+                if name and name not in known:
+                    known.add(name)
+                    model.graph.output.append(onnx.ValueInfoProto(name=name))
+        written: bytes = model.SerializeToString()
+        return written
 
 
 def _onnx_kind(value: Any) -> InputKind:
@@ -230,6 +290,16 @@ def onnx_runtime_version() -> str:
     """
     peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
     return importlib.metadata.version("onnxruntime")
+
+
+def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:
+    """Return an input of the model as it is in the file.
+
+    The HAL has no int64 and no tensors of rank 0, which are int32 and of rank 1 here.
+    """
+    if array.ndim != len(shape):
+        array = array.reshape(shape)
+    return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
 def _indexes(details: Sequence[Any]) -> list[int]:

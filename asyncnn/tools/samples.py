@@ -22,20 +22,32 @@ HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
 """The HAL's criterion for floats, of which 2**-23 is the step at 1."""
 
+ALONE = ""
+"""Stands for the name of an array that has none, the only one of its file."""
+
 Sample = dict[str, Array]
 """Arrays by input or output name."""
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """Read every array of an ``.npz`` file.
+    """Read every array of an ``.npz`` file, or the one of an ``.npy`` file as ``""``.
 
     :raises InvalidArgumentError: if it is not such a file, or holds Python objects.
     """
+    if path.is_dir():
+        raise InvalidArgumentError(f"{path}: a directory, not a file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {ALONE: found}
+        with found as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError, AttributeError):
-        raise InvalidArgumentError(f"{path} is not a readable .npz file") from None
+        raise InvalidArgumentError(
+            f"{path} is not a readable .npz or .npy file",
+            hint="numpy.savez(path, input_0=array) or numpy.save(path, array) write "
+            "such files",
+        ) from None
 
 
 def samples(
@@ -43,9 +55,19 @@ def samples(
 ) -> list[Sample]:
     """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
 
+    An array without a name is the only sample.
+
     :raises InvalidArgumentError: if there is none, a number is missing, or a sample
         lacks a tensor.
     """
+    if ALONE in arrays:
+        if len(infos) != 1:
+            raise InvalidArgumentError(
+                f"an .npy file has one array, and the model {len(infos)} {key}s: "
+                f"{', '.join(info.name for info in infos)}",
+                hint=f"write an .npz file with {key}_0.{infos[0].name} and so on",
+            )
+        return [{infos[0].name: arrays[ALONE]}]
     pattern = re.compile(rf"{re.escape(key)}_(\d+)(?:\.(.+))?$")
     found: dict[int, Sample] = {}
     for name, array in arrays.items():
@@ -56,7 +78,7 @@ def samples(
     if not found:
         raise InvalidArgumentError(
             f"no array is called {key}_0",
-            hint=f"found: {', '.join(sorted(arrays)[:8])}",
+            hint=f"found: {', '.join(sorted(arrays)[:8]) or 'no array at all'}",
         )
     if sorted(found) != list(range(len(found))):
         raise InvalidArgumentError(f"samples of {key} are not numbered 0, 1, 2, ...")
@@ -143,7 +165,15 @@ class Tolerance(msgspec.Struct, frozen=True):
 
     @classmethod
     def asked(cls, lsb: int, rtol: float | None, atol: float | None) -> Self:
-        """Return what options ask for; what they leave open is the HAL's."""
+        """Return what options ask for; what they leave open is the HAL's.
+
+        :raises InvalidArgumentError: if one is negative or no number.
+        """
+        for name, value in {"--rtol": rtol, "--atol": atol}.items():
+            if value is not None and not value >= 0:
+                raise InvalidArgumentError(
+                    f"{name} {value:g} is no tolerance", hint="give 0 or more"
+                )
         return cls(
             lsb,
             HAL_RTOL if rtol is None else rtol,
@@ -186,15 +216,29 @@ def compare(
         differing = int((actual != expected).sum())
         worst = float("inf") if differing else 0.0
         return Comparison(name, not differing, differing, size, worst)
+    error, limit = errors_and_limits(actual, expected, allowed)
+    failing = ~((error <= limit) & np.isfinite(error))
+    worst = float(np.max(error, initial=0.0))
+    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)
+
+
+def errors_and_limits(
+    actual: Array, expected: Array, allowed: Tolerance
+) -> tuple[Array, Array]:
+    """Return how far each element is from the expected one, and how far it may be.
+
+    Both arrays have one shape, and elements that are numbers.
+    """
+    kind = expected.dtype.kind
     wide = np.complex128 if kind == "c" else np.float64
     want, got = expected.astype(wide), actual.astype(wide)
     with np.errstate(invalid="ignore"):
         error = np.where(got == want, 0.0, np.abs(got - want))
     if kind in "fc":
-        unit = np.nanmax(np.abs(want), initial=1.0) if allowed.scales_atol else 1.0
-        limit = allowed.atol * float(unit) + allowed.rtol * np.abs(want)
+        # What is allowed of an infinity is nothing, and it allows others no more.
+        magnitude = np.abs(np.where(np.isfinite(want), want, 0.0))
+        unit = np.max(magnitude, initial=1.0) if allowed.scales_atol else 1.0
+        limit = allowed.atol * float(unit) + allowed.rtol * magnitude
     else:
         limit = np.full(want.shape, float(allowed.lsb))
-    failing = ~((error <= limit) & np.isfinite(error))
-    worst = float(np.max(error, initial=0.0))
-    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)
+    return error, limit

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.controller import CLOSED, ENDED, IN_FLIGHT
+from asyncnn.burst.controller import CLOSED, IN_FLIGHT
+from asyncnn.burst.link import ENDED
 from asyncnn.burst.packets import ResultShape
 from asyncnn.callbacks import ExecutionResult, IBurstCallback
 from asyncnn.devices import ReferenceDevice

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from asyncnn.burst import BurstController
-from asyncnn.burst.controller import CLOSED, ENDED
+from asyncnn.burst.controller import CLOSED
+from asyncnn.burst.link import ENDED
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.hal.errors import (
     AsyncnnError,

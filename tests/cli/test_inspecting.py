@@ -132,3 +132,22 @@ def test_a_model_is_one_line() -> None:
     assert told == (
         "<NamedModel x: TENSOR_FLOAT32 [?, 3] -> y: TENSOR_FLOAT32 [2, 64]>"
     )
+
+
+def test_shapes_that_the_file_leaves_open_are_told(asyncnn_command: Command) -> None:
+    package = pytest.importorskip("pyopen_wakeword")
+    path = Path(package.__file__).with_name("models") / "melspectrogram.tflite"
+    ran = asyncnn_command("inspect", path)
+    assert ran.status == 0
+    name = "serving_default_input:0"
+    assert f"shapes that the application may choose: those of {name}" in ran.out
+    assert "runs it" not in ran.out
+    assert f"--input-shape {name}=N,N,..." in ran.out
+    told = json.loads(asyncnn_command("inspect", path, "--json").out)
+    assert told["open_inputs"] == [name]
+    given = asyncnn_command("inspect", path, "--input-shape", f"{name}=1,1280")
+    assert "reference: runs it" in given.out
+    assert "may choose" not in given.out
+    ran = asyncnn_command("run", path)
+    assert ran.status == 2
+    assert "the file leaves shapes to the application" in ran.err

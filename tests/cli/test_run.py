@@ -107,11 +107,11 @@ class TestSamples:
         path = tmp_path / "open.asyncnn"
         asyncnn.save(pairs(), path)
         ran = asyncnn_command("run", path)
-        assert ran.status == 2
+        assert ran.status == 1
         assert "length 1 on each axis that the model leaves open, here of x" in ran.err
         given = npz(tmp_path / "in.npz", input_0=np.zeros((1, 1, 1, 1), np.float32))
         ran = asyncnn_command("run", path, "--input", given)
-        assert ran.status == 2
+        assert ran.status == 1
         assert "open" not in ran.err
 
 
@@ -282,8 +282,14 @@ class TestBadInput:
         [
             (("--device", "gpu9"), "no device 'gpu9'"),
             (("--path", "telepathy"), "no path telepathy"),
-            (("--deadline-ms", "0"), "--deadline-ms 0 has passed"),
-            (("--deadline-ms", "nan"), "--deadline-ms nan has passed"),
+            (("--path", "async,,sync"), "'async,,sync' has an empty part"),
+            (("--input-shape", "x=1,,2"), "x=1,,2 is no shape"),
+            (("--rtol", "nan"), "--rtol nan is no tolerance"),
+            (("--session", "--repeat", "2"), "one step for each sample"),
+            (("--priority", "urgent"), "'urgent' is not one of 'low', 'medium'"),
+            (("--nothing", "2"), "No such option: --nothing (asyncnn run -h"),
+            (("--deadline-ms", "0"), "--deadline-ms 0 is no time to come"),
+            (("--deadline-ms", "nan"), "--deadline-ms nan is no time to come"),
         ],
     )
     def test_options_that_cannot_be_followed(

@@ -103,10 +103,10 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("inputs", "message"),
         [
-            ({"x": X}, "missing inputs: y"),
-            ({"x": X, "y": X, "q": X}, "unknown inputs: q"),
-            ([X], "1 inputs given, the model has 2: x, y"),
-            (X, "cannot be a ndarray.*x, y"),
+            ({"x": X}, "missing input: y"),
+            ({"x": X, "y": X, "q": X}, "unknown input: q"),
+            ([X], "a list of 1 given for 2 inputs: x, y"),
+            (X, "cannot be of type ndarray.*x, y"),
             ([X, X.astype(np.float64)], "input y has dtype float64.*astype"),
             ([X, X[:3]], r"input y has shape \[3\], the model takes \[4\]"),
             ([X, "text"], "input y is not float32 data"),
@@ -165,7 +165,7 @@ async def test_a_model_that_breaks_a_rule_is_refused_with_the_rule(
 
 
 async def test_a_path_is_no_model(device: asyncnn.Device) -> None:
-    with pytest.raises(asyncnn.InvalidArgumentError, match=r"a str .*asyncnn\.load"):
+    with pytest.raises(asyncnn.InvalidArgumentError, match=r"type str .*asyncnn\.load"):
         await device.prepare("model.tflite")  # type: ignore[arg-type]
 
 

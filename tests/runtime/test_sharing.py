@@ -143,10 +143,10 @@ def read_only() -> Array:
 @pytest.mark.parametrize(
     ("out", "reason"),
     [
-        ({}, "missing outputs: z"),
-        ({"z": np.zeros(LENGTH, np.float32), "q": None}, "unknown outputs: q"),
-        ([], "0 outputs given, the model has 1: z"),
-        ("z", "outputs cannot be a str"),
+        ({}, "missing output: z"),
+        ({"z": np.zeros(LENGTH, np.float32), "q": None}, "unknown output: q"),
+        ([], "a list of 0 given for 1 output: z"),
+        ("z", "outputs cannot be of type str"),
         (np.zeros(LENGTH), r"a float32 array of shape \[4\]"),
         (np.zeros(LENGTH + 1, np.float32), r"a float32 array of shape \[4\]"),
         (np.zeros(2 * LENGTH, np.float32)[::2], "contiguous and writable"),

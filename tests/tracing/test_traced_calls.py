@@ -33,7 +33,8 @@ async def test_every_stage_of_a_call_is_a_span() -> None:
     with recording_to(spans.extend):
         async with asyncnn.open_device(settings=settings) as device:
             await use(device)
-    assert {span.name for span in spans} == STAGES | {"run", "execution", "preparation"}
+    whole = {"run", "execution", "preparation"}
+    assert {span.name for span in spans} == STAGES | whole | {"0: ADD"}
     assert all(span.started_ns <= span.ended_ns for span in spans)
     groups: dict[int, dict[str, Span]] = defaultdict(dict)
     for span in spans:
@@ -44,6 +45,8 @@ async def test_every_stage_of_a_call_is_a_span() -> None:
         whole = group["execution"]
         assert whole.started_ns <= group["queue"].started_ns
         assert group["queue"].ended_ns <= group["execute"].started_ns
+        assert group["execute"].started_ns <= group["0: ADD"].started_ns
+        assert group["0: ADD"].ended_ns <= group["execute"].ended_ns
         assert group["execute"].ended_ns <= group["reply"].started_ns
         assert group["reply"].ended_ns <= whole.ended_ns
 

@@ -139,6 +139,10 @@ def opener_of(name: str) -> Opener:
 
     :raises InvalidArgumentError: if there is none.
     """
+    if not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"{name!r} is no name of a device", hint=f"known: {', '.join(BUILT_IN)}"
+        )
     if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], "asyncnn").open
     known = registered_devices()
@@ -155,9 +159,10 @@ def opener_of(name: str) -> Opener:
 
 
 def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"there is no device {name!r}", hint=f"known: {', '.join(known)}"
-    )
+    hint = f"known: {', '.join(known)}"
+    if "/" in name:
+        hint = "a driver at a path is reached by asyncnn.connect(path)"
+    return InvalidArgumentError(f"there is no device {name!r}", hint=hint)
 
 
 def _reason_against(name: str, found: Mapping[str, Registered]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
@@ -34,7 +35,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, names_by_index
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -352,7 +353,16 @@ class Building:
             self._operands.update(zip(operation.outputs, results, strict=True))
         for name, value in outputs:
             self._builder.output(self._own(self._read(value.source)), name)
-        return self._builder.build()
+        return replace(self._builder.build(), operand_names=self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        return names_by_index(
+            {
+                index: value.name
+                for value, index in self._operands.items()
+                if isinstance(value, Value) and value.name and not value.is_constant
+            }
+        )
 
     def _own(self, index: int) -> int:
         """Return an operand that can be an output: a copy of one with another role."""

@@ -16,7 +16,9 @@ from asyncnn.runtime.model import (
     NamedModel,
     located,
     map_model_file,
+    names_by_index,
     shapes_by_name,
+    telling_open_inputs,
 )
 from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.tflite import (
@@ -146,11 +148,18 @@ def _import(
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
+    open_inputs = tuple(
+        name
+        for name, index in zip(input_names, graph.inputs, strict=True)
+        if graph.tensors[index].is_open and name not in shapes
+    )
     refusals = Refusals()
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
-    end = Scope(importing, graph, builder, states, inputs).run()
+    scope = Scope(importing, graph, builder, states, inputs)
+    with telling_open_inputs(open_inputs):
+        end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
@@ -159,6 +168,8 @@ def _import(
         builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
+        open_inputs=open_inputs,
+        operand_names=names_by_index(scope.names()),
     )
 
 

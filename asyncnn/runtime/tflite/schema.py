@@ -92,7 +92,8 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
-    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it. The
+    application may choose lengths of one that ``is_open``.
     """
 
     index: int
@@ -105,6 +106,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     data: NDArray[Any] | None
     unsupported: str = ""
     is_variable: bool = False
+    is_open: bool = False
 
     @property
     def label(self) -> str:
@@ -364,7 +366,7 @@ class _Reader:
 
     def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
         data = self._data
-        places = flatbuffer.places(data, table, 7)
+        places = flatbuffer.places(data, table, 8)
         name = self._text(places[3])
         number = flatbuffer.int8(data, places[1])[0] if places[1] else 0
         type_ = TYPE_NAMES.get(number, f"type {number}")
@@ -410,6 +412,7 @@ class _Reader:
             constant,
             unsupported,
             is_variable,
+            min(self._numbers(places[7], _INT32), default=0) < 0,
         )
 
     def _constant(

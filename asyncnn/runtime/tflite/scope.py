@@ -136,6 +136,15 @@ class Scope:
         self._tensors[index] = replace(self._tensors[index], shape=shape)
         self._resized.add(index)
 
+    def names(self) -> dict[int, str]:
+        """Return the names of tensors by the operands that they became."""
+        names: dict[int, str] = {}
+        for index, tensor in enumerate(self.graph.tensors):
+            # What stands for parts of complex numbers is no tensor of the file.
+            if tensor.name and index in self._operands:
+                names.setdefault(self._operands[index], tensor.name)
+        return names
+
     def value(self, node: Node, position: int) -> Value:
         """Return what input ``position`` of ``node`` stands for."""
         tensor = node.tensor(position)

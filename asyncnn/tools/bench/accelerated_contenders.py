@@ -188,7 +188,8 @@ def rounds_of(figures: Mapping[str, Figure]) -> Rounds:
 def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         outputs = [await prepared.run(inputs, measure=True) for _ in range(runs)]
-        return {DEVICE: [float(each.timing.time_on_device) for each in outputs]}
+        timings = [each.timing for each in outputs if each.timing is not None]
+        return {DEVICE: [float(each.time_on_device) for each in timings]}
 
     return batch
 

@@ -340,6 +340,7 @@ def _device_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
             started = clock()
             outputs = await prepared.run(inputs, measure=True)
             awaited.append((clock() - started) / 1000)
+            assert outputs.timing is not None
             on_device.append(float(outputs.timing.time_on_device))
         return {DEVICE: on_device, AWAITED: awaited}
 

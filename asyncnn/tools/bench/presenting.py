@@ -7,11 +7,12 @@ stand above, and what became of goals below.
 import re
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from asyncnn.tools.bench.report import Cell, Outcome, Report, Row, Table
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Judged,
@@ -28,17 +29,41 @@ _MARKUP = {True: " [green]met   [/]", False: " [bold red]MISSED[/]", None: " " *
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?(?![\w.])", re.IGNORECASE)
 
 
-def draw_table(table: Table) -> RichTable:
-    """Return a table for the terminal."""
-    drawn = RichTable(title=table.title)
+_WIDEST = 10_000
+"""Columns that no table needs."""
+
+
+def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
+    """Yield a table for the terminal, in parts that have its first column each.
+
+    A part has as many columns as fit; one that is alone may be narrowed.
+    """
+    left = range(1, len(table.headings))
+    while left:
+        count = 1
+        while count < len(left) and _fits(table, left[: count + 1], out):
+            count += 1
+        yield _drawn(table, left[:count])
+        left = left[count:]
+
+
+def _fits(table: Table, columns: Sequence[int], out: Console) -> bool:
+    widest = out.options.update(max_width=_WIDEST)
+    return out.measure(_drawn(table, columns), options=widest).maximum <= out.width
+
+
+def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
+    part = "" if columns[0] == 1 else ", continued"
+    drawn = RichTable(title=f"{table.title}{part}")
     names = [str(row[0]) for section in table.sections for row in section]
-    first, *others = map(escape, table.headings)
+    first = escape(table.headings[0])
     drawn.add_column(first, no_wrap=not any(" " in name for name in names))
-    for heading in others:
-        drawn.add_column(heading, justify="right")
+    for column in columns:
+        drawn.add_column(escape(table.headings[column]), justify="right")
     for section in table.sections:
         for row in section:
-            drawn.add_row(*map(_markup, row))
+            cells = [row[column] for column in columns if column < len(row)]
+            drawn.add_row(*map(_markup, (row[0], *cells)))
         drawn.add_section()
     return drawn
 

@@ -33,12 +33,18 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import running_driver
 from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.bench.processes import resident_kib
-from asyncnn.tools.comparison import as_model_gives, as_peer_takes
+from asyncnn.tools.comparison import as_model_gives
 from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 from asyncnn.tools.mlts.suite_models import SuiteModel
 from asyncnn.tools.mlts.suite_records import Preparation, rounded
 from asyncnn.tools.mlts.trials import Trial
-from asyncnn.tools.other_runtimes import LiteRt, OnnxFile, Peer, PeerRefusedError
+from asyncnn.tools.other_runtimes import (
+    LiteRt,
+    OnnxFile,
+    Peer,
+    PeerRefusedError,
+    as_peer_takes,
+)
 from asyncnn.tools.samples import Sample
 
 LITERT, ONNX_RUNTIME = "LiteRT", "ONNX Runtime"

@@ -61,7 +61,7 @@ class TestPlainRuns:
 
     async def test_the_prepared_model_names_it(self, prepared: PreparedModel) -> None:
         assert [info.name for info in prepared.states] == ["total", "steps"]
-        with pytest.raises(asyncnn.InvalidArgumentError, match="unknown inputs: total"):
+        with pytest.raises(asyncnn.InvalidArgumentError, match="unknown input: total"):
             await prepared.run({"x": X, "total": X})
 
 

@@ -20,7 +20,7 @@ from asyncnn.tools.bench.report import (
     Table,
     refusal_notes,
 )
-from asyncnn.tools.pages.document import Judged, SortableTable
+from asyncnn.tools.pages import Judged, SortableTable
 from asyncnn.tools.pages.drawing import draw
 from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
 
@@ -32,6 +32,7 @@ def run(
 ) -> tuple[Result, dict[str, Any]]:
     """Run a command whose benchmark gives a report; return its options as well."""
     seen: dict[str, Any] = {}
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def bench(**options: Any) -> Report:
         seen.update(options)

@@ -16,7 +16,7 @@ from asyncnn.tools.mlts.suite_records import (
     SuiteReport,
     read_report,
 )
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Distributions,
     History,

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,

@@ -1,0 +1,356 @@
+"""``asyncnn diff``: which operation makes two runs of a model differ."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from asyncnn.cli.options import (
+    AtolOption,
+    ConstantOption,
+    ExtensionOption,
+    InputShapeOption,
+    LsbOption,
+    RtolOption,
+    console,
+    constants_of,
+    counted,
+    load_extended,
+    print_json,
+)
+from asyncnn.hal.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from asyncnn.tools.differing.difference_report import (
+        DifferenceReport,
+        OperationReport,
+    )
+    from asyncnn.tools.differing.distances import Distance
+
+_MOST_ROWS = 30
+_WIDTH = 80
+_REPEAT = "repeat it with: "
+
+
+def diff(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Argument(help="Another kind of the network, for the second side."),
+    ] = None,
+    between: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Two of: devices, litert, onnxruntime. By default "
+            "reference,accelerated, or reference twice for two models.",
+        ),
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="Compare on input_K or input_K.NAME of this."),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Random inputs, without --input.")
+    ] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
+    reference_kernels: Annotated[
+        bool,
+        typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
+    ] = False,
+    lsb: LsbOption = 1,
+    rtol: RtolOption = None,
+    atol: AtolOption = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F.npz",
+            help="Write the inputs of the operation found, and a model of it beside.",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List operations that do not differ, too.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page that shows it to this file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find the operation that makes two runs of a model differ.
+
+    Compares every tensor that both sides show, and every operation by itself: the
+    first side, if it is a device, computes it again from what the second had.
+    What that puts out of tolerance the operation adds itself; the rest it has got
+    from those before it. Tolerances are of single operations. A float and a
+    quantised model are compared in steps of the quantisation.
+
+    Exits with 1 if an operation or an output is out of tolerance, with 2 on bad
+    input.
+    """
+    from asyncnn.tools.differing.difference_report import read_report
+
+    if save is not None and save.suffix != ".npz":
+        raise InvalidArgumentError(
+            f"--save {save} is no .npz file", hint="its models get the name, too"
+        )
+    if model.suffix == ".json":
+        report = read_report(model)
+    else:
+        report = _asked(
+            (model, against),
+            between,
+            input_file,
+            (samples, seed),
+            extension or [],
+            input_shape or [],
+            constant or [],
+            (lsb, rtol, atol),
+            save,
+            reference_kernels=reference_kernels,
+        )
+    if html is not None:
+        _write_page(report, html)
+    if json:
+        print_json(report)
+    else:
+        _print(report, every=every)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _asked(
+    models: tuple[Path, Path | None],
+    between: str | None,
+    input_file: Path | None,
+    random: tuple[int, int],
+    extension: list[str],
+    shapes: list[str],
+    constants: list[str],
+    tolerance: tuple[int, float | None, float | None],
+    save: Path | None,
+    *,
+    reference_kernels: bool,
+) -> "DifferenceReport":
+    """Run both sides, as the options say."""
+    import anyio
+
+    from asyncnn.tools.differing import Inquiry, answer
+    from asyncnn.tools.differing.distances import Allowed
+    from asyncnn.tools.samples import load_arrays, samples
+
+    model, against = models
+    named, extensions = load_extended(model, extension, shapes, constants)
+    kinds, other = [named], None
+    if against is not None:
+        second, more = load_extended(against, extension, shapes, constants)
+        extensions += tuple(each for each in more if each not in extensions)
+        kinds.append(second)
+        other = (against, second)
+    given = (
+        []
+        if input_file is None
+        else samples(load_arrays(input_file), "input", named.inputs)
+    )
+    relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
+    inquiry = Inquiry(
+        path=model,
+        named=named,
+        against=other,
+        between=_sides(between, is_two=against is not None),
+        extensions=extensions,
+        constants=constants_of(constants),
+        reference_kernels=reference_kernels,
+        given=tuple(given),
+        random=random[0],
+        seed=random[1],
+        allowed=Allowed(*tolerance, relaxed),
+        save=save,
+        options=tuple(_repeated(*tolerance, extension)),
+    )
+    return anyio.run(answer, inquiry, _tell)
+
+
+def _write_page(report: "DifferenceReport", path: Path) -> None:
+    from asyncnn.tools.differing.page import page_of
+    from asyncnn.tools.pages.drawing import draw
+
+    try:
+        path.write_text(draw(page_of(report, list(_verdict(report)))))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path}: cannot be written: {error.strerror}"
+        ) from None
+
+
+def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
+    """Return the names of both sides.
+
+    :raises InvalidArgumentError: if there are not two.
+    """
+    if between is None:
+        return ("reference", "reference" if is_two else "accelerated")
+    names = [name.strip() for name in between.split(",")]
+    if len(names) != 2 or not all(names):
+        raise InvalidArgumentError(
+            f"--between {between} does not name two sides",
+            hint="write it as reference,accelerated",
+        )
+    return names[0], names[1]
+
+
+def _repeated(
+    lsb: int, rtol: float | None, atol: float | None, extensions: list[str]
+) -> Iterator[str]:
+    """Yield the options that the command for a single operation needs, too."""
+    if lsb != 1:
+        yield from ("--lsb", str(lsb))
+    if rtol is not None:
+        yield from ("--rtol", f"{rtol:g}")
+    if atol is not None:
+        yield from ("--atol", f"{atol:g}")
+    for place in extensions:
+        yield from ("--extension", place)
+
+
+def _tell(text: str) -> None:
+    stderr = console(stderr=True)
+    if stderr.is_terminal:
+        stderr.print(text)
+
+
+def _print(report: "DifferenceReport", *, every: bool) -> None:
+    for side in report.sides:
+        typer.echo(f"{side.name}, version {side.version}: {side.model}")
+    typer.echo(
+        f"{counted(report.samples, 'sample')}, {counted(report.tensors, 'tensor')} "
+        "compared"
+    )
+    _print_table(report, every=every)
+    for output in report.outputs:
+        verdict = "" if output.distance.passed else ", OUT OF TOLERANCE"
+        name = _short(output.name, _WIDTH // 2)
+        typer.echo(f"output {name}: {output.distance}{verdict}")
+    notes = [f"note: {note}" for note in report.notes]
+    for line in (*_verdict(report), *notes):
+        # A command is to be copied.
+        is_command = line.startswith(_REPEAT)
+        typer.echo(
+            line
+            if is_command
+            else fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False)
+        )
+
+
+def _filled(line: str) -> str:
+    return fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False)
+
+
+def _print_table(report: "DifferenceReport", *, every: bool) -> None:
+    from rich.table import Column, Table
+
+    chosen = [each for each in report.operations if every or _differs(each)]
+    left = 0
+    if not every and len(chosen) > _MOST_ROWS:
+        worst = sorted(chosen, key=_rank, reverse=True)[:_MOST_ROWS]
+        left = len(chosen) - len(worst)
+        chosen = [each for each in chosen if each in worst]
+    if not chosen:
+        return
+    rows = [
+        (
+            each.place,
+            each.operation,
+            _cell(each.error),
+            _cell(each.own),
+            "DIVERGES" if each.diverges else "",
+        )
+        for each in chosen
+    ]
+    headings = ("", "operation", "error", "own error", "")
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    # Names of operations of extensions can be long: they are folded.
+    left_over = max(_WIDTH - sum(widths) - 3 * len(headings) - 4, len("computes"))
+    right = [Column(name, justify="right") for name in headings[2:4]]
+    table = Table("", Column("operation", overflow="fold"), *right, "", "computes")
+    for row, each in zip(rows, chosen, strict=True):
+        table.add_row(*row, _short(each.tensor, left_over))
+    console().print(table)
+    if left:
+        typer.echo(f"{counted(left, 'more operation')} with less error: see --all")
+
+
+def _differs(operation: "OperationReport") -> bool:
+    distances = (operation.error, operation.own)
+    return bool(operation.problem) or any(each and each.units for each in distances)
+
+
+def _rank(operation: "OperationReport") -> tuple[bool, tuple[float, float]]:
+    distance = operation.own or operation.error
+    return operation.diverges, distance.rank if distance else (0.0, 0.0)
+
+
+def _cell(distance: "Distance | None") -> str:
+    if distance is None:
+        return "-"
+    return "other shape" if distance.problem else str(distance)
+
+
+def _short(name: str, width: int) -> str:
+    return name if len(name) <= width else f"...{name[3 - width :]}"
+
+
+def _verdict(report: "DifferenceReport") -> Iterator[str]:
+    """Yield what is found, in sentences."""
+    first, most, behind, whole = (
+        report.at(place)
+        for place in (report.first, report.most, report.behind, report.only_whole)
+    )
+    if first is not None:
+        yield f"first to diverge: {first.name}, {_amount(first)}"
+    elif whole is not None:
+        yield (
+            f"the model as it is diverges at {whole.name}, and does not if it shows "
+            "its tensors: an error of fusing operations"
+        )
+    elif not report.passed:
+        yield "no operation diverges by itself: small errors have added up"
+    else:
+        yield "no operation diverges"
+    if most is not None:
+        yield f"adds most error: {most.name}, {_amount(most)}"
+    if behind is not None and behind is not first:
+        yield f"first result out of tolerance: {behind.name}, {behind.error}"
+    for each in report.operations:
+        if each.problem:
+            yield f"{each.name}: {each.problem}"
+    if report.evidence is not None:
+        kept = report.evidence
+        again = {
+            True: "it diverges by itself, too",
+            False: "by itself it does not diverge: it takes the operations around it",
+            None: "by itself it is within tolerance",
+        }[kept.repeats]
+        yield f"kept: operation {kept.place} as {kept.model}; {again}"
+        yield f"{_REPEAT}{kept.command}"
+
+
+def _amount(operation: "OperationReport") -> str:
+    distance = operation.own or operation.error
+    if distance is None:
+        return "not compared"
+    if distance.problem:
+        return distance.problem
+    if not distance.differing:
+        return f"by {distance}, within tolerance"
+    return (
+        f"by {distance}, {distance.differing:,} of {distance.elements:,} elements out "
+        "of tolerance"
+    )

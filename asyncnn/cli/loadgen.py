@@ -1,0 +1,288 @@
+"""``asyncnn loadgen``: MLPerf's LoadGen with this project as the system under test."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from asyncnn.cli.options import (
+    ExtensionOption,
+    InputShapeOption,
+    announced,
+    chosen,
+    console,
+    load_extended,
+    print_json,
+)
+from asyncnn.hal.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from asyncnn.tools.loadgen.runs import RunReport
+
+_RUN = "run"
+_SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
+_PIPE_WIDTH = 130
+_INTERRUPTED = 130
+
+
+class _ModelOrCompare(TyperGroup):
+    """Takes what is no name of a command for the model of a run."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that arguments are for."""
+        if args and args[0] not in self.commands:
+            args = [_RUN, *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Let options come before the model."""
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+loadgen = typer.Typer(
+    name="loadgen",
+    cls=_ModelOrCompare,
+    help="Have MLPerf's LoadGen judge a model's executions.\n\n"
+    "asyncnn loadgen MODEL --scenario S runs a model; asyncnn loadgen MODEL --help\n"
+    "has its options. Needs LoadGen: pip install asyncnn\\[loadgen].",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@loadgen.command(_RUN)
+def run(
+    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    scenario: Annotated[
+        str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")
+    ] = "SingleStream",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
+    ] = None,
+    transport: Annotated[
+        str, typer.Option(help="Ways to the device: inprocess, remote.")
+    ] = "inprocess",
+    path: Annotated[
+        str,
+        typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
+    ] = "threadsafe",
+    target_qps: Annotated[
+        float | None,
+        typer.Option(help="Rate of Server queries; what to expect of Offline."),
+    ] = None,
+    latency_bound_ms: Annotated[
+        float, typer.Option(help="What 99 % of Server queries may take.")
+    ] = 100.0,
+    queries: Annotated[int, typer.Option(min=1, help="Queries at least.")] = 100,
+    seconds: Annotated[float, typer.Option(min=0, help="Duration at least.")] = 10.0,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Judge answers, not times.")
+    ] = False,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
+    ] = None,
+    extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Have LoadGen run a scenario on a model, by each transport and path.
+
+    Samples are random without --input. Results are LoadGen's own, by its rules.
+    With --accuracy, answers are compared with labels or output_K of the file.
+
+    Exits with 1 if a result is invalid or an execution failed, with 2 on bad
+    input.
+    """
+    chosen("scenario", scenario, _SCENARIOS)
+    if scenario == "Server" and target_qps is None and not accuracy:
+        raise InvalidArgumentError(
+            "a Server run needs the rate of its queries", hint="give --target-qps"
+        )
+    for value, option in (
+        (target_qps, "--target-qps"),
+        (latency_bound_ms, "--latency-bound-ms"),
+    ):
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidArgumentError(f"{option} must be positive")
+    import anyio
+
+    from asyncnn.tools.loadgen import Scenario, loadgen_module
+    from asyncnn.tools.loadgen.judge import check_writable
+    from asyncnn.tools.loadgen.library import Library
+    from asyncnn.tools.loadgen.runs import RunOptions, run_all
+    from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
+
+    loadgen_module()
+    transports = chosen("transport", transport, TRANSPORTS)
+    paths = chosen("path", path, PATHS)
+    if log_dir is not None:
+        check_writable(log_dir)
+    named, extensions = load_extended(model, extension or (), input_shape or ())
+    check_model(named)
+    library = (
+        Library.random(named) if input_file is None else Library.read(named, input_file)
+    )
+    if accuracy:
+        library.check_judged()
+    options = RunOptions(
+        model=str(model),
+        named=named,
+        extensions=extensions,
+        extension_places=tuple(extension or ()),
+        library=library,
+        scenario=Scenario(scenario),
+        device=device,
+        ways=tuple((each, p) for each in transports for p in paths),
+        target_qps=target_qps,
+        latency_bound_s=latency_bound_ms / 1000,
+        queries=queries,
+        seconds=seconds,
+        accuracy=accuracy,
+        log_dir=log_dir,
+    )
+    with _interruptible():
+        report = anyio.run(run_all, options)
+    if json:
+        print_json(report)
+    else:
+        _print_run(report)
+    if not report.valid:
+        raise typer.Exit(1)
+
+
+def _print_run(report: "RunReport") -> None:
+    for each in report.runs:
+        verdict = each.verdict
+        state = "VALID" if verdict.valid else "INVALID"
+        line = f"{each.transport}, {each.path}: {verdict.scenario} {state}"
+        if each.accuracy is not None:
+            found = each.accuracy
+            line += (
+                f", {found.metric} {found.share:.2%} ({found.right} of {found.answers})"
+            )
+        else:
+            line += (
+                f", {verdict.rate:,.1f} samples/s, p50 {verdict.p50_us:,.1f} us, "
+                f"p90 {verdict.p90_us:,.1f} us, p99 {verdict.p99_us:,.1f} us, "
+                f"{verdict.queries:,} queries"
+            )
+        typer.echo(line)
+        for reason in verdict.reasons:
+            typer.echo(f"  {reason}")
+
+
+@loadgen.command("compare")
+def compare(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
+    ] = None,
+    scenario: Annotated[
+        str, typer.Option(help="What to measure, separated by commas.")
+    ] = "SingleStream,Offline,Server,tiny",
+    system: Annotated[
+        str, typer.Option(help="Systems to measure, separated by commas; or all.")
+    ] = "all",
+    device: Annotated[str, typer.Option(help="Device to run on.")] = "accelerated",
+    queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000,
+    passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the report here.")
+    ] = None,
+) -> None:
+    """Compare with systems that a user would write, judged by LoadGen.
+
+    Executors around LiteRT, asyncio.to_thread around ONNX Runtime, plain
+    threads, and systems that answer at once. Of a Server scenario, the highest
+    rate that LoadGen calls valid is searched, with a bound of 20 and 40 times
+    what the model takes by itself. Takes minutes.
+    """
+    import anyio
+    import msgspec
+
+    from asyncnn.tools.bench.presenting import draw_table
+    from asyncnn.tools.loadgen import loadgen_module
+    from asyncnn.tools.loadgen.comparing import Comparison, compared
+    from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
+
+    loadgen_module()
+    names = chosen("scenario", scenario, tuple(SECTIONS))
+    systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))
+    with ExitStack() as stack:
+        files = _files(models) if models else stack.enter_context(_mobilenets())
+        comparison = Comparison(
+            models=files,
+            sections=tuple(each for name in names for each in SECTIONS[name]),
+            systems=systems,
+            device=device,
+            queries=queries,
+            passes=passes,
+            rounds=rounds,
+        )
+        with _interruptible():
+            report = anyio.run(compared, comparison, announced)
+    out = console(markup=True)
+    if not out.is_terminal:
+        out.width = _PIPE_WIDTH
+    for table in report.tables():
+        for part in draw_table(table, out):
+            out.print(part)
+    for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    if check and not report.met:
+        raise typer.Exit(1)
+
+
+def _files(models: Sequence[Path]) -> dict[str, Path]:
+    for path in models:
+        if not path.is_file():
+            raise InvalidArgumentError(f"there is no file {path}")
+    return {path.stem: path for path in models}
+
+
+@contextmanager
+def _mobilenets() -> Iterator[dict[str, Path]]:
+    """Make small MobileNets, float and quantised."""
+    from asyncnn.tools.bench.processes import temporary_folder
+    from asyncnn.tools.mobilenets import mobilenet_v1
+
+    with temporary_folder() as folder:
+        files = {}
+        for kind in ("float", "int8"):
+            path = folder / f"mobilenet_v1_96_{kind}.tflite"
+            path.write_bytes(
+                mobilenet_v1(quantized=kind == "int8", size=96, width=0.25)
+            )
+            files[path.stem] = path
+        yield files
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End the process if LoadGen still runs after an interrupt: nothing can stop it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from asyncnn.tools.loadgen.judge import is_running
+
+        typer.echo("interrupted", err=True)
+        if is_running():
+            os._exit(_INTERRUPTED)
+        raise typer.Exit(_INTERRUPTED) from None

@@ -1,0 +1,250 @@
+"""``asyncnn profile``: where the time of a model's runs goes."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from asyncnn.cli.options import (
+    ConstantOption,
+    ExtensionOption,
+    InputShapeOption,
+    console,
+    load_extended,
+    print_json,
+    progress,
+)
+from asyncnn.hal.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from asyncnn.tools.profiling import OperationProfile, Profile
+
+
+def profile(
+    model: Annotated[
+        Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", help="Run on input_0 or input_0.NAME of this .npz file."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Device to run on; by default $ASYNCNN_DEVICE, or the fastest that "
+            "works."
+        ),
+    ] = None,
+    extension: ExtensionOption = None,
+    input_shape: InputShapeOption = None,
+    constant: ConstantOption = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
+        ),
+    ] = None,
+    only: Annotated[
+        str,
+        typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
+    ] = "*",
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Show the N longest operations alone.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Show what --json has printed; run nothing."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the graph to this file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure where the time of runs goes: by operation, partition and stage.
+
+    Runs are as any others; every second one is observed. What another engine
+    computes at once is measured as a segment, whose time is shared out among its
+    operations; ~ marks those. Without --input, inputs are random.
+
+    --json prints all operations, whatever is shown. Exits with 2 on bad input.
+    """
+    if (model is None) is (source is None):
+        raise typer.BadParameter("give a model, or --from a profile")
+    from asyncnn.tools.profiling.page import page_of
+
+    if source is None:
+        assert model is not None
+        found = _measured(
+            model, input_file, device, extension, input_shape, constant, runs
+        )
+    else:
+        found = _read(source)
+    shown = _chosen(found, only, top)
+    if html is not None:
+        from asyncnn.tools.pages.drawing import draw
+
+        html.write_text(draw(page_of(found, shown)))
+    if json:
+        print_json(found)
+    else:
+        _print(found, shown)
+
+
+def _measured(
+    path: Path,
+    input_file: Path | None,
+    device: str | None,
+    extension: list[str] | None,
+    input_shape: list[str] | None,
+    constant: list[str] | None,
+    runs: int | None,
+) -> "Profile":
+    import anyio
+
+    from asyncnn.devices import OWN_PROCESS
+    from asyncnn.runtime.opening_devices import open_device
+    from asyncnn.tools.profiling.observed_runs import Order, measure
+    from asyncnn.tools.samples import (
+        load_arrays,
+        random_sample,
+        samples,
+        telling_open_axes,
+    )
+
+    named, extensions = load_extended(
+        path, extension or (), input_shape or (), constant or ()
+    )
+    is_random = input_file is None
+    if input_file is None:
+        inputs = random_sample(named.inputs)
+    else:
+        inputs = samples(load_arrays(input_file), "input", named.inputs)[0]
+    told = "random" if input_file is None else input_file.name
+    order = Order(path.name, named, inputs, told, runs)
+
+    def rounds(count: int) -> Iterable[int]:
+        return progress(range(count), "runs")
+
+    async def run() -> "Profile":
+        async with open_device(
+            device, settings=OWN_PROCESS, extensions=extensions
+        ) as opened:
+            with telling_open_axes(named.inputs if is_random else ()):
+                return await measure(opened, order, rounds)
+
+    return anyio.run(run)
+
+
+def _read(path: Path) -> "Profile":
+    """Return the profile that a file has.
+
+    :raises InvalidArgumentError: if it has none.
+    """
+    import msgspec
+
+    from asyncnn.tools.profiling import Profile
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(
+            f"{path} is no profile: {error}",
+            hint="write one with: asyncnn profile MODEL --json",
+        ) from None
+
+
+def _chosen(
+    found: "Profile", only: str, top: int | None
+) -> "Sequence[OperationProfile]":
+    """Return the operations to show, the longest first if only some of them are.
+
+    :raises InvalidArgumentError: if there is none of the type.
+    """
+    shown = [each for each in found.operations if fnmatchcase(each.type, only)]
+    if found.operations and not shown:
+        types = sorted({each.type for each in found.operations})
+        raise InvalidArgumentError(
+            f"no operation's type matches {only!r}",
+            hint=f"there are {', '.join(types)}",
+        )
+    if top is not None:
+        shown = sorted(shown, key=lambda each: -each.time_us)[:top]
+    return shown
+
+
+def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
+    """Print tables that fit 80 columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from asyncnn.tools.profiling.page import headlines, time_in_words
+
+    terminal = console()
+
+    def table(*columns: str, left: Iterable[int] = (0,)) -> Table:
+        made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for number, name in enumerate(columns):
+            justify = "left" if number in left else "right"
+            made.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        return made
+
+    several = len(found.partitions) > 1
+    operations = table(
+        *("", "operation", "us", "share", "bytes", "temp", "kernel", "rounding"),
+        left=(0, 1, 6, 7),
+    )
+    for each in shown:
+        kernel = each.kernel.rpartition(".")[2]
+        where = f"{kernel}\non {each.device}" if several else kernel
+        operations.add_row(
+            *(each.place, each.type, time_in_words(each)[:-3], f"{each.share:.1%}"),
+            *(_bytes(each.moved_bytes), _bytes(each.temporary_bytes)),
+            *(where, each.rounding),
+        )
+    if found.operations:
+        terminal.print(operations)
+    if several or not found.operations:
+        partitions = table(
+            "", "partition on", "operations", "time", "share", left=(0, 1)
+        )
+        for number, part in enumerate(found.partitions):
+            partitions.add_row(
+                *(str(number), part.device, str(len(part.operations))),
+                "elsewhere" if part.time_us is None else f"{part.time_us:.1f} us",
+                "" if part.share is None else f"{part.share:.1%}",
+            )
+        terminal.print(partitions)
+    if found.segments:
+        segments = table(
+            "", "segment by", "operations", "time", "share", "apart", left=(0, 1)
+        )
+        for number, segment in enumerate(found.segments):
+            apart = segment.parts_us
+            segments.add_row(
+                *(str(number), segment.engine, str(len(segment.operations))),
+                *(f"{segment.time_us:.1f} us", f"{segment.share:.1%}"),
+                "estimated" if apart is None else f"{apart:.1f} us",
+            )
+        terminal.print(segments)
+    stages = table("besides", "time", "share", "", left=(0, 3))
+    for stage in found.stages:
+        stages.add_row(
+            stage.name, f"{stage.time_us:.1f} us", f"{stage.share:.1%}", stage.meaning
+        )
+    terminal.print(stages)
+    for line in headlines(found):
+        terminal.print(line)
+
+
+def _bytes(count: int | None) -> str:
+    """Return a number of bytes in three digits or so."""
+    if count is None:
+        return "-"
+    for unit, size in (("M", 2**20), ("k", 2**10)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

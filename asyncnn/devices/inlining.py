@@ -1,0 +1,66 @@
+"""Learns how long executions take, and so which of them to run on the event loop."""
+
+from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.engine import Program
+from asyncnn.hal.types import ExecutionPreference
+
+_LOW_POWER_FACTOR = 4.0
+"""How much longer executions may be that run on the loop to save power."""
+
+_FORGETTING = 1.02
+"""Growth, per execution, of the least duration seen, which decides on inlining.
+
+So one slow run does not count, and a slow model is noticed within some tens of runs.
+"""
+
+_CERTAIN = 0.75
+"""Share of the least duration seen that any execution takes, as far as one can tell."""
+
+
+class Inliner:
+    """Learns how long executions of a program take.
+
+    ``should_inline`` tells whether they have lately taken less than ``below_ns``
+    nanoseconds of a thread: on a lane they also wait for the interpreter, which they
+    would not have to on the loop.
+    """
+
+    def __init__(self, program: Program, below_ns: float) -> None:
+        self._program = program
+        self._below_ns = below_ns
+        # The first execution decides: it may have to restore a plan.
+        self._is_foreseeable: bool | None = None
+        measured_ns = program.measured_ns
+        self._least_ns = self._least_cpu_ns = (
+            float("inf") if measured_ns is None else measured_ns
+        )
+        self.should_inline = self._least_cpu_ns < below_ns
+
+    @property
+    def min_runtime_ns(self) -> int:
+        """Nanoseconds that the next execution takes at least; 0 if that is open."""
+        if not self._is_foreseeable:
+            return 0
+        return int(self._least_ns * _CERTAIN)
+
+    def observe(self, run_ns: int, cpu_ns: int) -> None:
+        """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread."""
+        if self._is_foreseeable is None:
+            self._is_foreseeable = self._program.is_straight
+            # Without fixed shapes, or with loops, one tells little of the next.
+            self._below_ns *= self._is_foreseeable
+        least_ns = self._least_ns * _FORGETTING
+        self._least_ns = run_ns if run_ns < least_ns else least_ns
+        least_ns = self._least_cpu_ns * _FORGETTING
+        self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
+        self.should_inline = least_ns < self._below_ns
+
+
+def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
+    """Return below how many microseconds executions of a model run on the loop.
+
+    LOW_POWER spares waking a thread, and so is more patient.
+    """
+    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
+    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)

@@ -1,0 +1,128 @@
+"""Executions while a recording is on: when they waited, computed and replied.
+
+Their steps are spans, too, so they are run by an `ObservedExecution`. What is launched
+while nothing records is an `ExecuteWork`, which has no part of this.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter_ns
+
+from asyncnn.devices.work import (
+    Executable,
+    ExecuteWork,
+    ReportExecuted,
+    trace_end,
+    trace_queue,
+)
+from asyncnn.engine import Execution
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.observation import (
+    Observation,
+    ObservedExecution,
+    current_observation,
+)
+from asyncnn.engine.plan import Plan
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionOptions,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.qos import Client, Pause
+from asyncnn.tracing import Layer, Phase, Recorder, Trace
+
+
+class TracedExecuteWork(ExecuteWork):
+    """An execution whose stages and steps ``recorder`` is told of."""
+
+    __slots__ = ("_steps", "_trace")
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        executable: Executable,
+        request: Request,
+        options: ExecutionOptions,
+        report: ReportExecuted,
+        client: Client,
+        reports_early: bool = False,
+    ) -> None:
+        self._trace = trace = Trace(recorder)
+        report = partial(_reply, trace, report)
+        super().__init__(executable, request, options, report, client, reports_early)
+        self._steps: list[tuple[Step, int, int]] = []
+
+    def run(self) -> int:
+        """Execute in one go; return the nanoseconds it took."""
+        self._started_ns = perf_counter_ns()  # it has not been queued
+        self.advance(Pause())
+        return self.computed_ns
+
+    def advance(self, pause: Pause) -> bool:
+        """Execute until the end, until `abort`, or until it is to pause."""
+        was_queued = not self._started_ns
+        resumed_ns = time.monotonic_ns()
+        if was_queued:
+            trace_queue(self._trace, Phase.EXECUTION, resumed_ns)
+        try:
+            return super().advance(pause)
+        finally:
+            add, layer, phase = self._trace.add, Layer.CPU, Phase.COMPUTATION
+            add("execute", layer, phase, resumed_ns, time.monotonic_ns())
+            for step, begun_ns, ended_ns in self._steps:
+                add(f"{step.position}: {step.name}", layer, phase, begun_ns, ended_ns)
+            self._steps.clear()
+
+    def _advance(self, pause: Pause) -> bool:
+        if self._execution is None:
+            layout = self._executable.layout
+            arrays = None if layout is None else self._arrays(layout)
+            if layout is not None and arrays is not None:
+                self._outputs = arrays[layout.input_count :]
+                self._begin(layout.plan, arrays[: layout.input_count])
+        return self._advance_unusual(pause)
+
+    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+        return ObservedExecution(
+            self._executable.program,
+            plan,
+            inputs,
+            self._outputs,
+            current_observation() or Observation(self._observe),
+            deadline_ns=self.deadline_ns,
+            loop_timeout_ns=self._options.loop_timeout,
+        )
+
+    def _observe(
+        self,
+        plan: Plan,
+        step: Step,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        begun_ns: int,
+        ended_ns: int,
+    ) -> None:
+        self._steps.append((step, begun_ns, ended_ns))
+
+    def finish(self) -> ErrorStatus:
+        """Report the outcome; see `ExecuteWork`."""
+        status = super().finish()
+        trace_end(self._trace, "execution", Phase.EXECUTION, status)
+        return status
+
+
+def _reply(
+    trace: Trace,
+    report: ReportExecuted,
+    error: AsyncnnError | None,
+    shapes: tuple[OutputShape, ...],
+    timing: Timing,
+) -> None:
+    replied_ns = time.monotonic_ns()
+    report(error, shapes, timing)
+    trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, time.monotonic_ns())

@@ -1,0 +1,221 @@
+"""Executions whose every step is observed: what it computes, and how long it takes.
+
+A `Workspace` binds the steps of a plan to calls. An `ObservedExecution` runs other
+calls in their place, each of which tells of itself behind the one it stands for. So
+executions that nobody observes have no part of this, not even a question.
+
+`observing` has executions of this process observed, as `asyncnn.devices` does while a
+recording is on.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import perf_counter_ns
+from typing import Protocol
+
+from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.control_flow import ControlFlow
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.dynamic import run_dynamic_step
+from asyncnn.engine.execution import Execution
+from asyncnn.engine.plan import CONTROL_FLOW, Plan
+from asyncnn.engine.program import Program
+from asyncnn.engine.workspace import Call, Frame, Workspace
+from asyncnn.hal.operations.bound import Array
+from asyncnn.kernels.kernel import (
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+    Run,
+    TiledRun,
+)
+from asyncnn.tracing import active, recording_to
+
+
+class Observe(Protocol):
+    """Is told of a step that has ended, on the thread that ran it.
+
+    Arrays hold what they do until it returns; others may take their memory then. One
+    is None where an operand is omitted. Steps of a subgraph come before the IF or WHILE
+    that runs it. Times are those of `time.perf_counter_ns`; from the first to the last
+    tile of an operation in tiles, pauses between them included.
+    """
+
+    def __call__(
+        self,
+        plan: Plan,
+        step: Step,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        begun_ns: int,
+        ended_ns: int,
+        /,
+    ) -> None:
+        """Look at it."""
+        ...
+
+
+class Observation:
+    """What is told of steps, and what tells it of those of each workspace."""
+
+    def __init__(self, observe: Observe) -> None:
+        self.observe = observe
+        self._runs: dict[int, tuple[Workspace, list[Run | None]]] = {}
+
+    def runs(self, frame: Frame) -> list[Run | None]:
+        """Return runs in the place of those of a frame's calls; they last.
+
+        A workspace serves many frames: each round of a loop, each execution.
+        """
+        workspace, plan = frame.workspace, frame.plan
+        known = self._runs.get(id(workspace))
+        if known is None:
+            observe = self.observe
+            runs = [
+                None if call is None else observed_run(call[0], plan, step, observe)
+                for step, call in zip(plan.steps, frame.calls, strict=True)
+            ]
+            known = self._runs[id(workspace)] = workspace, runs
+        return known[1]
+
+
+_observation: Observation | None = None
+
+
+def current_observation() -> Observation | None:
+    """Return that of the `observing` block that this process is in, if any."""
+    return _observation
+
+
+@contextmanager
+def observing(observe: Observe | Observation) -> Iterator[None]:
+    """Have executions that begin in this block, in this process, observed.
+
+    An `Observation` may be that of several blocks. Executions are recorded, too, as a
+    recording is what makes them look for observers.
+
+    :raises RuntimeError: if there is an observer already.
+    """
+    global _observation
+    if _observation is not None:
+        raise RuntimeError("executions of this process are observed already")
+    is_recorded = active.recorder is not None
+    with nullcontext() if is_recorded else recording_to(lambda spans: None):
+        _observation = (
+            observe if isinstance(observe, Observation) else Observation(observe)
+        )
+        try:
+            yield
+        finally:
+            _observation = None
+
+
+class ObservedExecution(Execution):
+    """An `Execution` that tells ``observation`` of each of its steps."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        observation: Observation,
+        *,
+        deadline_ns: int | None = None,
+        loop_timeout_ns: int | None = None,
+    ) -> None:
+        super().__init__(
+            program,
+            plan,
+            inputs,
+            outputs,
+            deadline_ns=deadline_ns,
+            loop_timeout_ns=loop_timeout_ns,
+        )
+        self._observation = observation
+        self._entered_ns: list[int] = []
+
+    def _begin(self, pause: Pause) -> bool:
+        has_begun = super()._begin(pause)
+        if has_begun:
+            self._watch(self._frames[-1])
+        return has_begun
+
+    def _enter(self, frame: Frame) -> None:
+        self._entered_ns.append(perf_counter_ns())
+        super()._enter(frame)
+
+    def _continue(
+        self, frame: Frame, control: ControlFlow, following: Frame | None
+    ) -> None:
+        if following is not None:
+            self._watch(following)
+        else:
+            step, slots = frame.plan.steps[frame.position], frame.slots
+            self._observation.observe(
+                frame.plan,
+                step,
+                [slots[index] for index in step.inputs],
+                [slots[index] for index in step.outputs],
+                self._entered_ns.pop(),
+                perf_counter_ns(),
+            )
+        super()._continue(frame, control, following)
+
+    def _watch(self, frame: Frame) -> None:
+        """Put calls that tell of themselves in the place of those of ``frame``."""
+        steps = frame.plan.steps
+        for position, run in enumerate(self._observation.runs(frame)):
+            call = frame.calls[position]
+            if run is not None and call is not None:
+                frame.calls[position] = run, call[1], call[2]
+            elif steps[position].operation.type not in CONTROL_FLOW:
+                frame.calls[position] = self._dynamic(frame, steps[position])
+
+    def _dynamic(self, frame: Frame, step: Step) -> Call:
+        """Return a call of a step that is prepared when its turn comes."""
+        plan, slots = frame.plan, frame.slots
+        observe = self._observation.observe
+
+        def run(_: Inputs, __: Outputs) -> None:
+            begun_ns = perf_counter_ns()
+            run_dynamic_step(step, slots, plan.subgraph.operands)
+            ended_ns = perf_counter_ns()
+            inputs = [slots[index] for index in step.inputs]
+            outputs = [slots[index] for index in step.outputs]
+            observe(plan, step, inputs, outputs, begun_ns, ended_ns)
+
+        return run, [], []
+
+
+def observed_run(
+    run: Callable[[Inputs, Outputs], object], plan: Plan, step: Step, observe: Observe
+) -> Run:
+    """Return a run of the same kind that tells of itself when it has ended."""
+    if isinstance(run, InterruptibleRun):
+        inner = run.attempt
+
+        def attempt(inputs: Inputs, outputs: Outputs) -> bool:
+            begun_ns = perf_counter_ns()
+            if not inner(inputs, outputs):
+                return False
+            observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+            return True
+
+        return InterruptibleRun(attempt, run.interrupt, run.clear, run.spread)
+    if isinstance(run, TiledRun):
+        parts = run.tiles
+
+        def tiles(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
+            begun_ns = perf_counter_ns()
+            yield from parts(inputs, outputs)
+            observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+
+        return TiledRun(tiles)
+
+    def whole(inputs: Inputs, outputs: Outputs) -> None:
+        begun_ns = perf_counter_ns()
+        run(inputs, outputs)
+        observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+
+    return whole

@@ -1,0 +1,266 @@
+"""Opening things: for an ``async with`` block, or by ``await`` until ``aclose``.
+
+A block enters the context of what it opens in its own task. What is awaited has a task
+that does so for it, as the end may come from any other task. That task ends with the
+event loop, which `asyncio.run` sees to, and when nothing refers to what was opened.
+"""
+
+import asyncio
+import os
+import warnings
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.runtime.home import require_loop
+
+P = ParamSpec("P")
+
+
+class NotOpenError(InvalidArgumentError, AttributeError):
+    """What is used has not been opened yet."""
+
+
+class Opened:
+    """What an `Opening` opens; `aclose` closes it, and so does a block around it."""
+
+    __slots__ = ("_lease",)
+
+    _lease: "_Lease | None"
+
+    async def aclose(self) -> None:
+        """Close it, as the end of an ``async with`` block does. May be called again.
+
+        Cancelling the call leaves the closing to go on by itself. In a forked child
+        nothing is done, as the parent goes on using it.
+        """
+        lease = getattr(self, "_lease", None)
+        if lease is not None:
+            await lease.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _release(self) -> None:
+        """Have it closed soon, if that is not left to a block."""
+        lease = getattr(self, "_lease", None)
+        if lease is not None:
+            lease.release()
+
+
+T = TypeVar("T", bound=Opened)
+
+
+class Opening(Generic[T]):
+    """Opens something once: ``async with``, or ``await`` and later ``aclose()``.
+
+    >>> async with prepared.burst() as burst:
+    ...     await burst.run(x)
+    >>> burst = await prepared.burst()
+    >>> await burst.run(x)
+    >>> await burst.aclose()
+    """
+
+    __slots__ = ("_context", "_is_for_a_block", "_is_used", "_lease", "_what")
+
+    def __init__(
+        self,
+        what: str,
+        context: AbstractAsyncContextManager[T],
+        *,
+        is_for_a_block: bool = False,
+    ) -> None:
+        self._what = what
+        self._context = context
+        self._is_for_a_block = is_for_a_block
+        self._is_used = False
+        self._lease: _Block[T] | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._is_for_a_block:
+            raise InvalidArgumentError(
+                f"the {self._what} is open for a block", hint="write 'async with ...:'"
+            )
+        self._begin()
+        return _Kept.opened(self._what, self._context).__await__()
+
+    async def __aenter__(self) -> T:
+        self._begin()
+        thing = await self._context.__aenter__()
+        self._lease = _Block(self._context)
+        if not self._is_for_a_block:  # otherwise it was open before, and will be
+            thing._lease = self._lease
+        return thing
+
+    async def __aexit__(self, *exc: Any) -> None:
+        if self._lease is not None:
+            await self._lease.aclose(*exc)
+
+    def _begin(self) -> None:
+        """Check that it is not used twice, and that asyncio runs.
+
+        :raises InvalidArgumentError: if it is.
+        :raises WrongLoopError: if it does not.
+        """
+        if self._is_used:
+            raise InvalidArgumentError(
+                f"the {self._what} was opened before",
+                hint="keep what await or async with gives, or make another call",
+            )
+        require_loop()
+        self._is_used = True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise NotOpenError(
+                f"the {self._what} is not open yet, so it has no {name!r}",
+                hint="write 'async with ... as x:', or 'x = await ...' and at the end "
+                "'await x.aclose()'",
+            )
+
+    def __repr__(self) -> str:
+        return f"<{self._what} to be opened by await or async with>"
+
+
+def opens(
+    what: str, *, is_for_a_block: bool = False
+) -> Callable[[Callable[P, AsyncIterator[T]]], Callable[P, Opening[T]]]:
+    """Make an `Opening` of what a generator yields, once, until it is closed.
+
+    What ``is_for_a_block`` was open before, and is changed for the block alone.
+    """
+
+    def decorate(function: Callable[P, AsyncIterator[T]]) -> Callable[P, Opening[T]]:
+        context = asynccontextmanager(function)
+
+        @wraps(function)
+        def opening(*args: P.args, **kwargs: P.kwargs) -> Opening[T]:
+            inside = context(*args, **kwargs)
+            return Opening(what, inside, is_for_a_block=is_for_a_block)
+
+        return opening
+
+    return decorate
+
+
+class _Lease:
+    """What keeps something open."""
+
+    __slots__ = ()
+
+    async def aclose(self) -> None:
+        """Close it, or wait until that is done."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Have it closed soon, unless a block will."""
+
+
+class _Block(_Lease, Generic[T]):
+    """Open for a block; it may be closed before the end of that."""
+
+    __slots__ = ("_closed", "_context", "_pid")
+
+    def __init__(self, context: AbstractAsyncContextManager[T]) -> None:
+        self._context: AbstractAsyncContextManager[T] | None = context
+        self._closed = asyncio.Event()
+        self._pid = os.getpid()
+
+    async def aclose(self, *exc: Any) -> None:
+        context, self._context = self._context, None
+        if context is None:
+            if self._pid == os.getpid():
+                await self._closed.wait()
+            return
+        try:
+            await context.__aexit__(*(exc or (None, None, None)))
+        finally:
+            self._closed.set()
+
+
+class _Kept(_Lease):
+    """Open by a task of its own, until it is told to close or forgotten."""
+
+    __slots__ = ("_is_closed", "_leave", "_loop", "_pid", "_task", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_closed = False
+        self._leave = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def opened(cls, what: str, context: AbstractAsyncContextManager[T]) -> T:
+        """Open a context and return what is in it, which then refers to the lease."""
+        lease = cls(what)
+        opened: asyncio.Future[T] = lease._loop.create_future()
+        task = lease._loop.create_task(_keep(context, opened, lease._leave))
+        try:
+            await asyncio.wait((task, opened), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            lease._is_closed = True
+            lease._leave.set()
+            if not opened.done():
+                task.cancel()
+            while not task.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # nobody else looks at it
+            raise
+        if not opened.done():
+            lease._is_closed = True
+            task.result()
+            raise asyncio.CancelledError  # it was cancelled by another
+        lease._task = task
+        thing = opened.result()
+        thing._lease = lease
+        return thing
+
+    def release(self) -> None:
+        self._is_closed = True
+        self._leave.set()
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        if self._task is None or self._pid != os.getpid():
+            return
+        self._leave.set()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():  # as by the end of the loop
+            self._task.result()
+
+    def __del__(self) -> None:
+        if self._is_closed or self._pid != os.getpid():
+            return
+        with suppress(RuntimeError):  # the loop is closed, and so is all that it kept
+            self._loop.call_soon_threadsafe(self._leave.set)
+        warnings.warn(
+            f"a {self._what} was not closed; await its aclose(), or open it by "
+            f"async with",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+
+async def _keep(
+    context: AbstractAsyncContextManager[T],
+    opened: asyncio.Future[T],
+    leave: asyncio.Event,
+) -> None:
+    """Be in a context until told to leave; refer to nothing that it has opened."""
+    async with context as thing:
+        opened.set_result(thing)
+        del thing, opened
+        await leave.wait()

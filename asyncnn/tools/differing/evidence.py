@@ -1,0 +1,158 @@
+"""Keeps what repeats the error of an operation: a model of it alone, and inputs."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model_file import SUFFIX, save
+from asyncnn.tools.differing.extracts import Extract, compacted
+from asyncnn.tools.differing.finding import Entry
+from asyncnn.tools.differing.levels import Level
+from asyncnn.tools.differing.sides import DeviceSide, Tensors
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Files with an operation and its inputs, and the command that runs them.
+
+    ``inputs`` has what the operation read where the models diverged, and as outputs
+    what the other side made of it. ``repeats`` tells whether it diverges by itself too,
+    None if it has not diverged.
+    """
+
+    place: str
+    model: str
+    against: str
+    inputs: str
+    command: str
+    repeats: bool | None
+
+
+async def keep(
+    entry: Entry, path: Path, between: Sequence[str], options: Sequence[str]
+) -> Evidence:
+    """Write an operation, for another model its twin, and the inputs to ``path``.
+
+    The models get its name with another suffix. The command has ``options``, of
+    tolerance and of extensions.
+
+    :raises GeneralFailureError: if a file cannot be written.
+    """
+    level, position = entry.level, entry.position
+    sample = level.worst.get(position, 0)
+    extract = level.alone(position)
+    if not extract.inputs:
+        extract = level.alone(position, is_constant=False)
+    twin = _twin(level, position, extract)
+    feed = {index: level.value(index, sample) for index in extract.inputs}
+    _write(path, level, extract, feed, sample)
+    model = path.with_suffix(SUFFIX)
+    save(compacted(extract.named), model)
+    against = ""
+    files = [str(model)]
+    if twin is not None and not level.pairing.is_same:
+        other = path.with_suffix(f".against{SUFFIX}")
+        save(compacted(twin.named), other)
+        against = str(other)
+        files.append(against)
+    given = ["--input", str(path)] if extract.inputs else []
+    if isinstance(level.other, DeviceSide) and twin is not None:
+        words = ["diff", *files, *given, "--between", ",".join(between), *options]
+    else:
+        check = ["--check", str(path), "--device", level.device.title]
+        words = ["run", str(model), *given, *check, *options]
+    return Evidence(
+        entry.place,
+        str(model),
+        against,
+        str(path),
+        shlex.join(["asyncnn", *words]),
+        await _repeats(level, position, extract, twin, feed, sample),
+    )
+
+
+def _write(
+    path: Path, level: Level, extract: Extract, feed: Tensors, sample: int
+) -> None:
+    named = extract.named
+    outputs = [level.value(index, sample) for index in extract.outputs]
+    arrays = {
+        **_arrays("input", named.inputs, [feed[index] for index in extract.inputs]),
+        **_arrays("output", named.outputs, outputs),
+    }
+    try:
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise GeneralFailureError(
+            f"{path}: cannot be written: {error.strerror}"
+        ) from error
+
+
+def _arrays(
+    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
+) -> dict[str, Array]:
+    if len(infos) == 1:
+        return {f"{key}_0": arrays[0]}
+    names = (f"{key}_0.{info.name}" for info in infos)
+    return dict(zip(names, arrays, strict=True))
+
+
+def _twin(level: Level, position: int, extract: Extract) -> Extract | None:
+    """Return what computes the same in the other model, if it reads the same."""
+    if level.pairing.is_same:
+        return extract
+    pairs, graph = level.pairing.tensors, level.other.graph
+    outputs = [pairs[index] for index in extract.outputs]
+    shown = {pairs[i]: i for i in level.graph.writers if level.is_shown(i)}
+    given = {
+        index: level.there[0][index] if index in graph.folded else None
+        for index in shown
+        if index in graph.writers
+    }
+    if any(index not in graph.writers for index in outputs):
+        return None
+    chosen = {
+        each for index in outputs for each in graph.needed(graph.writers[index], given)
+    }
+    twin = graph.extract(chosen, given, outputs)
+    same = list(twin.inputs) == [pairs.get(index) for index in extract.inputs]
+    return twin if same else None
+
+
+async def _repeats(
+    level: Level,
+    position: int,
+    extract: Extract,
+    twin: Extract | None,
+    feed: Tensors,
+    sample: int,
+) -> bool | None:
+    if not level.diverges(position):
+        return None
+    try:
+        (mine,) = await level.device.run(extract, [feed])
+        theirs = await _made_by_other(level, twin, feed, sample)
+    except AsyncnnError:
+        return False
+    return not all(level.distance(i, mine[i], theirs).passed for i in extract.outputs)
+
+
+async def _made_by_other(
+    level: Level, twin: Extract | None, feed: Tensors, sample: int
+) -> Tensors:
+    """Return what the other side computes, or has computed if it is no device."""
+    there = level.there[sample]
+    if twin is None or not isinstance(level.other, DeviceSide):
+        return there
+    if level.pairing.is_same:
+        given = feed
+    else:
+        given = {index: there[index] for index in twin.inputs}
+    (computed,) = await level.other.run(twin, [given])
+    return computed

@@ -1,0 +1,290 @@
+"""The work behind ``asyncnn loadgen compare``: systems in turn, pass after pass.
+
+All systems get as many queries of the same samples. Passes are interleaved: each of
+them has a turn of every system. The rate of a Server scenario is searched, among those
+that LoadGen calls valid, in as many steps for each; a run that is not valid is tried
+once more, as anything on the machine may have disturbed it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.runtime.model_file import load
+from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.bench.rounds import rotated
+from asyncnn.tools.loadgen import Scenario, Settings, Verdict, users_systems
+from asyncnn.tools.loadgen.comparison_report import (
+    AT_ONCE,
+    AT_ONCE_BY_LOOP,
+    AWAITED,
+    BLOCKING,
+    BOUNDS,
+    BURST,
+    BURST_BY_LOOP,
+    CEILING,
+    EXECUTOR,
+    OFFLINE,
+    REMOTE,
+    SINGLE,
+    THREADSAFE,
+    TINY,
+    TO_THREAD,
+    TWO_THREADS,
+    ComparisonReport,
+    PassFigures,
+    Section,
+    systems_of,
+)
+from asyncnn.tools.loadgen.judge import judged
+from asyncnn.tools.loadgen.library import Library
+from asyncnn.tools.loadgen.systems import System
+from asyncnn.tools.loadgen.ways import BURST as BURST_PATH
+from asyncnn.tools.loadgen.ways import REMOTE as REMOTE_TRANSPORT
+from asyncnn.tools.loadgen.ways import (
+    Way,
+    check_model,
+    opened,
+    system_of,
+)
+from asyncnn.tools.other_runtimes import LiteRt
+
+_STEP, _STEPS = 0.95, 5
+"""Rates that are tried: powers of the one, below a highest one; searched so often."""
+
+_ATTEMPTS = 2
+_TRIED = 30
+_SOME = 300
+"""Queries that tell about how fast a system is."""
+
+Announce = Callable[[Sequence[str]], Iterable[str]]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared: models by name, sections, systems, and how thoroughly."""
+
+    models: dict[str, Path]
+    sections: tuple[str, ...]
+    systems: tuple[str, ...] = ()
+    device: str = "accelerated"
+    queries: int = 3000
+    passes: int = 3
+    rounds: int = 5
+
+    def systems_in(self, section: str) -> list[str]:
+        """Return the systems that are measured in a section."""
+        found = systems_of(section)
+        return [each for each in found if not self.systems or each in self.systems]
+
+
+async def compared(
+    comparison: Comparison, announce: Announce = iter
+) -> ComparisonReport:
+    """Measure everything.
+
+    :raises AsyncnnError: if a model cannot be loaded, or an execution fails.
+    """
+    refusals: dict[str, str] = {}
+    sections: list[Section] = []
+    subjects = [
+        (f"{name}: {section}", name, section)
+        for section in comparison.sections
+        for name in (("addition",) if section == TINY else comparison.models)
+    ]
+    by_title = {title: (name, section) for title, name, section in subjects}
+    for title in announce(list(by_title)):
+        name, section = by_title[title]
+        subject = _Subject(comparison, name, section, refusals)
+        sections.append((await subject.measured()).judged())
+    return ComparisonReport(
+        describe_environment(**installed_versions("ai-edge-litert", "onnxruntime")),
+        version("mlcommons-loadgen"),
+        tuple(sections),
+        refusals,
+    )
+
+
+class _Subject:
+    """A model in a section."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        name: str,
+        section: str,
+        refusals: dict[str, str],
+    ) -> None:
+        self._comparison = comparison
+        self._name, self._section = name, section
+        self._refusals = refusals
+        self._path = comparison.models.get(name)
+        self._named = tiny_addition() if self._path is None else load(self._path)
+        check_model(self._named)
+        self._library = Library.random(self._named)
+        self._own_s = 1e-6 if self._path is None else _own_s(self._path, self._library)
+
+    async def measured(self) -> Section:
+        """Measure all passes."""
+        comparison, section = self._comparison, self._section
+        is_short = section in (SINGLE, TINY)
+        passes = comparison.rounds if is_short else comparison.passes
+        bound_s = BOUNDS.get(section, 0) * self._own_s
+        async with AsyncExitStack() as stack:
+            systems = await self._systems(stack)
+            found: dict[str, list[PassFigures | None]] = {name: [] for name in systems}
+            for number in range(passes):
+                turns = rotated(list(systems), number)
+                if bound_s:
+                    each = await self._searched(systems, turns, bound_s)
+                    for name, figures in each.items():
+                        found[name].append(figures)
+                    continue
+                for name in turns:
+                    verdict = await self._run(systems[name], self._settings())
+                    found[name].append(_figures(verdict))
+        return Section(section, self._name, bound_s * 1e6, comparison.queries, found)
+
+    def _settings(self) -> Settings:
+        scenario = Scenario.OFFLINE if self._section == OFFLINE else SINGLE
+        return Settings(
+            scenario=Scenario(scenario),
+            queries=self._comparison.queries,
+            seconds=0,
+            target_qps=10 / self._own_s,
+            expected_s=self._own_s,
+        )
+
+    async def _run(self, system: System, settings: Settings) -> Verdict:
+        return await judged(system, self._library, settings)
+
+    async def _searched(
+        self, systems: dict[str, System], turns: Sequence[str], bound_s: float
+    ) -> dict[str, PassFigures | None]:
+        """Search the highest valid rate of every system, a step of each in turn."""
+        searches = {}
+        for name in turns:
+            some = msgspec.structs.replace(
+                self._settings(), scenario=Scenario.OFFLINE, queries=_SOME
+            )
+            most = (await self._run(systems[name], some)).rate
+            searches[name] = _Search(most)
+        for _ in range(_STEPS):
+            for name in turns:
+                search = searches[name]
+                for _ in range(_ATTEMPTS):
+                    settings = Settings(
+                        scenario=Scenario.SERVER,
+                        queries=self._comparison.queries,
+                        seconds=0,
+                        target_qps=search.rate,
+                        latency_bound_s=bound_s,
+                    )
+                    verdict = await self._run(systems[name], settings)
+                    if verdict.valid:
+                        break
+                search.note(verdict)
+        return {name: search.best for name, search in searches.items()}
+
+    async def _systems(self, stack: AsyncExitStack) -> dict[str, System]:
+        """Open all systems; note why others cannot be."""
+        systems = {}
+        for name in self._comparison.systems_in(self._section):
+            try:
+                system = await self._open(name, stack)
+            except AsyncnnError as error:
+                self._refusals[name] = str(error)
+            else:
+                systems[name] = system
+        return systems
+
+    async def _open(self, name: str, stack: AsyncExitStack) -> System:
+        library, path = self._library, self._path
+        if name in (AT_ONCE, AT_ONCE_BY_LOOP):
+            by_loop = name == AT_ONCE_BY_LOOP
+            entered: Any = users_systems.at_once_system(by_loop=by_loop)
+        elif name in _WAYS:
+            way = _WAYS[name]
+            device = await stack.enter_async_context(
+                opened(self._comparison.device, way.transport)
+            )
+            prepared = await device.prepare(self._named)
+            scenario = Scenario.SINGLE_STREAM
+            if self._section not in (SINGLE, TINY):
+                scenario = Scenario.SERVER
+            entered = system_of(prepared, library, way, scenario)
+        else:
+            assert path is not None
+            entered = {
+                EXECUTOR: partial(users_systems.executor_system, path, library, 1),
+                TWO_THREADS: partial(users_systems.executor_system, path, library, 2),
+                TO_THREAD: partial(
+                    users_systems.to_thread_system, self._named, library
+                ),
+                CEILING: partial(users_systems.threads_system, path, library, 2),
+            }[name]()
+        system: System = await stack.enter_async_context(entered)
+        return system
+
+
+_WAYS = {
+    THREADSAFE: Way(),
+    AWAITED: Way(path="async"),
+    BURST: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
+    REMOTE: Way(transport=REMOTE_TRANSPORT, path="async"),
+    BLOCKING: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
+    BURST_BY_LOOP: Way(path=BURST_PATH, by_loop=True),
+}
+
+
+class _Search:
+    """Bisects the rates for the highest one that is valid."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most * 1.1  # a queue that is never empty has its own costs
+        self._low, self._high = 0, 2**_STEPS
+        self.best: PassFigures | None = None
+
+    @property
+    def rate(self) -> float:
+        """The rate to try next."""
+        share: float = _STEP ** ((self._low + self._high) // 2)
+        return self._most * share
+
+    def note(self, verdict: Verdict) -> None:
+        """Go on above or below."""
+        middle = (self._low + self._high) // 2
+        if not verdict.valid:
+            self._low = middle
+            return
+        self._high = middle
+        figures = _figures(verdict)
+        if figures is not None and (self.best is None or figures.rate > self.best.rate):
+            self.best = figures
+
+
+def _figures(verdict: Verdict) -> PassFigures | None:
+    if not verdict.valid:
+        return None
+    rate = verdict.target_qps if verdict.scenario == Scenario.SERVER else verdict.rate
+    return PassFigures(rate or 0.0, verdict.p50_us, verdict.p90_us, verdict.p99_us)
+
+
+def _own_s(path: Path, library: Library) -> float:
+    """Return how many seconds LiteRT takes for the model by itself."""
+    peer = LiteRt(path)
+    peer.set_inputs(library.inputs[0])
+    samples: list[float] = []
+    for _ in range(_TRIED):
+        started = time.perf_counter()
+        peer.invoke()
+        samples.append(time.perf_counter() - started)
+    return median(samples)

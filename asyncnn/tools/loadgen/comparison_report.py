@@ -1,0 +1,214 @@
+"""What ``asyncnn loadgen compare`` tells: rates, latencies, and goals for them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from asyncnn.tools.bench.environment import Environment
+from asyncnn.tools.bench.report import Outcome, Row, Table
+
+THREADSAFE, AWAITED, REMOTE, BURST = "threadsafe", "awaited", "remote", "burst"
+EXECUTOR, TWO_THREADS, TO_THREAD = "executor", "executor_2", "to_thread"
+CEILING = "threads"
+AT_ONCE, AT_ONCE_BY_LOOP = "at_once", "at_once_by_loop"
+BLOCKING, BURST_BY_LOOP = "burst_blocking", "burst_by_loop"
+
+TITLES = {
+    THREADSAFE: "asyncnn, launched by LoadGen's thread",
+    AWAITED: "asyncnn, awaited",
+    BURST: "asyncnn, driver process, bursts",
+    REMOTE: "asyncnn, driver process, awaited",
+    EXECUTOR: "LiteRT, executor of one thread",
+    TWO_THREADS: "LiteRT, executor of two threads",
+    TO_THREAD: "ONNX Runtime, asyncio.to_thread",
+    CEILING: "LiteRT, two threads and a queue, no loop",
+    AT_ONCE: "answers at once, same thread",
+    BLOCKING: "asyncnn, burst, same thread",
+    AT_ONCE_BY_LOOP: "answers at once, through the loop",
+    BURST_BY_LOOP: "asyncnn, burst, through the loop",
+}
+
+SINGLE, OFFLINE, TINY = "SingleStream", "Offline", "tiny"
+SERVER_20, SERVER_40 = "Server, 20 x", "Server, 40 x"
+BOUNDS = {SERVER_20: 20, SERVER_40: 40}
+"""Bounds of the 99th percentile, in multiples of what the model takes by itself."""
+
+RATE, P50, P90, P99 = "rate", "p50_us", "p90_us", "p99_us"
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """A figure of ``system`` divided by that of ``peer``, at least or at most this."""
+
+    section: str
+    system: str
+    peer: str
+    figure: str
+    limit: float
+    at_least: bool = False
+
+
+GOALS = (
+    Goal(SERVER_20, THREADSAFE, EXECUTOR, RATE, 1.6, at_least=True),
+    Goal(SERVER_20, THREADSAFE, TO_THREAD, RATE, 2.3, at_least=True),
+    Goal(SERVER_40, THREADSAFE, EXECUTOR, RATE, 1.4, at_least=True),
+    Goal(SERVER_40, THREADSAFE, TO_THREAD, RATE, 1.5, at_least=True),
+    Goal(SINGLE, THREADSAFE, EXECUTOR, P50, 0.85),
+    Goal(SINGLE, THREADSAFE, EXECUTOR, P90, 0.95),
+    Goal(OFFLINE, THREADSAFE, EXECUTOR, RATE, 2.0, at_least=True),
+    Goal(OFFLINE, THREADSAFE, TWO_THREADS, RATE, 1.2, at_least=True),
+    Goal(TINY, BLOCKING, AT_ONCE, P50, 3.0),
+    Goal(TINY, BURST_BY_LOOP, AT_ONCE_BY_LOOP, P50, 1.5),
+)
+
+
+class PassFigures(msgspec.Struct, frozen=True):
+    """What one pass has found of a system, by the names of figures."""
+
+    rate: float = 0.0
+    p50_us: float = 0.0
+    p90_us: float = 0.0
+    p99_us: float = 0.0
+
+    def of(self, figure: str) -> float:
+        """Return the figure of that name."""
+        value: float = getattr(self, figure)
+        return value
+
+
+class GoalVerdict(msgspec.Struct, frozen=True):
+    """A goal and the median over the passes of the ratio, None if there was none."""
+
+    goal: Goal
+    ratio: float | None
+    met: bool
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A scenario: what each pass has found of every system, None for no valid run."""
+
+    name: str
+    model: str
+    bound_us: float
+    queries: int
+    passes: dict[str, list[PassFigures | None]]
+    verdicts: tuple[GoalVerdict, ...] = ()
+
+    def figure(self, system: str, name: str) -> float | None:
+        """Return the median over the passes; None if no run of one was valid."""
+        found = self.passes.get(system, ())
+        values = [each.of(name) for each in found if each is not None]
+        return median(values) if values else None
+
+    def judged(self) -> "Section":
+        """Return the section with the verdicts on its goals."""
+        verdicts = [self._verdict(goal) for goal in GOALS if goal.section == self.name]
+        has = [v for v in verdicts if {v.goal.system, v.goal.peer} <= {*self.passes}]
+        return msgspec.structs.replace(self, verdicts=tuple(has))
+
+    def _verdict(self, goal: Goal) -> GoalVerdict:
+        ratios = []
+        pairs = zip(
+            self.passes.get(goal.system, ()),
+            self.passes.get(goal.peer, ()),
+            strict=False,
+        )
+        for mine, theirs in pairs:
+            if mine is not None and theirs is not None and theirs.of(goal.figure):
+                ratios.append(mine.of(goal.figure) / theirs.of(goal.figure))
+        if not ratios:
+            return GoalVerdict(goal, None, False)
+        ratio = median(ratios)
+        met = ratio >= goal.limit if goal.at_least else ratio <= goal.limit
+        return GoalVerdict(goal, ratio, met)
+
+
+class ComparisonReport(msgspec.Struct, frozen=True):
+    """The JSON document of ``asyncnn loadgen compare``."""
+
+    environment: Environment
+    loadgen: str
+    sections: tuple[Section, ...]
+    refusals: dict[str, str]
+
+    @property
+    def met(self) -> bool:
+        """Whether every goal was met whose systems were measured."""
+        return all(v.met for section in self.sections for v in section.verdicts)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield a table of figures for each section, and one of all goals."""
+        for section in self.sections:
+            headings = ("", "samples/s", "p50, us", "p90, us", "p99, us", "valid")
+            rows = [tuple(_row(section, system)) for system in section.passes]
+            yield Table(_title(section), headings, [rows])
+        goals = [
+            _goal_row(section, verdict)
+            for section in self.sections
+            for verdict in section.verdicts
+        ]
+        if goals:
+            yield Table(
+                "goals, median of the ratios of passes", _GOAL_HEADINGS, [goals]
+            )
+
+    def notes(self) -> Iterator[str]:
+        """Yield who was not measured, and why."""
+        for system, reason in self.refusals.items():
+            yield f"{TITLES.get(system, system)} was not measured: {reason}"
+
+
+_GOAL_HEADINGS = ("", "scenario", "beside", "figure", "ratio", "goal")
+
+
+def _title(section: Section) -> str:
+    bound = f", p99 below {section.bound_us:.0f} us" if section.bound_us else ""
+    return f"{section.model}: {section.name}{bound}, {section.queries:,} queries"
+
+
+def _row(section: Section, system: str) -> Iterator[str]:
+    yield TITLES[system]
+    for name in (RATE, P50, P90, P99):
+        value = section.figure(system, name)
+        digits = 0 if value is not None and value > 100 else 1
+        yield "-" if value is None else f"{value:,.{digits}f}"
+    found = section.passes[system]
+    yield f"{sum(each is not None for each in found)} of {len(found)}"
+
+
+def _goal_row(section: Section, verdict: GoalVerdict) -> Row:
+    goal, ratio = verdict.goal, verdict.ratio
+    sign = ">=" if goal.at_least else "<="
+    return (
+        section.model,
+        section.name,
+        f"{goal.system} / {goal.peer}",
+        goal.figure,
+        Outcome("-" if ratio is None else f"{ratio:.2f}", verdict.met),
+        f"{sign} {goal.limit:g}",
+    )
+
+
+def systems_of(section: str) -> Sequence[str]:
+    """Return the systems that a section has."""
+    if section == TINY:
+        return AT_ONCE, BLOCKING, AT_ONCE_BY_LOOP, BURST_BY_LOOP
+    return (
+        THREADSAFE,
+        AWAITED,
+        BURST,
+        REMOTE,
+        EXECUTOR,
+        TWO_THREADS,
+        TO_THREAD,
+        CEILING,
+    )
+
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "SingleStream": (SINGLE,),
+    "Server": (SERVER_20, SERVER_40),
+    "Offline": (OFFLINE,),
+    "tiny": (TINY,),
+}
+"""The sections by what the command line calls them."""

@@ -1,0 +1,240 @@
+"""Runs LoadGen on a system under test, and reads its verdict from its own log."""
+
+import asyncio
+import json
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.tools.loadgen import Scenario, Settings, Verdict, loadgen_module
+from asyncnn.tools.loadgen.answering import Answers
+from asyncnn.tools.loadgen.library import Library
+from asyncnn.tools.loadgen.systems import System
+
+_DETAIL_LOG = "mlperf_log_detail.txt"
+_MARK = ":::MLLOG "
+_HELD = {"Offline": 32, "MultiStream": 8}
+"""Answers that are given together; elsewhere each counts by itself."""
+
+_LEAVING_S = 2.0
+"""How long a run that was interrupted may take to end by itself."""
+
+
+async def judged(
+    system: System, library: Library, settings: Settings, folder: Path | None = None
+) -> Verdict:
+    """Run LoadGen on a thread until it ends; its logs are written to ``folder``.
+
+    If this is cancelled, queries are answered without being executed from then on, for
+    LoadGen to come to an end; that may take as long as its schedule is.
+
+    :raises AsyncnnError: if an execution fails.
+    """
+    loadgen = loadgen_module()
+    answers = Answers(
+        loadgen,
+        1 if settings.accuracy else _HELD.get(settings.scenario, 1),
+        keeps_data=settings.accuracy,
+    )
+    system.begin(answers)
+    with log_folder(folder) as logs:
+        conduct = _Conduct(loadgen, system, library, settings, logs)
+        await conduct.ended(answers)
+        if answers.failure is not None:
+            raise answers.failure
+        return read_verdict(logs, settings)
+
+
+class _Conduct:
+    """One run of LoadGen, on a thread of its own."""
+
+    def __init__(
+        self,
+        loadgen: Any,
+        system: System,
+        library: Library,
+        settings: Settings,
+        folder: Path,
+    ) -> None:
+        self._loadgen = loadgen
+        self._system = system
+        self._library = library
+        self._settings = settings
+        self._folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+
+    async def ended(self, answers: Answers) -> None:
+        """Wait for the end; stop if this is cancelled."""
+        thread = threading.Thread(target=self._run, name="loadgen", daemon=True)
+        _running.add(thread)
+        thread.start()
+        try:
+            await asyncio.shield(self._ended)
+        except asyncio.CancelledError:
+            answers.is_stopped = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVING_S):
+                    await asyncio.shield(self._ended)
+            raise
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._test()
+        except BaseException as raised:
+            error = raised
+        _running.discard(threading.current_thread())
+        with suppress(RuntimeError):  # the loop is closed: it was interrupted
+            self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    def _test(self) -> None:
+        loadgen, count = self._loadgen, len(self._library)
+        logs = loadgen.LogSettings()
+        logs.enable_trace = False
+        logs.log_output.outdir = str(self._folder)
+        logs.log_output.copy_summary_to_stdout = False
+        sut = loadgen.ConstructSUT(self._system.issue, _nothing_held)
+        qsl = loadgen.ConstructQSL(count, count, _loaded, _loaded)
+        try:
+            settings = test_settings(loadgen, self._settings)
+            loadgen.StartTestWithLogSettings(sut, qsl, settings, logs, "")
+        finally:
+            loadgen.DestroyQSL(qsl)
+            loadgen.DestroySUT(sut)
+
+
+_running: set[threading.Thread] = set()
+
+
+def is_running() -> bool:
+    """Tell whether LoadGen goes on with a run that nobody waits for any more."""
+    return bool(_running)
+
+
+def _nothing_held() -> None:
+    """Do nothing when LoadGen asks for queries that are held back: none are."""
+
+
+def _loaded(indexes: Sequence[int]) -> None:
+    """Do nothing when samples are to be loaded or unloaded: all of them are there."""
+
+
+def test_settings(loadgen: Any, settings: Settings) -> Any:
+    """Return LoadGen's own `TestSettings`."""
+    told = loadgen.TestSettings()
+    told.scenario = getattr(loadgen.TestScenario, settings.scenario)
+    modes = loadgen.TestMode
+    told.mode = modes.AccuracyOnly if settings.accuracy else modes.PerformanceOnly
+    told.min_query_count = settings.queries
+    told.min_duration_ms = round(settings.seconds * 1000)
+    if settings.target_qps is not None:
+        told.server_target_qps = settings.target_qps
+        told.offline_expected_qps = settings.target_qps
+    if settings.latency_bound_s is not None:
+        told.server_target_latency_ns = round(settings.latency_bound_s * 1e9)
+    if settings.expected_s is not None:
+        told.single_stream_expected_latency_ns = max(
+            1, round(settings.expected_s * 1e9)
+        )
+        each = told.multi_stream_samples_per_query
+        expected_ns = settings.expected_s * 1e9 * each
+        told.multi_stream_expected_latency_ns = max(1, round(expected_ns))
+    return told
+
+
+_RULES = {
+    "result_min_duration_met": "the run was too short",
+    "result_min_queries_met": "there were too few queries",
+    "result_perf_constraints_met": "latencies exceed the bound",
+    "early_stopping_met": "too few queries for that share of late ones",
+}
+
+_RATES = {
+    Scenario.SERVER: "result_completed_samples_per_sec",
+    Scenario.OFFLINE: "result_samples_per_second",
+    Scenario.SINGLE_STREAM: "result_qps_with_loadgen_overhead",
+}
+
+
+def read_verdict(folder: Path, settings: Settings) -> Verdict:
+    """Read what LoadGen has logged in ``folder``.
+
+    :raises InvalidArgumentError: if there is no such log.
+    """
+    told: dict[str, Any] = {}
+    errors: list[str] = []
+    for line in (folder / _DETAIL_LOG).read_text().splitlines():
+        if line.startswith(_MARK):
+            entry = json.loads(line.removeprefix(_MARK))
+            told[entry["key"]] = entry["value"]
+            if entry["metadata"]["is_error"]:
+                errors.append(str(entry["value"]))
+    if settings.accuracy:
+        return Verdict(
+            scenario=settings.scenario, valid=not errors, reasons=tuple(errors)
+        )
+    reasons = [rule for key, rule in _RULES.items() if told.get(key) is False]
+    each = "_per_query" if settings.scenario is Scenario.MULTI_STREAM else ""
+
+    def percentile(number: str) -> float:
+        return float(told.get(f"result_{number}_percentile{each}_latency_ns", 0)) / 1000
+
+    queries = int(told.get("result_query_count", 0))
+    rate = float(told.get(_RATES.get(settings.scenario, ""), 0.0))
+    if settings.scenario is Scenario.MULTI_STREAM:
+        mean_ns = float(told.get("result_mean_query_latency_ns", 0.0))
+        samples = float(told.get("effective_samples_per_query", 0.0))
+        rate = samples * 1e9 / mean_ns if mean_ns else 0.0
+    return Verdict(
+        scenario=settings.scenario,
+        valid=told.get("result_validity") == "VALID" and not errors,
+        reasons=(*reasons, *errors),
+        queries=queries,
+        rate=rate,
+        target_qps=settings.target_qps,
+        p50_us=percentile("50.00"),
+        p90_us=percentile("90.00"),
+        p99_us=percentile("99.00"),
+    )
+
+
+@contextmanager
+def log_folder(folder: Path | None) -> Iterator[Path]:
+    """Have a folder for logs, or one that goes with the block.
+
+    :raises InvalidArgumentError: if it cannot be written to.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="asyncnn-loadgen-") as made:
+            yield Path(made)
+        return
+    check_writable(folder)
+    yield folder
+
+
+def check_writable(folder: Path) -> None:
+    """Make ``folder`` if it is not there, and try to write to it.
+
+    :raises InvalidArgumentError: if that fails; LoadGen itself would end the process.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"logs cannot be written to {folder}: {error.strerror}"
+        ) from None

@@ -1,0 +1,192 @@
+"""This project as a system under test: its devices, transports and paths."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from statistics import median
+from typing import cast, get_args
+
+import msgspec
+import numpy as np
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+from asyncnn.extensions import Extension
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.burst import Burst
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.execution_options import Path as HalPath
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.requests import has_fixed_shape
+from asyncnn.service.process import driver_process
+from asyncnn.tools.loadgen import Scenario
+from asyncnn.tools.loadgen.library import Library
+from asyncnn.tools.loadgen.systems import (
+    AwaitExecute,
+    BlockingSystem,
+    Execute,
+    LoopSystem,
+    Slot,
+    System,
+    ThreadsafeSystem,
+    slots_of,
+)
+
+IN_PROCESS, REMOTE = "inprocess", "remote"
+TRANSPORTS = IN_PROCESS, REMOTE
+THREADSAFE, BURST = "threadsafe", "burst"
+PATHS = (THREADSAFE, *get_args(HalPath), BURST)
+"""How queries reach the device: launched by LoadGen's thread, or by a HAL call."""
+
+_TRIED = 8
+
+
+class Way(msgspec.Struct, frozen=True):
+    """A transport and a path, by which as many executions go as there are ``lanes``.
+
+    ``by_loop``, bursts are awaited in every scenario.
+    """
+
+    transport: str = IN_PROCESS
+    path: str = THREADSAFE
+    lanes: int = 2
+    by_loop: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.transport}, {self.path}"
+
+
+@asynccontextmanager
+async def opened(
+    device: str | None,
+    transport: str,
+    extensions: Sequence[Extension] = (),
+    places: Sequence[str] = (),
+) -> AsyncIterator[Device]:
+    """Open a device in this process, or in a driver process for as long.
+
+    It has ``extensions``, which a driver process imports from ``places``.
+
+    :raises AsyncnnError: if there is no such device, or it cannot be opened.
+    """
+    device = device or default_device_name() or await fastest_device_name()
+    if transport == IN_PROCESS:
+        async with open_device(
+            device, settings=OWN_PROCESS, extensions=extensions
+        ) as own:
+            yield own
+        return
+    if device not in ("reference", "accelerated"):
+        raise InvalidArgumentError(
+            f"a driver process does not serve {device}",
+            hint="use reference or accelerated, or --transport inprocess",
+        )
+    with driver_process(device=device, extensions=places) as driver:
+        async with connect(driver.path) as remote:
+            yield remote
+
+
+def check_model(model: NamedModel) -> None:
+    """Check that LoadGen's queries can be executed on arrays that are made once.
+
+    :raises InvalidArgumentError: if the model leaves shapes open.
+    """
+    for info in (*model.inputs, *model.outputs):
+        if not has_fixed_shape(info):
+            raise InvalidArgumentError(
+                f"{info.name} has no fixed shape",
+                hint="give shapes of inputs with --input-shape",
+            )
+
+
+@asynccontextmanager
+async def system_of(
+    prepared: PreparedModel, library: Library, way: Way, scenario: Scenario
+) -> AsyncIterator[System]:
+    """Make the system that goes one way; it ends with the block.
+
+    A burst has one execution at a time, so that there are several of them. Where each
+    query waits for the one before, LoadGen's own thread executes by burst.
+    """
+    lanes = way.lanes
+    if way.path == THREADSAFE:
+        # Twice as many as lanes: each has its next execution before it asks for it.
+        yield ThreadsafeSystem(slots_of(prepared.reusable, library, 2 * lanes))
+        return
+    async with AsyncExitStack() as stack:
+        if way.path != BURST:
+            make = partial(prepared.reusable, path=cast("HalPath", way.path))
+            executes = [_awaited(slot) for slot in slots_of(make, library, 2 * lanes)]
+        elif scenario is Scenario.SINGLE_STREAM and not way.by_loop:
+            burst = await stack.enter_async_context(prepared.burst())
+            # On a thread: then the loop never listens for results.
+            await asyncio.to_thread(burst.run_in_place_blocking)
+            yield BlockingSystem(_blocking(burst, library))
+            return
+        else:
+            spins = scenario is Scenario.SINGLE_STREAM
+            bursts = [
+                await stack.enter_async_context(prepared.burst(spins=spins))
+                for _ in range(1 if spins else lanes)
+            ]
+            executes = [_by_burst(burst, library) for burst in bursts]
+        system = LoopSystem(executes)
+        yield await stack.enter_async_context(system.serving())
+
+
+def _awaited(slot: Slot) -> AwaitExecute:
+    async def execute(number: int) -> Sequence[Array]:
+        await slot.executions[number].run()
+        return slot.outputs
+
+    return execute
+
+
+def _places(
+    burst: Burst, library: Library
+) -> tuple[list[Array], list[Array], list[tuple[Array, ...]]]:
+    """Return the arrays of a burst, and the samples to be copied there."""
+    inputs = [burst.input(k) for k in range(len(library.inputs[0]))]
+    outputs = [burst.output(k) for k in range(library.output_count)]
+    return inputs, outputs, library.inputs
+
+
+def _by_burst(burst: Burst, library: Library) -> AwaitExecute:
+    inputs, outputs, samples = _places(burst, library)
+
+    async def execute(number: int) -> Sequence[Array]:
+        for place, array in zip(inputs, samples[number], strict=True):
+            np.copyto(place, array)
+        await burst.run_in_place()
+        return outputs
+
+    return execute
+
+
+def _blocking(burst: Burst, library: Library) -> Execute:
+    inputs, outputs, samples = _places(burst, library)
+    run = burst.run_in_place_blocking
+
+    def execute(number: int) -> Sequence[Array]:
+        for place, array in zip(inputs, samples[number], strict=True):
+            np.copyto(place, array)
+        run()
+        return outputs
+
+    return execute
+
+
+async def latency_s(prepared: PreparedModel, library: Library) -> float:
+    """Return about how many seconds an execution takes, one after the other."""
+    run = prepared.reusable(list(library.inputs[0])).run
+    samples = []
+    for _ in range(_TRIED):
+        started = time.perf_counter()
+        await run()
+        samples.append(time.perf_counter() - started)
+    return median(samples[_TRIED // 2 :])

@@ -1,0 +1,220 @@
+"""Takes a profile: runs a model, observed and not in turn, and adds up what it sees.
+
+Nothing is prepared in another way than for any run. Devices of other processes tell
+nothing; a framework tells at least which of its devices have computed what.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.observation import Observation, observed_run, observing
+from asyncnn.engine.plan import Plan
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.offload import offload
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.profiling import Profile
+from asyncnn.tools.profiling.facts import Facts, facts_of_run
+from asyncnn.tools.profiling.segment_parts import Parts, measured_parts
+from asyncnn.tools.profiling.summary import Seen, Summary
+from asyncnn.tools.profiling.timeline import (
+    Cost,
+    Entry,
+    Execution,
+    Timeline,
+    executions_of,
+)
+from asyncnn.tools.samples import Sample
+from asyncnn.tracing import Recorder, Span, active, recording_to
+
+USUAL_RUNS, LEAST_RUNS = 50, 5
+LONGEST_S = 10.0
+"""Seconds after which runs end that nobody has asked for a number of."""
+
+_WARM_UPS = 3
+_PART_ROUNDS = 15
+_CALIBRATING = 2000
+
+Rounds: TypeAlias = Callable[[int], Iterable[int]]
+"""Shows the progress of so many rounds."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What to profile: a model on ``inputs``, of which ``told`` says what they are.
+
+    ``runs`` of None leaves their number to the time that they take.
+    """
+
+    name: str
+    model: NamedModel
+    inputs: Sample
+    told: str
+    runs: int | None = None
+
+
+class Observer:
+    """Keeps the steps of a run."""
+
+    def __init__(self) -> None:
+        # Tuples are made in a third of the time.
+        self.told: list[tuple[Plan, Step, int, int]] = []
+        self.observation = Observation(self)
+
+    def __call__(
+        self,
+        plan: Plan,
+        step: Step,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        begun_ns: int,
+        ended_ns: int,
+    ) -> None:
+        """Keep the step."""
+        self.told.append((plan, step, begun_ns, ended_ns))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The steps."""
+        return [Entry(*each) for each in self.told]
+
+
+class Look(Observer):
+    """Looks at the arrays of a first run, too, which takes its time.
+
+    ``given`` is what segments of other engines are computed from, by operand.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts: dict[tuple[int, int], Facts] = {}
+        self.given: dict[tuple[int, int], tuple[Step, dict[int, Array]]] = {}
+
+    def __call__(
+        self,
+        plan: Plan,
+        step: Step,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        begun_ns: int,
+        ended_ns: int,
+    ) -> None:
+        """Keep the step, and what is not known yet of it."""
+        super().__call__(plan, step, inputs, outputs, begun_ns, ended_ns)
+        key = id(plan.subgraph), step.position
+        if key in self.facts:
+            return
+        self.facts[key] = facts_of_run(plan, step, inputs, outputs)
+        if step.parts:
+            copies = {
+                index: array.copy()
+                for index, array in zip(step.inputs, inputs, strict=True)
+                if array is not None
+            }
+            self.given[key] = step, copies
+
+
+async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profile:
+    """Prepare a model on ``device``, run it, and return where the time has gone.
+
+    :raises InvalidArgumentError: if this process records already.
+    :raises AsyncnnError: if the device refuses the model, or a run fails.
+    """
+    if active.recorder is not None:
+        raise InvalidArgumentError(
+            "runs that are traced are not profiled, too", hint="leave out --trace"
+        )
+    prepared = await device.prepare(order.model)
+    inputs = order.inputs
+    for _ in range(_WARM_UPS):
+        outputs = await prepared.run(inputs)
+    look = Look()
+    runs = _Runs(prepared, inputs)
+    first = await runs.observed(look)
+    cost = Cost(0, 0)
+    if look.entries:
+        cost = observing_cost(look.entries[0].plan, look.entries[0].step)
+    lines: list[Timeline] = []
+    plain_ns: list[int] = []
+    due_s = time.monotonic() + LONGEST_S
+    observer = Observer()
+    for number in rounds(order.runs or USUAL_RUNS):
+        plain_ns.append(await runs.plain())
+        executions = await runs.observed(observer)
+        lines.append(Timeline.of(*runs.last, executions, cost))
+        if order.runs is None and number >= LEAST_RUNS - 1 and time.monotonic() > due_s:
+            break
+    parts: dict[tuple[int, int], Parts] = {}
+    for key, (step, given) in look.given.items():
+        parts[key] = await offload(measured_parts, step, given, _PART_ROUNDS)
+    route = outputs.route
+    steps = () if route is None else route.steps
+    seen = Seen(first, steps, look.facts, parts, lines)
+    return Summary(order.model.model, device.name, seen).profile(
+        model=order.name,
+        version=device.version,
+        inputs=order.told,
+        run_us=statistics.median(plain_ns) / 1000,
+        environment=str(describe_environment()),
+    )
+
+
+class _Runs:
+    """Runs of a prepared model; ``last`` is when the last one began and ended."""
+
+    def __init__(self, prepared: PreparedModel, inputs: Sample) -> None:
+        self._run = prepared.run
+        self._inputs = inputs
+        self.last = (0, 0)
+
+    async def plain(self) -> int:
+        """Run once; return the nanoseconds that it took."""
+        begun_ns = time.perf_counter_ns()
+        await self._run(self._inputs)
+        return time.perf_counter_ns() - begun_ns
+
+    async def observed(self, observer: Observer) -> list[Execution]:
+        """Run once, observed; return its executions."""
+        spans: list[Span] = []
+        observer.told = []
+        recorder: Recorder
+        with recording_to(spans.extend) as recorder, observing(observer.observation):
+            begun_ns = time.perf_counter_ns()
+            await self._run(self._inputs)
+            self.last = begun_ns, time.perf_counter_ns()
+            recorder.flush()
+        return executions_of(spans, observer.entries)
+
+
+def observing_cost(plan: Plan, step: Step) -> Cost:
+    """Return what it takes to observe a step that does nothing."""
+
+    def nothing(inputs: object, outputs: object) -> None:
+        pass
+
+    observer = Observer()
+    observed = observed_run(nothing, plan, step, observer)
+    plain_ns = _looped_ns(nothing)
+    total_ns = _looped_ns(observed) - plain_ns
+    within = [entry.ended_ns - entry.begun_ns for entry in observer.entries]
+    within_ns = max(float(np.median(within)) - plain_ns, 0.0)
+    return Cost(within_ns, max(total_ns - within_ns, 0.0))
+
+
+def _looped_ns(call: Callable[[Sequence[object], Sequence[Array]], object]) -> float:
+    """Return what a call takes in a loop: the least of several, in nanoseconds."""
+    least_ns = float("inf")
+    for _ in range(5):
+        begun_ns = time.perf_counter_ns()
+        for _ in range(_CALIBRATING // 5):
+            call((), ())
+        least_ns = min(least_ns, time.perf_counter_ns() - begun_ns)
+    return least_ns / (_CALIBRATING // 5)

@@ -1,0 +1,143 @@
+"""What holds for every command and each of its options."""
+
+import re
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.main import get_command
+
+import asyncnn
+from asyncnn.cli.app import app
+from asyncnn.hal.errors import counted
+from asyncnn.tools.bench.presenting import draw_table
+from asyncnn.tools.bench.report import Table
+from tests.cli.conftest import Ran
+from tests.test_documentation import commands_below
+
+Command = Callable[..., Ran]
+NUMBER = re.compile(r"(--[a-z-]+) .*?(?:<int|<float|<list.int|INTEGER|FLOAT)")
+"""An option of a number in a line of help."""
+
+WITHOUT_NUMBERS = {"demo", "inspect", "devices", "capabilities", "graph"}
+MODEL = asyncnn.bundled_file("digits_float.asyncnn")
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    below = commands_below(command)
+    if not below:
+        yield path
+    for name, each in below.items():
+        yield from commands(each, (*path, name))
+
+
+def asked(path: tuple[str, ...]) -> list[object]:
+    """Return a command line with what the command cannot do without."""
+    words: list[object] = [*path]
+    if path[0] in ("run", "compare"):
+        words.append(MODEL)
+    if path[0] == "compare":
+        words += ["--with", "litert"]
+    if path[0] == "mlts":
+        words.append("--builtin")
+    if path[0] == "conformance":
+        words.append(Path(__file__).parent)
+    return words
+
+
+@pytest.mark.parametrize("path", list(commands(get_command(app))), ids=" ".join)
+def test_negative_numbers_are_refused_in_one_line(
+    asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    options = NUMBER.findall(asyncnn_command(*path, "--help").out)
+    assert options or path[0] in WITHOUT_NUMBERS
+    for option in options:
+        ran = asyncnn_command(*asked(path), f"{option}=-5")
+        assert ran.status == 2, ran
+        assert option in ran.err
+        assert ran.err.count("\n") == 1
+        assert ran.err.startswith("asyncnn: ")
+
+
+def test_a_command_that_does_not_exist_is_refused_in_one_line(
+    asyncnn_command: Command,
+) -> None:
+    ran = asyncnn_command("runn")
+    assert ran.status == 2
+    assert ran.err.startswith("asyncnn: No such command 'runn'")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["bench"]], ids=str)
+def test_without_a_command_there_is_help(
+    asyncnn_command: Command, words: list[str]
+) -> None:
+    ran = asyncnn_command(*words)
+    assert "Usage: asyncnn" in ran.out + ran.err
+    assert "asyncnn: " not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (["run"], ["async, sync, burst or", "low|medium|high", "asyncnn devices"]),
+        (["compare"], ["litert|onnxruntime", "inprocess or", "async, sync,"]),
+        (["conformance"], ["newest", "inprocess or"]),
+    ],
+)
+def test_help_lists_the_choices(
+    asyncnn_command: Command, words: list[str], choices: list[str]
+) -> None:
+    text = " ".join(asyncnn_command(*words, "--help").out.replace("│", " ").split())
+    for choice in choices:
+        assert choice in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["devices"],
+        ["capabilities"],
+        ["inspect", MODEL],
+        ["run", MODEL, "--explain"],
+        ["run", MODEL],
+    ],
+    ids=lambda words: str(words[0]),
+)
+def test_tables_fit_80_columns(
+    asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch, words: list[object]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    drawn = [
+        line
+        for line in asyncnn_command(*words).out.splitlines()
+        if line[:1] in "┏┃┡│├└╭╰"
+    ]
+    assert all(len(line) <= 80 for line in drawn)
+    assert not any("…" in line for line in drawn)
+
+
+@pytest.mark.parametrize("width", [80, 130, 400])
+def test_a_wide_table_of_a_benchmark_is_drawn_in_parts(width: int) -> None:
+    headings = ["model", *(f"a contender of number {n}" for n in range(9))]
+    rows = [[f"model_{row}", *(f"{row}.{n}" for n in range(9))] for row in range(3)]
+    table = Table("microseconds", headings, [rows])
+    out = Console(width=width, record=True, file=StringIO())
+    parts = list(draw_table(table, out))
+    for part in parts:
+        out.print(part)
+    text = out.export_text()
+    assert (len(parts) == 1) is (width == 400)
+    assert max(map(len, text.splitlines())) <= width
+    for word in (*headings, *(cell for row in rows for cell in row)):
+        assert word in text
+    assert text.count("model_1") == len(parts)
+
+
+def test_counts_have_plurals() -> None:
+    assert counted(1, "file") == "1 file"
+    assert counted(2000, "file") == "2,000 files"

@@ -1,0 +1,82 @@
+"""Files of samples: ``.npz`` with names, ``.npy`` with the only array."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asyncnn
+from tests.cli.conftest import Ran
+from tests.networks import addition, chain
+
+Command = Callable[..., Ran]
+X = np.arange(4, dtype=np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.asyncnn"
+    asyncnn.save(chain(1, 4), path)
+    return path
+
+
+def npy(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array)
+    return path
+
+
+def test_a_file_of_one_array_is_one_sample(
+    asyncnn_command: Command, model: Path, tmp_path: Path
+) -> None:
+    given = npy(tmp_path / "x.npy", X)
+    outputs = tmp_path / "out.npz"
+    ran = asyncnn_command("run", model, "--input", given, "--output", outputs)
+    assert ran.status == 0, ran.err
+    wanted = npy(tmp_path / "y.npy", np.load(outputs)["output_0"])
+    ran = asyncnn_command("run", model, "--input", given, "--check", wanted, "--json")
+    assert json.loads(ran.out)["passed"] is True
+    ran = asyncnn_command("run", model, "--input", given, "--check", given)
+    assert ran.status == 1
+
+
+def test_a_model_of_two_inputs_needs_names(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "two.asyncnn"
+    asyncnn.save(addition(4), path)
+    ran = asyncnn_command("run", path, "--input", npy(tmp_path / "x.npy", X))
+    assert ran.status == 2
+    assert "one array, and the model 2 inputs: x, y (write an .npz file" in ran.err
+
+
+def test_compare_takes_it(
+    asyncnn_command: Command, shared: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    model = shared / "models" / "hello_world_float.tflite"
+    given = npy(tmp_path / "x.npy", np.float32([[0.5]]))
+    options = "--with", "litert", "--samples", "0", "--input", given
+    ran = asyncnn_command("compare", model, *options)
+    assert "1 given sample, all within tolerance" in ran.out
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00v\x00{"])
+def test_one_that_is_damaged_is_refused_in_one_line(
+    asyncnn_command: Command, model: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    ran = asyncnn_command("run", model, "--input", path)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "not a readable .npz or .npy file (numpy.savez(" in ran.err
+
+
+def test_one_without_arrays_is_refused(
+    asyncnn_command: Command, model: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "nothing.npz")
+    ran = asyncnn_command("run", model, "--input", tmp_path / "nothing.npz")
+    assert ran.err.endswith("no array is called input_0 (found: no array at all)\n")

@@ -1,0 +1,249 @@
+"""Work that other threads submit: it ends where it ends, by the rules of all work."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    MissedDeadlinePersistentError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.qos import Pause, Scheduler, Work
+from asyncnn.qos.accounting import MOST_LATE as MOST
+from tests.qos.recorded import Recorded, until
+
+
+class Noted(Work):
+    """Work that notes the threads that it runs and ends on, and how often it ends."""
+
+    def __init__(
+        self,
+        body: Callable[[Pause], bool] = lambda pause: True,
+        *,
+        priority: Priority = Priority.MEDIUM,
+        deadline_ns: int | None = None,
+    ) -> None:
+        super().__init__(priority, deadline_ns)
+        self.body = body
+        self.ran_on = 0
+        self.ended_on: list[int] = []
+        self.status = ErrorStatus.NONE
+        self.ended = threading.Event()
+
+    def advance(self, pause: Pause) -> bool:
+        self.ran_on = threading.get_ident()
+        return self.body(pause)
+
+    def abort(self, status: ErrorStatus) -> None:
+        self.status = status
+
+    def finish(self) -> ErrorStatus:
+        self.ended_on.append(threading.get_ident())
+        self.ended.set()
+        return self.status
+
+
+async def held(scheduler: Scheduler) -> tuple[Recorded, threading.Event]:
+    """Have the only lane busy until an event is set."""
+    gate = threading.Event()
+    busy = Recorded([], gate=gate)
+    scheduler.submit(busy)
+    await asyncio.to_thread(busy.started.wait, 5)
+    return busy, gate
+
+
+async def test_it_ends_on_its_lane_and_is_counted(scheduler: Scheduler) -> None:
+    works = [Noted() for _ in range(5)]
+    for work in works:
+        await asyncio.to_thread(scheduler.submit_threadsafe, work)
+        assert await asyncio.to_thread(work.ended.wait, 5)
+    for work in works:
+        assert work.ended_on == [work.ran_on] != [threading.get_ident()]
+    statistics = scheduler.statistics()
+    assert statistics.done[ErrorStatus.NONE] == statistics.latency.count == 5
+    assert scheduler.is_idle
+
+
+async def test_it_waits_by_priority_among_the_loops(scheduler: Scheduler) -> None:
+    _, gate = await held(scheduler)
+    order: list[str] = []
+
+    def noting(name: str) -> Callable[[Pause], bool]:
+        return lambda pause: order.append(name) is None
+
+    low = Recorded([], priority=Priority.LOW, body=lambda: order.append("loop"))
+    scheduler.submit(low)
+    high = Noted(noting("high"), priority=Priority.HIGH)
+    medium = Noted(noting("medium"))
+    await asyncio.to_thread(scheduler.submit_threadsafe, medium)
+    await asyncio.to_thread(scheduler.submit_threadsafe, high)
+    assert scheduler.statistics().queued == 3
+    gate.set()
+    await low.finished.wait()
+    assert order == ["high", "medium", "loop"]
+
+
+async def test_what_is_too_much_is_refused_and_counted(scheduler: Scheduler) -> None:
+    _, gate = await held(scheduler)
+    waiting = [Noted() for _ in range(7)]
+    for work in waiting:
+        await asyncio.to_thread(scheduler.submit_threadsafe, work)
+    assert scheduler.is_full
+    with pytest.raises(ResourceExhaustedTransientError):
+        await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
+    done = scheduler.statistics().done
+    assert done[ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT] == 1
+    gate.set()
+    for work in waiting:
+        assert await asyncio.to_thread(work.ended.wait, 5)
+    await until(lambda: scheduler.is_idle)
+    assert not scheduler.is_full
+
+
+async def test_the_loop_is_told_that_it_is_full() -> None:
+    told: list[int] = []
+    scheduler = Scheduler(
+        "test-lane",
+        max_pending=1,
+        filled_or_freed=lambda: told.append(threading.get_ident()),
+    )
+    work = Noted()
+    await asyncio.to_thread(scheduler.submit_threadsafe, work)
+    await until(lambda: len(told) == 2)
+    assert set(told) == {threading.get_ident()}
+    await scheduler.aclose()
+
+
+async def test_a_deadline_ends_what_waits_once(scheduler: Scheduler) -> None:
+    _, gate = await held(scheduler)
+    late = Noted(deadline_ns=time.monotonic_ns() + 20_000_000)
+    await asyncio.to_thread(scheduler.submit_threadsafe, late)
+    assert await asyncio.to_thread(late.ended.wait, 5)
+    assert late.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+    gate.set()
+    with pytest.raises(MissedDeadlinePersistentError):
+        await asyncio.to_thread(scheduler.submit_threadsafe, Noted(deadline_ns=1))
+    in_time = Noted(deadline_ns=time.monotonic_ns() + 60_000_000_000)
+    await asyncio.to_thread(scheduler.submit_threadsafe, in_time)
+    assert await asyncio.to_thread(in_time.ended.wait, 5)
+    await until(lambda: scheduler.is_idle and not scheduler._deadlines)
+    assert len(late.ended_on) == len(in_time.ended_on) == 1
+    assert not late.ran_on
+
+
+async def test_what_waits_ends_where_it_is_cancelled(scheduler: Scheduler) -> None:
+    _, gate = await held(scheduler)
+    work = Noted()
+    seen: list[int] = []
+
+    def cancel() -> None:
+        scheduler.submit_threadsafe(work)
+        scheduler.cancel_threadsafe(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+        scheduler.cancel_threadsafe(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
+        seen.append(threading.get_ident())
+
+    await asyncio.to_thread(cancel)
+    assert work.ended_on == seen
+    gate.set()
+    await until(lambda: scheduler.is_idle)
+    statistics = scheduler.statistics()
+    assert statistics.done[ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT] == 1
+
+
+async def test_what_runs_ends_on_its_lane_when_it_is_cancelled(
+    scheduler: Scheduler,
+) -> None:
+    begun = threading.Event()
+
+    def until_aborted(pause: Pause) -> bool:
+        begun.set()
+        while work.status is ErrorStatus.NONE:
+            time.sleep(0.001)
+        return True
+
+    work = Noted(until_aborted)
+    await asyncio.to_thread(scheduler.submit_threadsafe, work)
+    await asyncio.to_thread(begun.wait, 5)
+    scheduler.cancel_threadsafe(work, ErrorStatus.GENERAL_FAILURE)
+    assert await asyncio.to_thread(work.ended.wait, 5)
+    assert work.ended_on == [work.ran_on]
+
+
+async def test_a_report_that_raises_leaves_the_lane_alive(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Raising(Noted):
+        def finish(self) -> ErrorStatus:
+            super().finish()
+            raise KeyboardInterrupt("of whoever reports")
+
+    raising, following = Raising(), Noted()
+    await asyncio.to_thread(scheduler.submit_threadsafe, raising)
+    await asyncio.to_thread(scheduler.submit_threadsafe, following)
+    assert await asyncio.to_thread(following.ended.wait, 5)
+    assert raising.ran_on == following.ran_on
+    assert "reporting the end of work failed" in caplog.text
+    done = scheduler.statistics().done
+    assert done[ErrorStatus.GENERAL_FAILURE] == done[ErrorStatus.NONE] == 1
+
+
+async def test_many_ends_wake_the_loop_to_count_them(scheduler: Scheduler) -> None:
+    _, gate = await held(scheduler)
+    left = [3 * MOST]
+    ended = threading.Event()
+
+    class Chained(Noted):
+        def finish(self) -> ErrorStatus:
+            left[0] -= 1
+            if left[0]:
+                scheduler.submit_threadsafe(Chained())
+            else:
+                ended.set()
+            return ErrorStatus.NONE
+
+    await asyncio.to_thread(scheduler.submit_threadsafe, Chained())
+    gate.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+    await asyncio.sleep(0)
+    assert len(scheduler._late_counts._counts) <= MOST
+    assert scheduler.statistics().done[ErrorStatus.NONE] == 3 * MOST + 1
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.001, 0.01])
+async def test_all_that_was_accepted_ends_once_when_it_is_closed(
+    delay_s: float,
+) -> None:
+    scheduler = Scheduler("test-lane", max_pending=64, lanes=2)
+    accepted: list[Noted] = []
+    refusals: list[Exception] = []
+
+    def submit_until_closed() -> None:
+        while not refusals:
+            work = Noted()
+            try:
+                scheduler.submit_threadsafe(work)
+            except ResourceExhaustedTransientError:
+                time.sleep(0)
+            except DeviceUnavailableError as error:
+                refusals.append(error)
+            else:
+                accepted.append(work)
+
+    threads = [threading.Thread(target=submit_until_closed) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    await asyncio.sleep(delay_s)
+    async with asyncio.timeout(10):
+        await scheduler.aclose()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 5)
+        assert not thread.is_alive()
+    assert refusals
+    assert all(len(work.ended_on) == 1 for work in accepted)
+    assert scheduler.is_idle
+    assert not scheduler._admission._of

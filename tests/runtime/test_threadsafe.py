@@ -1,0 +1,224 @@
+"""Executions that threads launch: told once, in time, and by whom."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncnn import Device, ReusableExecution
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    BusyError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    MissedDeadlineError,
+    ResourceExhaustedTransientError,
+)
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.service import Server
+from asyncnn.service.process import driver_process
+from tests.networks import addition, chain
+from tests.qos.recorded import until
+
+ONE = np.ones(4, np.float32)
+
+
+@pytest.fixture(params=["inprocess", "remote"])
+async def device(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[Device]:
+    async with open_device() as device:
+        if request.param == "inprocess":
+            yield device
+            return
+        path = tmp_path / "driver.sock"
+        async with Server(device.hal, path), connect(path) as remote:
+            yield remote
+
+
+class Told:
+    """Notes how an execution ended, and on which thread it was told."""
+
+    def __init__(self) -> None:
+        self.errors: list[AsyncnnError | None] = []
+        self.threads: list[int] = []
+        self.event = threading.Event()
+
+    def __call__(self, error: AsyncnnError | None) -> None:
+        self.errors.append(error)
+        self.threads.append(threading.get_ident())
+        self.event.set()
+
+    async def ended(self) -> AsyncnnError | None:
+        assert await asyncio.to_thread(self.event.wait, 10)
+        assert len(self.errors) == 1
+        return self.errors[0]
+
+
+@pytest.mark.parametrize("path", ["async", "fenced", "burst"])
+async def test_any_thread_launches_and_is_told_once(device: Device, path: str) -> None:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        execution = (
+            burst.reusable() if path == "burst" else prepared.reusable(path=path)  # type: ignore[arg-type]
+        )
+        for number in range(3):
+            execution.input(0)[:] = number
+            execution.input(1)[:] = 1
+            told = Told()
+            run = await asyncio.to_thread(execution.launch_threadsafe, told)
+            assert await told.ended() is None
+            assert run.is_done
+            np.testing.assert_array_equal(execution.output(), number + 1)
+        assert (await execution.run())["z"][0] == 3
+
+
+async def test_a_lane_of_this_process_tells_itself() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        told = Told()
+        prepared.reusable([ONE, ONE]).launch_threadsafe(told)
+        assert await told.ended() is None
+        assert told.threads != [threading.get_ident()]
+        statistics = device.hal.statistics()
+        assert statistics.executions.ended == statistics.models[0].executions.ended == 1
+
+
+async def test_one_at_a_time_on_the_same_arrays(device: Device) -> None:
+    prepared = await device.prepare(chain(200, 100_000))
+    execution, told = prepared.reusable(), Told()
+    execution.launch_threadsafe(told)
+    with pytest.raises(BusyError):
+        execution.launch_threadsafe(told)
+    assert await told.ended() is None
+    await execution.run()
+
+
+async def test_the_callback_may_launch_the_next(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+    execution, count = prepared.reusable([ONE, ONE]), [0]
+    ended = threading.Event()
+
+    def again(error: AsyncnnError | None) -> None:
+        assert error is None
+        count[0] += 1
+        if count[0] == 50:
+            ended.set()
+        else:
+            execution.launch_threadsafe(again)
+
+    await asyncio.to_thread(execution.launch_threadsafe, again)
+    assert await asyncio.to_thread(ended.wait, 10)
+
+
+async def test_a_callback_that_raises_harms_nobody(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared = await device.prepare(addition(4))
+    execution = prepared.reusable([ONE, ONE])
+    called = threading.Event()
+
+    def fail(error: AsyncnnError | None) -> None:
+        called.set()
+        raise ValueError("a mistake of the application")
+
+    await asyncio.to_thread(execution.launch_threadsafe, fail)
+    assert await asyncio.to_thread(called.wait, 5)
+    told = Told()
+    while True:
+        try:
+            await asyncio.to_thread(execution.launch_threadsafe, told)
+        except BusyError:
+            continue
+        break
+    assert await told.ended() is None
+    assert "a mistake of the application" in caplog.text
+
+
+async def test_cancelling_ends_it_early_and_once(device: Device) -> None:
+    prepared = await device.prepare(chain(2000, 100_000))
+    executions = [prepared.reusable() for _ in range(3)]
+    told = [Told() for _ in executions]
+
+    def launch_and_cancel() -> None:
+        runs = [
+            each.launch_threadsafe(done)
+            for each, done in zip(executions, told, strict=True)
+        ]
+        for run in runs:
+            run.cancel()
+            run.cancel()
+
+    await asyncio.to_thread(launch_and_cancel)
+    for done in told:
+        assert isinstance(await done.ended(), ResourceExhaustedTransientError)
+    for each in executions:
+        await each.run(timeout=60)
+
+
+async def test_deadlines_hold(device: Device) -> None:
+    prepared = await device.prepare(chain(2000, 100_000))
+    told = Told()
+    await asyncio.to_thread(
+        lambda: prepared.reusable().launch_threadsafe(told, timeout=0.005)
+    )
+    assert isinstance(await told.ended(), MissedDeadlineError)
+
+
+async def test_closing_the_device_ends_all_once() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(chain(2000, 100_000))
+        executions = [prepared.reusable() for _ in range(4)]
+        told = [Told() for _ in executions]
+        for execution, done in zip(executions, told, strict=True):
+            await asyncio.to_thread(execution.launch_threadsafe, done)
+    for done in told:
+        assert isinstance(await done.ended(), DeviceUnavailableError)
+    late = Told()
+    await asyncio.to_thread(executions[0].launch_threadsafe, late)
+    assert isinstance(await late.ended(), DeviceUnavailableError)
+
+
+def test_a_loop_that_is_closed_is_told_at_once(tmp_path: Path) -> None:
+    async def made() -> ReusableExecution:
+        async with open_device() as device:
+            prepared = await device.prepare(addition(4))
+            return prepared.reusable(path="fenced")
+
+    execution = asyncio.run(made())
+    with pytest.raises(DeviceClosedError):
+        execution.launch_threadsafe(Told())
+
+
+async def test_a_burst_runs_on_a_thread_that_blocks(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        burst.input(0)[:] = 1
+        burst.input(1)[:] = 2
+        outputs = await asyncio.to_thread(burst.run_in_place_blocking)
+        np.testing.assert_array_equal(outputs["z"], 3)
+        burst.input(0)[:] = 5
+        await burst.run_in_place()
+        outputs = await asyncio.to_thread(burst.run_in_place_blocking, measure=True)
+        np.testing.assert_array_equal(outputs["z"], 7)
+        assert outputs.timing is not None
+        assert burst.statistics().sent == 3
+    with pytest.raises(DeviceClosedError):
+        await asyncio.to_thread(burst.run_in_place_blocking)
+
+
+async def test_a_driver_that_dies_ends_a_thread_that_blocks() -> None:
+    with driver_process() as driver:
+        async with connect(driver.path) as device:
+            prepared = await device.prepare(chain(2000, 1_000_000))
+            async with prepared.burst() as burst:
+                blocked = asyncio.create_task(
+                    asyncio.to_thread(burst.run_in_place_blocking)
+                )
+                await until(lambda: burst.statistics().sent > 0)
+                driver.process.kill()
+                with pytest.raises(DeviceUnavailableError):
+                    await blocked
