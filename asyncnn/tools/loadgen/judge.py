@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.offload import start_thread
 from asyncnn.tools.bench.environment import peer_module
 from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
@@ -127,7 +128,11 @@ class _Conduct:
         """Wait for the end; stop if this is cancelled."""
         thread = threading.Thread(target=self._run, name="loadgen", daemon=True)
         _running.add(thread)
-        thread.start()
+        try:
+            start_thread(thread)
+        except AsyncnnError:
+            _running.discard(thread)
+            raise
         try:
             await asyncio.shield(self._ended)
         except asyncio.CancelledError:
