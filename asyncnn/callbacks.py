@@ -197,6 +197,18 @@ class ExecutionFuture(IExecutionCallback):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(self._result)
 
+    def give_up(self, result: ExecutionResult) -> None:
+        """Kill it, and have the task that awaits it go on with ``result`` at once.
+
+        The notification is still to come, and nobody is told of it. What has ended
+        already has its own result.
+        """
+        if self._result is not None:
+            return
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(result)
+        self.die()
+
     def took(self, route: Route) -> None:
         """Keep the route for the result."""
         self._route = route

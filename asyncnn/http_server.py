@@ -14,6 +14,7 @@ import contextlib
 import email.message
 import email.parser
 import ipaddress
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
@@ -22,6 +23,9 @@ from typing import Self, TypeAlias
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.logs import SparseLogger
+
+_log = SparseLogger(logging.getLogger(__name__))
 
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 32
@@ -74,6 +78,8 @@ Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 class HttpServer:
     """Has ``answer`` answer what is asked at ``host`` and ``port``.
+
+    If that raises, it is logged, and the peer is told no more than that.
 
     A context manager. With port 0 the system chooses one; `port` says which. Leaving
     the context hangs up on all clients.
@@ -170,7 +176,11 @@ class HttpServer:
         if request is None or response is not None:
             assert response is not None
             return response.encoded(with_body=True)
-        response = await self._answer(request)
+        try:
+            response = await self._answer(request)
+        except Exception as error:
+            _log.log(logging.ERROR, "a request is not answered", error=error)
+            response = HttpResponse(HTTPStatus.INTERNAL_SERVER_ERROR)
         return response.encoded(with_body=request.method != "HEAD")
 
     def _refusal(self, request: HttpRequest | None) -> HttpResponse | None:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, in_one_line
 
 INTERVAL_S = 10.0
 """Seconds that pass between two lines of a kind."""
@@ -210,4 +210,4 @@ def one_line(error: AsyncnnError | OSError) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    return " ".join(text.split())
+    return in_one_line(" ".join(text.split()))

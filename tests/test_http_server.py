@@ -55,6 +55,22 @@ async def test_an_answer_has_its_fields_and_body(served: HttpServer) -> None:
     assert b"Content-Length: 5" in head
 
 
+async def test_an_answer_that_fails_is_logged_and_told_as_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(request: HttpRequest) -> HttpResponse:
+        raise ValueError("secret")
+
+    async with HttpServer(fail) as served:
+        for _ in range(3):
+            status, head, body = await ask(served, GET)
+            assert (status, body) == (500, b"")
+            assert b"secret" not in head
+    (record,) = caplog.records  # not one for each request
+    assert record.exc_info is not None
+    assert "secret" in str(record.exc_info[1])
+
+
 async def test_head_is_told_what_get_would_be_but_the_body(served: HttpServer) -> None:
     status, head, body = await ask(served, GET.replace(b"GET", b"HEAD"))
     assert (status, body) == (200, b"")

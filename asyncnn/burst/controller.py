@@ -92,6 +92,7 @@ class BurstController:
         self._reopened_times = 0
         self._fallbacks = 0
         self._fallback_reason = ""
+        self._fallback: ExecutionFuture | None = None
         disown_in_children(self)
 
     @classmethod
@@ -196,6 +197,8 @@ class BurstController:
         """Release the burst; what runs is stopped, what waits for it is told."""
         if self._closed_by is None:
             self._closed_by = DeviceClosedError(CLOSED)
+            if self._fallback is not None:
+                self._fallback.give_up(failed(self._closed_by))
             if self._link is not None:
                 self._link.end(self._closed_by)
 
@@ -266,6 +269,7 @@ class BurstController:
         log("an execution does not go by burst: %s", reason)
         self._fallbacks += 1
         self._fallback_reason = reason
-        measure, limits = options.measure, (options.deadline, options.loop_timeout)
-        self._prepared.execute_1_3(request, measure, *limits, told := ExecutionFuture())
+        limits = options.deadline, options.loop_timeout
+        told = self._fallback = ExecutionFuture()
+        self._prepared.execute_1_3(request, options.measure, *limits, told)
         return await told

@@ -19,6 +19,7 @@ from asyncnn.cli.options import (
     counted,
     progress,
 )
+from asyncnn.output_files import check_writable, write_file
 from asyncnn.tools.bench.presenting import draw_table, page_of
 from asyncnn.tools.bench.report import Report
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
@@ -174,16 +175,17 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
     ) -> None:
         if benchmark.progress is not None:
             options["progress"] = benchmark.progress
+        check_writable(json_file, html_file)
         module = import_module(f"asyncnn.tools.bench.bench_{name}")
         report: Report = module.bench(**options)
         _print(report)
         if json_file is not None:
-            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+            write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
         if html_file is not None:
             from asyncnn.tools.pages.drawing import draw
 
             page = draw(page_of(name, report))
-            html_file.write_text(page, encoding="utf-8")
+            write_file(html_file, page)
         if check and not report.met:
             raise typer.Exit(1)
 

@@ -18,6 +18,7 @@ from asyncnn.cli.options import (
     progress,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
@@ -93,6 +94,7 @@ def conformance(
         opener_of(device)
     if mutate and (device != "reference" or layers):
         raise InvalidArgumentError("mutants are for the reference device itself")
+    check_writable(json)
     specs = specs_below(directory)
     if mutate:
         plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
@@ -196,7 +198,7 @@ def _on_each(
 
 def _write(file: Path | None, records: "Sequence[Verdict | RowResult]") -> None:
     if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
+        write_file(file, msgspec.json.format(msgspec.json.encode(records)))
 
 
 def _print(

@@ -21,6 +21,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
@@ -77,9 +78,9 @@ def graph(
     if output is None:
         typer.echo(text, nl=False)
     elif output.suffix == SVG:
-        output.write_bytes(_drawn(text, full))
+        write_file(output, _drawn(text, full))
     else:
-        output.write_text(text, encoding="utf-8")
+        write_file(output, text)
 
 
 def _check(output: Path | None) -> None:
@@ -87,6 +88,7 @@ def _check(output: Path | None) -> None:
 
     :raises InvalidArgumentError: if its name does not say what to write.
     :raises EngineUnavailableError: if Graphviz is needed, and not installed.
+    :raises OSError: if it cannot be written.
     """
     import shutil
 
@@ -102,6 +104,7 @@ def _check(output: Path | None) -> None:
             f"{output} is drawn by Graphviz, which is not installed",
             hint="apt install graphviz, brew install graphviz, or write a .dot file",
         )
+    check_writable(output)
 
 
 def _drawn(text: str, full: bool) -> bytes:
@@ -117,7 +120,7 @@ def _drawn(text: str, full: bool) -> bytes:
     try:
         ran = subprocess.run(
             [GRAPHVIZ, "-Tsvg"],
-            input=text.encode(),
+            input=text.encode(errors="replace"),
             capture_output=True,
             timeout=GRAPHVIZ_TIMEOUT,
             check=True,

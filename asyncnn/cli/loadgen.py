@@ -117,7 +117,8 @@ def run(
             raise InvalidArgumentError(f"{option} must be positive")
     import anyio
 
-    from asyncnn.tools.loadgen.judge import Scenario, check_writable, loadgen_module
+    from asyncnn.tools.loadgen import Scenario, loadgen_module
+    from asyncnn.tools.loadgen.judge import check_writable
     from asyncnn.tools.loadgen.library import Library
     from asyncnn.tools.loadgen.runs import RunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
@@ -215,9 +216,9 @@ def compare(
     import msgspec
 
     from asyncnn.tools.bench.presenting import draw_table
+    from asyncnn.tools.loadgen import loadgen_module
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
-    from asyncnn.tools.loadgen.judge import loadgen_module
 
     loadgen_module()
     names = chosen("scenario", scenario, tuple(SECTIONS))

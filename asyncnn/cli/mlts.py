@@ -14,8 +14,10 @@ from asyncnn.cli.options import (
     chosen,
     console,
     counted,
+    printable,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.mlts import Suite
@@ -111,6 +113,7 @@ def mlts(
 
     if history and html is None:
         raise InvalidArgumentError("a history is drawn on a page", hint="give --html")
+    check_writable(json, csv, html)
     earlier = [read_report(each) for each in history or ()]
     if source is not None:
         if folder is not None or builtin:
@@ -220,6 +223,7 @@ class _Progress:
 
     def _show(self, line: str) -> None:
         if self._screen.is_terminal:
+            line = printable(line)
             self._screen.file.write(f"{_CLEAR_LINE}{line[: self._screen.width - 1]}")
             self._screen.file.flush()
 
@@ -338,13 +342,13 @@ def _write(
     if csv is not None:
         from asyncnn.tools.mlts.suite_csv import csv_of
 
-        csv.write_text(csv_of(report), encoding="utf-8")
+        write_file(csv, csv_of(report))
         written.append(csv)
     if html is not None:
         from asyncnn.tools.mlts.suite_page import page_of
         from asyncnn.tools.pages.drawing import draw
 
-        html.write_text(draw(page_of(report, earlier)), encoding="utf-8")
+        write_file(html, draw(page_of(report, earlier)))
         written.append(html)
     if written:
         names = ", ".join(map(str, written))

@@ -199,14 +199,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def console(*, stderr: bool = False, markup: bool = False) -> "Console":
+def console(
+    *, stderr: bool = False, markup: bool = False, width: int | None = None
+) -> "Console":
     """Return the console of standard output, or of standard error.
 
     Brackets in a text are that, as in names of tensors, unless it takes ``markup``.
+    Texts, also those in tables, tell a terminal nothing but what to show: names that
+    files, devices and clients have may hold its control sequences.
     """
     from rich.console import Console
+    from rich.text import Text
 
-    return Console(stderr=stderr, markup=markup, emoji=markup)
+    class Screen(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+    return Screen(stderr=stderr, markup=markup, emoji=markup, width=width)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with spaces for what a terminal would obey, but for new lines."""
+    if text.isprintable():
+        return text
+    return "".join(each if each == "\n" or each.isprintable() else " " for each in text)
 
 
 def progress(

@@ -17,6 +17,7 @@ from asyncnn.cli.options import (
     progress,
 )
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.profiling import OperationProfile, Profile
@@ -74,6 +75,7 @@ def profile(
     """
     if (model is None) is (source is None):
         raise typer.BadParameter("give a model, or --from a profile")
+    check_writable(html)
     from asyncnn.tools.profiling.page import page_of
 
     if source is None:
@@ -87,7 +89,7 @@ def profile(
     if html is not None:
         from asyncnn.tools.pages.drawing import draw
 
-        html.write_text(draw(page_of(found, shown)))
+        write_file(html, draw(page_of(found, shown)))
     if json:
         print_json(found)
     else:

@@ -22,6 +22,7 @@ from asyncnn.cli.options import (
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
+from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
     from asyncnn.cli.model_runs import PathReport
@@ -108,6 +109,7 @@ def run(
             f"--deadline-ms {deadline_ms:g} is no time to come",
             hint="give milliseconds, more than 0",
         )
+    check_writable(output_file)
     import anyio
 
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model

@@ -215,7 +215,7 @@ class Watch:
         while True:
             try:
                 await self._follow()
-            except AsyncnnError as error:
+            except (AsyncnnError, OSError) as error:  # such as no descriptor left
                 self._lost(error)
             await asyncio.sleep(min(self._interval, _MAX_PAUSE_S))
 
@@ -257,7 +257,7 @@ class Watch:
             )
         )
 
-    def _lost(self, error: AsyncnnError) -> None:
+    def _lost(self, error: AsyncnnError | OSError) -> None:
         if self._gone_since is None:
             self._looks += 1
             self._gone_since = time.monotonic()

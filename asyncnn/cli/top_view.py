@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from asyncnn.cli.options import console
+from asyncnn.cli.options import console, printable
 from asyncnn.cli.top_changes import Changes, Recent, busiest
 from asyncnn.devices import DeviceStatistics
 
@@ -64,7 +64,7 @@ def print_once(statistics: DeviceStatistics) -> None:
     """Print the picture of one look, wide enough for all facts in a pipe."""
     changes = Changes()
     changes.look(time.monotonic())
-    out = console() if console().is_terminal else Console(width=WIDE)
+    out = console() if console().is_terminal else console(width=WIDE)
     out.print(picture(statistics, changes, out.width))
 
 
@@ -144,7 +144,7 @@ def _rows_shown(clients: int, models: int, room: int | None) -> tuple[int, int]:
 
 def _heading(statistics: DeviceStatistics) -> Text:
     return Text(
-        f"{statistics.device}: {statistics.threads} threads, "
+        f"{printable(statistics.device)}: {statistics.threads} threads, "
         f"{decimal(statistics.resident_bytes)} resident, "
         f"{decimal(statistics.buffer_bytes)} in buffers",
         style="bold",

@@ -266,14 +266,15 @@ async def prepare(
 ) -> IPreparedModel:
     """Prepare a model and await it; it is saved in ``caches`` if that is possible.
 
-    A large model is validated on a thread, so that the device knows it already.
+    A large model is validated on a thread, so that the device knows it already. Whether
+    one is taken that drivers need not take is for the device to say.
 
     :raises AsyncnnError: if it cannot be prepared.
     """
     with malformed_as_invalid("model"):
         is_large = arguments.model.operation_count > _FEW_OPERATIONS
     if is_large:
-        await offload_steps(validating(arguments.model))
+        await offload_steps(validating(arguments.model, runtime_only_features=True))
     callback = PreparedModelFuture()
     device.prepare_model_1_3(
         arguments.model,

@@ -8,7 +8,6 @@ reveals damage; that a file was not made to do harm is what validation is for.
 """
 
 import os
-import secrets
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, part_of, view
+from asyncnn.output_files import replacing
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.tflite import import_tflite
@@ -247,21 +247,12 @@ def _read_pools(memory: Memory, pools: Sequence[_Pool]) -> Iterator[Memory]:
 @contextmanager
 def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that takes the place of ``path`` once it is complete and on disk."""
-    target = os.fspath(path)
-    temporary = f"{target}.{secrets.token_hex(4)}.tmp"
     try:
-        with open(temporary, "xb") as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, target)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+        with replacing(path) as file:
+            yield file
     except OSError as error:
         raise GeneralFailureError(
-            f"{target}: cannot be written: {error.strerror}"
+            f"{os.fspath(path)}: cannot be written: {error.strerror}"
         ) from error
 
 

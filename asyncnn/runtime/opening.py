@@ -240,11 +240,13 @@ class _Kept(_Lease):
         if self._task is None or self._home.is_inherited:
             self._is_closed = True
             return
-        if not self._task.done():  # or it has ended with its loop
+        # It may have ended with its loop, which calls nobody back any more.
+        if not self._task.done():
             self._home.check(f"the {self._what}")
+            self._is_closed = True
+            self._leave.set()
+            await asyncio.wait({self._task})
         self._is_closed = True
-        self._leave.set()
-        await asyncio.wait({self._task})
         if not self._task.cancelled():  # as by the end of the loop
             self._task.result()
 

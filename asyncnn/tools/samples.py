@@ -16,6 +16,7 @@ import numpy as np
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.output_files import replacing
 from asyncnn.runtime.model import TensorInfo
 
 HAL_RTOL = 5 * 2.0**-23
@@ -101,7 +102,7 @@ def save_samples(
         for number, sample in enumerate(results)
         for name, array in sample.items()
     }
-    with path.open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 

@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
 )
 from asyncnn.hal.interfaces import IBurstContext
-from asyncnn.hal.types import ErrorStatus, Handle
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions, Handle
 from tests.burst.ends import ScriptedModel
 from tests.burst.test_controller import Mortal, Refusing, a_request
 
@@ -131,3 +131,23 @@ class TestErrors:
             error = await error_of(burst)
         assert type(error) is GeneralFailureError
         assert "opening it anew failed" in str(error)
+
+
+async def test_closing_ends_what_goes_by_another_call(
+    scripted: ScriptedModel, scripted_burst: BurstController
+) -> None:
+    """It is told at once, even by a driver that does not answer."""
+    scripted.outcome = None
+    options = ExecutionOptions(loop_timeout=1_000_000)
+    task = asyncio.create_task(scripted_burst.execute(a_request(), options))
+    await scripted.launched()
+    callback, stopped = scripted.callback, []
+    assert callback is not None
+    callback.unlink_to_death()
+    callback.link_to_death(lambda: stopped.append(True))
+    scripted_burst.close()
+    async with asyncio.timeout(5):
+        result = await task
+    assert (result.kind, result.reason) == (DeviceClosedError, CLOSED)
+    assert stopped == [True]
+    callback.notify_1_3(ErrorStatus.NONE, (), NO_TIMING)  # late, and for nobody

@@ -1,6 +1,7 @@
 """The page of ``asyncnn top --web``, in a browser and beside it."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -385,6 +387,19 @@ class TestWatch:
             await self.ended(running)
         await until(lambda: not leaks(before))
         assert len(asyncio.all_tasks()) == 1
+
+    async def test_without_a_descriptor_it_goes_on_until_there_is_one(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "driver"
+        async with ReferenceDevice() as device, Server(device, path):
+            watch = Watch(path, 0.01)
+            error = OSError(errno.EMFILE, "Too many open files")
+            with patch("asyncnn.cli.top_live.connected", side_effect=error):
+                running = asyncio.create_task(watch.run())
+                await until(lambda: "Too many open files" in watch.report().reason)
+            await until(lambda: watch.report().gone_s is None)
+            await self.ended(running)
 
     async def test_a_driver_that_does_not_answer_is_gone_until_it_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,7 @@ async def test_the_childs_copy_of_a_device_refuses_at_once(
         told = in_child_blocking(
             lambda: on_a_loop(lambda: prepared.run(INPUTS, path=path))
         )
-        assert told.startswith("ForkedError: the device belongs to the process that")
+        assert told.startswith("ForkedError: the model belongs to the process that")
         told = in_child_blocking(lambda: on_a_loop(lambda: device.prepare(addition(4))))
         assert told.startswith("ForkedError: the device belongs")
         outputs = await prepared.run(INPUTS)

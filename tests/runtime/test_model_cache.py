@@ -15,8 +15,11 @@ import pytest
 
 import asyncnn
 from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime import model_cache
+from asyncnn.runtime.framework.opening import open_framework
 from tests.devices.cache.models import dense, image
+from tests.hal.validate.samples import open_loop_model
 
 
 @pytest.fixture
@@ -51,6 +54,20 @@ class Counted:
 @pytest.fixture
 def counted(settings: asyncnn.DeviceSettings) -> Counted:
     return Counted(settings)
+
+
+async def test_a_large_loop_over_unknown_sizes_is_for_the_device_to_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_cache, "_FEW_OPERATIONS", 0)
+    order = model_cache.PrepareArguments(
+        open_loop_model(), ExecutionPreference.LOW_POWER, Priority.LOW, None
+    )
+    async with open_framework(asyncnn.DeviceSettings(), ["reference"]) as framework:
+        assert await model_cache.prepare(framework, order)
+    async with ReferenceDevice() as device:
+        with pytest.raises(asyncnn.InvalidArgumentError, match="unknown dimensions"):
+            await model_cache.prepare(device, order)
 
 
 @pytest.fixture

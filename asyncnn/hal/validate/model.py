@@ -36,22 +36,31 @@ from asyncnn.hal.validate.rules import (
 )
 from asyncnn.pacing import Steps, make_way
 
-_known: WeakValueDictionary[tuple[int, HalVersion], Model] = WeakValueDictionary()
+_known: WeakValueDictionary[tuple[int, HalVersion, bool], Model] = WeakValueDictionary()
 """By identity: to compare models by value would take as long as to validate them.
 
-An entry dies with its model, before another one can get the same identity.
+An entry dies with its model, before another one can get the same identity. Those of
+models that a driver need not take have True.
 """
 
 
-def is_known(model: Model, version: HalVersion) -> bool:
-    """Tell whether this very model is remembered."""
-    return isinstance(model, Model) and _known.get((id(model), version)) is model
+def is_known(
+    model: Model, version: HalVersion, *, runtime_only_features: bool = False
+) -> bool:
+    """Tell whether this very model is remembered, as one that may have features."""
+    kinds = (False, True) if runtime_only_features else (False,)
+    return isinstance(model, Model) and any(
+        _known.get((id(model), version, kind)) is model for kind in kinds
+    )
 
 
-def remember(model: Model, version: HalVersion) -> None:
+def remember(
+    model: Model, version: HalVersion, *, runtime_only_features: bool = False
+) -> None:
     """Let `is_known` know a valid model, while it lives, if it cannot change.
 
-    The caller vouches for what lies within operands and operations.
+    One that has ``runtime_only_features`` is known to those only who take them. The
+    caller vouches for what lies within operands and operations.
     """
     if (
         isinstance(model, Model)
@@ -62,7 +71,7 @@ def remember(model: Model, version: HalVersion) -> None:
         and all(map(_is_unchangeable_pool, model.pools))
         and all(map(_is_unchangeable, (model.main, *model.referenced)))
     ):
-        _known[id(model), version] = model
+        _known[id(model), version, runtime_only_features] = model
 
 
 def _is_unchangeable(subgraph: Subgraph) -> bool:
@@ -119,8 +128,9 @@ def validating(
 
     :raises InvalidArgumentError: if the model breaks a rule.
     """
-    if is_known(model, version):
+    if is_known(model, version, runtime_only_features=runtime_only_features):
         return
+    is_for_drivers = True
     with malformed_as_invalid("model"):
         _check_pools(model.pools, version)
         _check_extensions(model.extension_name_to_prefix, version)
@@ -138,16 +148,16 @@ def validating(
             _subgraphs(model), checked, strict=True
         ):
             try:
-                yield from _checking_signatures(
+                is_for_drivers &= yield from _checking_signatures(
                     subgraph, forms, version, model.referenced, runtime_only_features
                 )
                 yield from graph.checking_order()
                 yield from graph.checking_consumers()
             except InvalidArgumentError as error:
                 raise located(name, error) from None
-        # A driver must not take for known what it has to refuse.
-        if not rules.saw_odd and not (runtime_only_features and model.referenced):
-            remember(model, version)
+        if not rules.saw_odd:
+            # A driver must not take for known what it has to refuse.
+            remember(model, version, runtime_only_features=not is_for_drivers)
 
 
 def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
@@ -174,7 +184,9 @@ def _checking_signatures(
     version: HalVersion,
     referenced: Sequence[Subgraph],
     runtime_only_features: bool,
-) -> Iterator[None]:
+) -> Generator[None, None, bool]:
+    """Check all operations; return whether drivers have to take all of them."""
+    is_for_drivers = True
     operands = subgraph.operands
     form, operand = forms.__getitem__, operands.__getitem__
     for index, operation in enumerate(subgraph.operations):
@@ -191,6 +203,10 @@ def _checking_signatures(
                     referenced,
                     runtime_only_features=runtime_only_features,
                 )
+                if runtime_only_features and referenced:
+                    is_for_drivers &= _is_for_drivers(
+                        operation, operands, version, referenced
+                    )
             elif version < pattern.settled_since:
                 needed = pattern.requirement(
                     tuple(map(operand, inputs)),
@@ -198,6 +214,7 @@ def _checking_signatures(
                     referenced,
                     version,
                 )
+                is_for_drivers &= not needed.is_runtime_only
                 if needed.version > version or needed.is_runtime_only:
                     limit(
                         pattern.type.name,
@@ -209,6 +226,20 @@ def _checking_signatures(
             raise broken("M9", f"operation {index}: {error.message}") from None
         if not index % SLICE:
             yield
+    return is_for_drivers
+
+
+def _is_for_drivers(
+    operation: Operation,
+    operands: Sequence[Operand],
+    version: HalVersion,
+    referenced: Sequence[Subgraph],
+) -> bool:
+    try:
+        check_operation(operation, operands, version, referenced)
+    except InvalidArgumentError:
+        return False
+    return True
 
 
 def _check_pools(pools: Sequence[Memory], version: HalVersion) -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from asyncnn.tools.bench.report import Cell, Outcome, Report, Row, Table
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Judged,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asyncnn.tools.differing.difference_report import DifferenceReport, OperationReport
 from asyncnn.tools.differing.distances import Distance
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Column,
     Graph,
     Node,

@@ -22,7 +22,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
-from asyncnn.tools.loadgen import users_systems
+from asyncnn.tools.loadgen import Scenario, Settings, Verdict, users_systems
 from asyncnn.tools.loadgen.comparison_report import (
     AT_ONCE,
     AT_ONCE_BY_LOOP,
@@ -45,7 +45,7 @@ from asyncnn.tools.loadgen.comparison_report import (
     Section,
     systems_of,
 )
-from asyncnn.tools.loadgen.judge import Scenario, Settings, Verdict, judged
+from asyncnn.tools.loadgen.judge import judged
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
 from asyncnn.tools.loadgen.ways import BURST as BURST_PATH

@@ -6,15 +6,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.offload import start_thread
-from asyncnn.tools.bench.environment import peer_module
+from asyncnn.tools.loadgen import Scenario, Settings, Verdict, loadgen_module
 from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
@@ -26,58 +23,6 @@ _HELD = {"Offline": 32, "MultiStream": 8}
 
 _LEAVING_S = 2.0
 """How long a run that was interrupted may take to end by itself."""
-
-
-class Scenario(StrEnum):
-    """How LoadGen sends queries: its `TestScenario`."""
-
-    SINGLE_STREAM = "SingleStream"
-    MULTI_STREAM = "MultiStream"
-    SERVER = "Server"
-    OFFLINE = "Offline"
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What LoadGen is told; what is left open here stays as LoadGen has it.
-
-    ``target_qps`` is the rate of a Server run, and what is expected of an Offline run,
-    which is as long as that takes. ``expected_s`` is about how long a query takes.
-    """
-
-    scenario: Scenario
-    queries: int = 100
-    seconds: float = 10.0
-    target_qps: float | None = None
-    latency_bound_s: float | None = None
-    expected_s: float | None = None
-    accuracy: bool = False
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What LoadGen has found, as its log says it.
-
-    ``rate`` is in samples per second; latencies are of queries, in microseconds.
-    ``reasons`` are the rules that were broken, if it is not ``valid``. An accuracy run
-    has no figures.
-    """
-
-    scenario: str
-    valid: bool
-    reasons: tuple[str, ...] = ()
-    queries: int = 0
-    rate: float = 0.0
-    target_qps: float | None = None
-    p50_us: float = 0.0
-    p90_us: float = 0.0
-    p99_us: float = 0.0
-
-
-def loadgen_module() -> Any:
-    """Import LoadGen.
-
-    :raises PeerMissingError: if it is not installed.
-    """
-    return peer_module("mlperf_loadgen", "LoadGen", "asyncnn[loadgen]")
 
 
 async def judged(

@@ -6,13 +6,8 @@ import msgspec
 
 from asyncnn.extensions import Extension
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.loadgen.judge import (
-    Scenario,
-    Settings,
-    Verdict,
-    judged,
-    log_folder,
-)
+from asyncnn.tools.loadgen import Scenario, Settings, Verdict
+from asyncnn.tools.loadgen.judge import judged, log_folder
 from asyncnn.tools.loadgen.library import Accuracy, Library
 from asyncnn.tools.loadgen.systems import System
 from asyncnn.tools.loadgen.ways import Way, latency_s, opened, system_of

@@ -24,7 +24,7 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import has_fixed_shape
 from asyncnn.service.process import driver_process
-from asyncnn.tools.loadgen.judge import Scenario
+from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
     AwaitExecute,

@@ -150,10 +150,10 @@ async def _warm_up(target: Target) -> None:
 
 def _warm_up_peers(peers: Sequence[str], models: Sequence[SuiteModel]) -> None:
     """Have other runtimes load what they need once, with the smallest model."""
-    smallest = min(
-        (model for model in models if model.named is not None),
-        key=lambda model: model.record.weights_bytes,
-    )
+    readable = [model for model in models if model.named is not None]
+    if not readable:
+        return
+    smallest = min(readable, key=lambda model: model.record.weights_bytes)
     for peer in peers:
         with suppress(AsyncnnError):  # told where it is measured
             peer_contender(peer, smallest)

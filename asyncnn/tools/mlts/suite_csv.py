@@ -22,6 +22,9 @@ RANGES = 32
 
 _ROUNDING = 1e-6
 
+_FORMULAS = ("=", "+", "-", "@")
+"""What the texts begin with that spreadsheets take for formulas."""
+
 _BACKENDS = {LITERT: "TFLite_CPU", ONNX_RUNTIME: "ONNXRuntime_CPU"}
 
 _TIMES = (
@@ -85,7 +88,7 @@ def _cells(row: Row, model: ModelRecord) -> Iterator[Cell]:
     yield accuracy.samples
     yield len(figures)
     yield len(accuracy.problems)
-    yield from figures
+    yield from map(_plain, figures)
     yield from ("NaN" if each is None else each for each in figures.values())
     yield from map(_plain, accuracy.problems)
     preparation = row.preparation
@@ -129,5 +132,9 @@ def _text(cell: Cell) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without what ends a cell; the suite's readers know no quotes."""
-    return " ".join(text.replace(",", " ").replace('"', "'").split())
+    """Return a text without what ends a cell; the suite's readers know no quotes.
+
+    What a spreadsheet would compute, such as a model called ``=A1``, is marked as text.
+    """
+    plain = " ".join(text.replace(",", " ").replace('"', "'").split())
+    return f"'{plain}" if plain.startswith(_FORMULAS) else plain

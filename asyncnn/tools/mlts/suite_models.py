@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, in_one_line
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
@@ -104,14 +104,16 @@ def _files(wanted: Wanted) -> list[Path]:
 def _name(file: Path, files: Sequence[Path]) -> str:
     """Return what a file is called; with its suffix if two would be called the same."""
     is_only = sum(other.stem == file.stem for other in files) == 1
-    return file.stem if is_only else file.name
+    # In reports, which cannot hold what is no text.
+    return in_one_line(file.stem if is_only else file.name)
 
 
 def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
+    shown = in_one_line(file.name)
     try:
         named = load(file)
     except AsyncnnError as error:
-        return SuiteModel(ModelRecord(name, file.name, problem=str(error)), file)
+        return SuiteModel(ModelRecord(name, shown, problem=str(error)), file)
     beside = file.with_suffix(".npz")
     is_judged = wanted.needs_accuracy is not None
     golden = beside if is_judged and beside.exists() else None
@@ -127,7 +129,7 @@ def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
         )
     record = ModelRecord(
         name,
-        file.name,
+        shown,
         operations=len(named.model.main.operations),
         weights_bytes=weights_bytes(named.model),
         states=len(named.states),

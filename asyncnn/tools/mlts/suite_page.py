@@ -6,7 +6,7 @@ import numpy as np
 
 from asyncnn.tools.mlts.contenders import LITERT
 from asyncnn.tools.mlts.suite_records import Row, SuiteReport
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,

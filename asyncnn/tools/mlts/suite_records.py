@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self, TypeAlias
 
 import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import write_file
 from asyncnn.tools.bench.environment import Environment
 
 FORMAT = 1
@@ -19,6 +20,9 @@ _DIGITS = 2
 
 PERCENTS = (50, 90, 99)
 
+Times: TypeAlias = Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
+"""Microseconds of one run or more."""
+
 
 def rounded(us: Sequence[float]) -> tuple[float, ...]:
     """Return times as files have them."""
@@ -28,7 +32,7 @@ def rounded(us: Sequence[float]) -> tuple[float, ...]:
 class Latency(msgspec.Struct, frozen=True):
     """Microseconds of runs: of each one in ``us``, in the order of the runs."""
 
-    us: tuple[float, ...]
+    us: Times
     p50_us: float
     p90_us: float
     p99_us: float
@@ -50,7 +54,7 @@ class Preparation(msgspec.Struct, frozen=True):
     prepared model that has run once, None where the system does not say.
     """
 
-    us: tuple[float, ...]
+    us: Times
     first_us: float | None = None
     saving_us: tuple[float, ...] = ()
     cached_us: tuple[float, ...] = ()
@@ -131,7 +135,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn mlts --json``."""
 
     format: int
-    made_at: datetime
+    made_at: Annotated[datetime, msgspec.Meta(tz=True)]
     environment: Environment
     settings: str
     """How often what was run, in words."""
@@ -160,7 +164,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
 
         :raises OSError: if that cannot be written.
         """
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+        write_file(path, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def read_report(path: Path) -> SuiteReport:
@@ -181,4 +185,8 @@ def read_report(path: Path) -> SuiteReport:
             f"{path} has format {report.format}, and {FORMAT} is known",
             hint="a newer asyncnn may have written it",
         )
+    unknown = {row.model for row in report.rows} - {each.name for each in report.models}
+    if unknown:
+        message = f"{path} has rows of {min(unknown)!r}, which is none of its models"
+        raise InvalidArgumentError(message, hint=hint)
     return report

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from asyncnn.tools.pages import graphs, plots
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,
@@ -29,6 +28,8 @@ from asyncnn.tools.pages.document import (
     SortableTable,
     Text,
     Value,
+    graphs,
+    plots,
 )
 from asyncnn.tools.pages.scales import DASH, figure
 

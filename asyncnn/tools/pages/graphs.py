@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from asyncnn.tools.pages.document import Graph, Node
+from asyncnn.tools.pages import Graph, Node
 from asyncnn.tools.pages.layering import Layout, Point, lay_out
 from asyncnn.tools.pages.plots import COLOURS
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from asyncnn.tools.pages.document import Bars, Distributions, History
+from asyncnn.tools.pages import Bars, Distributions, History
 from asyncnn.tools.pages.scales import (
     Scale,
     decades_of,

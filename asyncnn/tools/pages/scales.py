@@ -20,6 +20,9 @@ _ALIASES = {"µs": "us", "bytes": "B"}
 _LOGARITHMIC = 10.0
 """Values that span more than this are drawn on a logarithmic axis."""
 
+_LARGEST = 1e300
+"""Beyond it, and next to zero, the arithmetic of axes ends in infinity."""
+
 _MOST_TICKS = 6
 
 _ROOM = 0.1
@@ -27,8 +30,9 @@ _ROOM = 0.1
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Return those that were measured."""
-    return [v for v in values if v is not None and math.isfinite(v)]
+    """Return those that were measured, and of which an axis can be made."""
+    known = (v for v in values if v is not None and abs(v) < _LARGEST)
+    return [v if abs(v) > 1 / _LARGEST else 0.0 for v in known]
 
 
 def figure(value: float | None, digits: int = 3) -> str:

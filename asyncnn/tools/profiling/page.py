@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Column,
     Graph,
     Judged,

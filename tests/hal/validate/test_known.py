@@ -169,6 +169,15 @@ def test_what_only_a_runtime_takes_is_not_known_to_drivers() -> None:
         with pytest.raises(InvalidArgumentError, match=r"unknown dimensions.*\[M9\]"):
             validate_model(model)
     assert not is_known(model, NEWEST)
+    assert is_known(model, NEWEST, runtime_only_features=True)
+
+
+def test_what_a_runtime_has_validated_is_known_to_drivers_that_take_it() -> None:
+    model = nested_model()
+    for _ in range(2):  # the second time, the ways of using its operations are known
+        validate_model(model, runtime_only_features=True)
+        assert is_known(model, NEWEST)
+        model = nested_model()
 
 
 def test_threads_may_validate_the_same_models() -> None:

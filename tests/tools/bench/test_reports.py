@@ -20,7 +20,7 @@ from asyncnn.tools.bench.report import (
     Table,
     refusal_notes,
 )
-from asyncnn.tools.pages.document import Judged, SortableTable
+from asyncnn.tools.pages import Judged, SortableTable
 from asyncnn.tools.pages.drawing import draw
 from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
 

@@ -1,5 +1,8 @@
 """``asyncnn bench threads``: each row once, and what a row says."""
 
+import asyncio
+import time
+
 import pytest
 
 from asyncnn.tools.bench import (
@@ -74,3 +77,21 @@ def test_a_smaller_figure_is_better() -> None:
 
 def test_a_share_of_common_pages_is_at_most_what_is_resident() -> None:
     assert 0 < proportional_kib() <= resident_kib()
+
+
+async def test_a_thread_that_fails_or_never_begins_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contenders, "_STOPPED_RUNS", 2)
+    monkeypatch.setattr(contenders, "_NEVER_BEGINS_S", 0.05)
+
+    async def never(work: object, after_s: float) -> None:
+        pass
+
+    def fail() -> None:
+        time.sleep(0.01)
+        raise MemoryError
+
+    async with asyncio.timeout(10):
+        for wait in (never, contenders._until_cancelled):
+            assert await contenders._goes_on_ms(fail, wait, 0.005) < 1000

@@ -14,8 +14,8 @@ import pytest
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.tools.loadgen import users_systems
-from asyncnn.tools.loadgen.judge import Scenario, Settings, judged
+from asyncnn.tools.loadgen import Scenario, Settings, users_systems
+from asyncnn.tools.loadgen.judge import judged
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.runs import RunOptions, run_all
 from asyncnn.tools.loadgen.systems import BlockingSystem, System

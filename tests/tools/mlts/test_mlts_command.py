@@ -44,6 +44,16 @@ def test_a_run_is_printed_in_80_columns_and_written_in_each_form(
     assert files["html"].read_text().startswith("<!DOCTYPE html>")
 
 
+def test_files_are_asked_for_before_anything_is_measured(
+    asyncnn_command: Command, folder: Path, tmp_path: Path
+) -> None:
+    for kind in ("json", "csv", "html"):
+        file = tmp_path / "nowhere" / "r"
+        ran = asyncnn_command("mlts", folder, *QUICK, f"--{kind}", file)
+        assert (ran.status, ran.out) == (2, "")
+        assert ran.err == f"asyncnn: {file}: No such file or directory\n"
+
+
 def test_reports_are_reproduced_from_json(
     asyncnn_command: Command, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A report can be read again, written in the suite's columns, and drawn as a page."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -12,11 +13,12 @@ from asyncnn.tools.mlts.suite_page import page_of
 from asyncnn.tools.mlts.suite_records import (
     Accuracy,
     Latency,
+    Preparation,
     Row,
     SuiteReport,
     read_report,
 )
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Distributions,
     History,
@@ -45,6 +47,23 @@ class TestJson:
         path = tmp_path / "r.json"
         path.write_bytes(content)
         with pytest.raises(InvalidArgumentError, match=r"r\.json is no report"):
+            read_report(path)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"models": ()},
+            {"made_at": datetime(2026, 1, 2)},
+            {"rows": (row(latency=Latency((), 1, 1, 1)),)},
+            {"rows": (row(preparation=Preparation(())),)},
+        ],
+    )
+    def test_what_no_run_writes_is_bad_input(
+        self, changed: dict[str, object], tmp_path: Path
+    ) -> None:
+        path = tmp_path / "r.json"
+        msgspec.structs.replace(report(row()), **changed).write(path)
+        with pytest.raises(InvalidArgumentError, match=r"^\S+r\.json (is no|has rows)"):
             read_report(path)
 
     def test_a_later_format_is_told(self, tmp_path: Path) -> None:
@@ -94,6 +113,15 @@ class TestCsv:
         assert machine.count(",") == 1
         assert columns.startswith("#testInfo,backendType,inferenceIterations,")
         assert columns.endswith(",compilationCacheSizeBytes")
+
+    @pytest.mark.parametrize("name", ["=cmd|'/c calc'!A0", "+1", "-1", "@SUM(A1)"])
+    def test_a_name_is_no_formula_of_a_spreadsheet(self, name: str) -> None:
+        line = Line(self.lines(row(model=name))[2])
+        assert line.text() == f"'{name}"
+
+    def test_a_name_ends_no_cell_and_no_line(self) -> None:
+        *_, last = self.lines(row(model='a,b\n"c"'))
+        assert last.startswith("a b 'c',asyncnn_reference")
 
     def test_a_line_has_what_the_suites_reader_takes(self) -> None:
         line = Line(self.lines(row())[2])

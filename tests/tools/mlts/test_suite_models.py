@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -40,6 +41,16 @@ class TestFolders:
         same = folder / "absolute.asyncnn"
         (folder / "absolute.tflite").write_bytes(same.read_bytes())
         assert self.names(folder) == ["absolute.asyncnn", "absolute.tflite"]
+
+    def test_a_name_that_is_no_text_can_be_reported(self, folder: Path) -> None:
+        names = ("a\udcff", "b\x1b[2Jb", "c\nc")
+        for name in names:
+            write_model(folder, name)
+        (folder / "d\udcff.tflite").write_bytes(b"no model")
+        found = self.names(folder)
+        assert found == ["absolute", "a ", "b [2Jb", "c c", "d "]
+        with suite_models(Wanted(folder=folder)) as models:
+            assert msgspec.json.encode([model.record for model in models])
 
     def test_nothing_to_measure_is_an_error(self, folder: Path, tmp_path: Path) -> None:
         empty = tmp_path / "empty"

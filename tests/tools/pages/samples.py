@@ -2,7 +2,7 @@
 
 from random import Random
 
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from asyncnn.tools.pages.document import (
+from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,
@@ -230,3 +230,19 @@ class TestReading:
         assert isinstance(part, SortableTable)
         assert part.rows[1][2] == 12_000
         assert part.rows[1][3] == Judged("-")
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, -1e308], [5e-324, 1e-300], [5e-324], [1e308, 1e-308]]
+)
+def test_values_at_the_end_of_floats_are_drawn(values: list[float]) -> None:
+    """A report that is read may have any of them."""
+    groups = {"g": dict(zip("ab", values, strict=False))}
+    parts = (
+        Distributions(title="t", unit="us", series={"a": values}),
+        Bars(title="t", unit="us", groups=groups),
+        History(title="t", unit="us", runs=["1", "2"], series={"a": values}),
+    )
+    page = Page(title="p", parts=parts)
+    drawn = draw(page)
+    assert draw(load_page(drawn)) == drawn

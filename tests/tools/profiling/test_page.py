@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 from playwright.async_api import Page as BrowserPage
 
-from asyncnn.tools.pages.document import Graph, SortableTable, Text
+from asyncnn.tools.pages import Graph, SortableTable, Text
 from asyncnn.tools.pages.drawing import draw
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.page import headlines, page_of
