@@ -331,8 +331,9 @@ class Scheduler:
             self._admission.release(work.client)
             self._call_on_loop(self._note_ended)  # closing may wait for it
             # The loop may have closed them since this thread has looked.
-            if self._refusal is not None and isinstance(error, RuntimeError):
-                raise self._refusal() from None
+            cause = self.cause_of_death()
+            if cause is not None and isinstance(error, RuntimeError):
+                raise cause from None
             raise
 
     def _accountings(self, work: Work) -> tuple[WorkAccounting | None, ...]:
