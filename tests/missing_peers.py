@@ -7,6 +7,7 @@ Only packages that users may do without count: those of `PEERS`. With
 import os
 import re
 from collections.abc import Generator
+from importlib.util import find_spec
 
 import pytest
 
@@ -20,6 +21,8 @@ PEERS = frozenset(
 """Packages of the optional dependencies, as they are imported."""
 
 _MISSING = re.compile(r"ModuleNotFoundError: (?:No module named|import of) '?(\w+)")
+
+_TOLD = re.compile(r"\b([\w-]+) is not installed|No module named '(\w+)")
 
 
 def _missing(name: str | None) -> str | None:
@@ -48,9 +51,19 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     error = call.excinfo.value if call.excinfo else None
-    if report.failed and isinstance(error, ModuleNotFoundError):
-        reason = _missing(error.name)
+    if report.failed and error is not None:
+        reason = reason_of(error)
         if reason:
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 1, f"Skipped: {reason}")
     return report
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Return which peer an error says is missing, if that is so."""
+    if isinstance(error, ModuleNotFoundError):
+        return _missing(error.name)
+    # The project's own errors name the package, as `pip` or as Python does.
+    named = _TOLD.search(str(error))
+    package = (named[1] or named[2]).replace("-", "_") if named else ""
+    return _missing(package) if package and find_spec(package) is None else None

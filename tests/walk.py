@@ -184,13 +184,17 @@ class Reader:
             self.type(code)
 
     def type(self, code: str) -> None:
-        """Enter code at the prompt."""
+        """Enter code at the prompt of ``python -m asyncio``, whose loop runs."""
         out = io.StringIO()
+
+        async def enter(compiled: CodeType) -> None:
+            result = eval(compiled, self._names)
+            if inspect.iscoroutine(result):
+                await result
+
         for compiled in inputs_of(code):
             with contextlib.redirect_stdout(out):
-                result = eval(compiled, self._names)
-                if inspect.iscoroutine(result):
-                    self._loop.run_until_complete(result)
+                self._loop.run_until_complete(enter(compiled))
         self._printed = out.getvalue()
 
     def _console(self, text: str) -> None:

@@ -131,6 +131,15 @@ class WorkAccounting:
         )
 
 
+def count_refusal(
+    accountings: Iterable[WorkAccounting | None], status: ErrorStatus
+) -> None:
+    """Count a piece of work that was not accepted, as `count_end` counts an end."""
+    for accounting in accountings:
+        if accounting is not None:
+            accounting.count_refusal(status)
+
+
 def count_end(
     accountings: Iterable[WorkAccounting | None],
     latency_ns: int,
@@ -163,23 +172,26 @@ class LateCounts:
     """Counts of what ended on other threads, which the event loop makes later.
 
     Counters belong to the loop, so that no execution pays for a lock around them. The
-    loop settles before it tells statistics, and when much has gathered. Thread-safe,
-    but for `settle`, which is the loop's.
+    loop settles before it tells statistics, and when ``are_many`` is called: on the
+    thread that adds one to many. Thread-safe, but for `settle`, which is the loop's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, are_many: Callable[[], None]) -> None:
+        self._are_many = are_many
         self._counts: deque[Callable[[], None]] = deque()
-
-    @property
-    def are_many(self) -> bool:
-        """Whether it is time to `settle`."""
-        return len(self._counts) > MOST_LATE
 
     def add(self, count: Callable[[], None]) -> None:
         """Have ``count`` called by the next `settle`."""
-        self._counts.append(count)
+        counts = self._counts
+        counts.append(count)
+        if len(counts) > MOST_LATE:
+            self._are_many()
 
     def settle(self) -> None:
         """Make all counts."""
         while self._counts:
             self._counts.popleft()()
+
+    def clear(self) -> None:
+        """Forget them: the loop that would settle is closed. From any thread."""
+        self._counts.clear()

@@ -118,7 +118,9 @@ class RunQueue(Generic[JobT]):
 
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
-        return list(self._accounts)
+        # In one step: other threads add accounts meanwhile.
+        references = self._accounts.keyrefs()
+        return [each for each in (found() for found in references) if each is not None]
 
     def account(self, client: Client) -> ClientAccount:
         """Return the account of ``client``, which lives as long as the client."""

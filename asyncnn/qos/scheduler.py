@@ -21,26 +21,23 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.qos.accounting import LateCounts, WorkAccounting, WorkStatistics, count_end
+from asyncnn.qos.accounting import (
+    LateCounts,
+    WorkAccounting,
+    WorkStatistics,
+    count_end,
+    count_refusal,
+)
 from asyncnn.qos.admission import Admission, check_can_end
 from asyncnn.qos.alarms import Alarm, Alarms
 from asyncnn.qos.lanes import Lanes, LoopWaker
 from asyncnn.qos.run_queue import Policy
-from asyncnn.qos.watching import (
-    IdleTimer,
-    PendingSnapshot,
-    Watchdog,
-    timer_thread_has_ended,
-)
+from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
 from asyncnn.qos.work import LOCAL, Client, Work, fail_with
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY = Policy()
-
-_THREAD_POLL_S = 0.0002
-"""Between two looks whether a thread that is about to end has ended."""
-
 
 _closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
@@ -80,7 +77,7 @@ class Scheduler:
         self._admission = Admission(max_pending, self._tell_filled_or_freed)
         self._accounting = WorkAccounting()
         self._done: deque[Work] = deque()
-        self._late_counts = LateCounts()
+        self._late_counts = LateCounts(self._count_soon)
         self._has_ended_elsewhere = False
         self._is_draining = False
         self._waker: LoopWaker | None = None
@@ -168,7 +165,7 @@ class Scheduler:
                 self._waker = LoopWaker(self._loop, self._drain)
             self._enter(work)
         except AsyncnnError as error:
-            self._count_refusal(work, error.status)
+            count_refusal(self._accountings(work), error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._watch_over(work)
@@ -186,7 +183,8 @@ class Scheduler:
         try:
             self._enter(work)
         except AsyncnnError as error:
-            self._late_counts.add(partial(self._count_refusal, work, error.status))
+            accountings = self._accountings(work)
+            self._late_counts.add(partial(count_refusal, accountings, error.status))
             raise
         is_unwatched = self._stuck is not None and not self._stuck.is_watching
         if work.deadline_ns is not None or is_unwatched:
@@ -194,7 +192,8 @@ class Scheduler:
 
     def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
         """Do what `cancel` does, on any thread, to work that ``ends_anywhere``."""
-        if work not in self._open:
+        # A forked child may have inherited the lock of the lanes while it was held.
+        if work not in self._open or self._refusal is _inherited:
             return
         work.abort(status)
         if self._lanes.withdraw(work):
@@ -227,8 +226,7 @@ class Scheduler:
     def snapshot(self) -> PendingSnapshot:
         """Count the work that has not ended, for the statistics of many at once."""
         self._late_counts.settle()
-        # A copy, as other threads add and remove meanwhile.
-        pending = tuple(self._open)
+        pending = tuple(self._open)  # other threads add and remove meanwhile
         return PendingSnapshot(pending, self._accounting, self._lanes.run_queue)
 
     def statistics(
@@ -238,10 +236,9 @@ class Scheduler:
 
         ``accounting`` is the one that the work has in common.
         """
-        snapshot = self.snapshot()
-        if client is not None:
-            return snapshot.of_client(client)
-        return snapshot.of(accounting or self._accounting)
+        found = self.snapshot()
+        chosen = accounting or self._accounting
+        return found.of(chosen) if client is None else found.of_client(client)
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
@@ -281,9 +278,7 @@ class Scheduler:
         self.begin_closing()
         try:
             await self._drained.wait()
-            # To join them would block the loop, and their last act is not to be seen.
-            while not (self._lanes.have_ended and timer_thread_has_ended()):  # noqa: ASYNC110
-                await asyncio.sleep(_THREAD_POLL_S)
+            await end_of_threads(self._lanes)
         except asyncio.CancelledError:
             self._give_up_all()
             raise
@@ -334,17 +329,17 @@ class Scheduler:
         except BaseException as error:
             self._open.discard(work)
             self._admission.release(work.client)
+            self._call_on_loop(self._note_ended)  # closing may wait for it
             # The loop may have closed them since this thread has looked.
             cause = self.cause_of_death()
             if cause is not None and isinstance(error, RuntimeError):
                 raise cause from None
             raise
 
-    def _count_refusal(self, work: Work, status: ErrorStatus) -> None:
-        work.account = account = self._lanes.run_queue.account(work.client)
-        for each in (self._accounting, account.accounting, work.accounting):
-            if each is not None:
-                each.count_refusal(status)
+    def _accountings(self, work: Work) -> tuple[WorkAccounting | None, ...]:
+        """Return what counts refused work; not the work, whose memory is large."""
+        work.account = self._lanes.run_queue.account(work.client)
+        return self._accounting, work.account.accounting, work.accounting
 
     def _watch_over(self, work: Work) -> None:
         """See to the deadline of ``work``, unless it has ended, and to stuck lanes."""
@@ -394,7 +389,8 @@ class Scheduler:
                 self._late_counts.settle()
                 self._note_ended()
         finally:
-            if self._done:  # a callback stops the application, which closes us then
+            # A callback stops the application, which closes us then.
+            if self._done or self._has_ended_elsewhere:
                 self._loop.call_soon(self._drain)
 
     def _finish(self, work: Work) -> None:
@@ -454,12 +450,17 @@ class Scheduler:
         self._late_counts.add(end)
         if lesson is not None:
             self._late_counts.add(lesson)
-        idle = self._idle
-        is_last = not self._open
-        is_closing, is_noted = self._refusal is not None, not idle or idle.is_noted()
-        if self._late_counts.are_many or (is_last and (is_closing or not is_noted)):
-            self._has_ended_elsewhere = True
-            self._wake()
+        is_last, idle = not self._open, self._idle
+        is_noted = idle is None or idle.is_noted()
+        if is_last and (self._refusal is not None or not is_noted):
+            self._count_soon()
+
+    def _count_soon(self) -> None:
+        """Have the loop count what has ended elsewhere, from any thread."""
+        self._has_ended_elsewhere = True
+        self._wake()
+        if self._loop.is_closed():
+            self._late_counts.clear()  # nobody asks for them
 
     def _report(self, work: Work, latency_ns: int) -> None:
         """Finish ``work`` and count it; others are not affected if that fails."""
@@ -472,9 +473,10 @@ class Scheduler:
         count_end(accountings, latency_ns, status, work.preemptions)
 
     def _became_idle(self, on_idle: Callable[[], None]) -> None:
+        self._late_counts.settle()  # they keep the models that are to learn from them
         if self.is_idle and self._refusal is None:
             if self._stuck is not None:
-                self._stuck.close()
+                self._stuck.rest()
             self._alarms.close()
             on_idle()
 

@@ -28,6 +28,9 @@ from asyncnn.qos.lanes import Lanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import Client, JobState, Pause, Work
 
+_THREAD_POLL_S = 0.0002
+"""Between two looks whether a thread that is about to end has ended."""
+
 
 class PendingSnapshot:
     """The numbers of pieces of work that are queued and running at one moment.
@@ -175,6 +178,12 @@ class Watchdog(msgspec.Struct, eq=False):
             self._timer = None
         self._asked = []
 
+    def rest(self) -> None:
+        """Stop watching, unless another thread has brought work meanwhile."""
+        self.close()
+        if not self._is_idle():
+            self.watch()
+
     def _check(self) -> None:
         self._timer = None
         # Lanes resume with a new pause: one that still has the old one is stuck.
@@ -189,9 +198,13 @@ class Watchdog(msgspec.Struct, eq=False):
             self.watch()
 
 
-def timer_thread_has_ended() -> bool:
-    """Tell whether no timer thread lives that has no timer to wait for."""
-    return _timer_thread.has_ended
+async def end_of_threads(lanes: Lanes) -> None:
+    """Wait until the threads of closed lanes, and of timers that are over, have ended.
+
+    To join them would block the loop, and their last act is not to be seen.
+    """
+    while not (lanes.have_ended and _timer_thread.has_ended):  # noqa: ASYNC110
+        await asyncio.sleep(_THREAD_POLL_S)
 
 
 class _TimerThread:

@@ -6,7 +6,6 @@ event loop, which `asyncio.run` sees to, and when nothing refers to what was ope
 """
 
 import asyncio
-import os
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -14,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.home import require_loop
+from asyncnn.runtime.home import Home, require_loop
 
 P = ParamSpec("P")
 
@@ -35,6 +34,8 @@ class Opened:
 
         Cancelling the call leaves the closing to go on by itself. In a forked child
         nothing is done, as the parent goes on using it.
+
+        :raises WrongLoopError: if it is open on another event loop.
         """
         lease = getattr(self, "_lease", None)
         if lease is not None:
@@ -92,7 +93,7 @@ class Opening(Generic[T]):
     async def __aenter__(self) -> T:
         self._begin()
         thing = await self._context.__aenter__()
-        self._lease = _Block(self._context)
+        self._lease = _Block(self._what, self._context)
         if not self._is_for_a_block:  # otherwise it was open before, and will be
             thing._lease = self._lease
         return thing
@@ -167,17 +168,21 @@ class _Lease:
 class _Block(_Lease, Generic[T]):
     """Open for a block; it may be closed before the end of that."""
 
-    __slots__ = ("_closed", "_context", "_pid")
+    __slots__ = ("_closed", "_context", "_home", "_what")
 
-    def __init__(self, context: AbstractAsyncContextManager[T]) -> None:
+    def __init__(self, what: str, context: AbstractAsyncContextManager[T]) -> None:
+        self._what = what
         self._context: AbstractAsyncContextManager[T] | None = context
         self._closed = asyncio.Event()
-        self._pid = os.getpid()
+        self._home = Home()
 
     async def aclose(self, *exc: Any) -> None:
+        is_inherited = self._home.is_inherited
+        if not (is_inherited or self._closed.is_set()):
+            self._home.check(f"the {self._what}")
         context, self._context = self._context, None
         if context is None:
-            if self._pid == os.getpid():
+            if not is_inherited:
                 await self._closed.wait()
             return
         try:
@@ -193,14 +198,14 @@ _KEEPING: set[asyncio.Task[None]] = set()
 class _Kept(_Lease):
     """Open by a task of its own, until it is told to close or forgotten."""
 
-    __slots__ = ("_is_closed", "_leave", "_loop", "_pid", "_task", "_what")
+    __slots__ = ("_home", "_is_closed", "_leave", "_loop", "_task", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._is_closed = False
         self._leave = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        self._home = Home()
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -240,16 +245,21 @@ class _Kept(_Lease):
         self._leave.set()
 
     async def aclose(self) -> None:
-        self._is_closed = True
-        if self._task is None or self._pid != os.getpid():
+        if self._task is None or self._home.is_inherited:
+            self._is_closed = True
             return
-        self._leave.set()
-        await asyncio.wait({self._task})
+        # It may have ended with its loop, which calls nobody back any more.
+        if not self._task.done():
+            self._home.check(f"the {self._what}")
+            self._is_closed = True
+            self._leave.set()
+            await asyncio.wait({self._task})
+        self._is_closed = True
         if not self._task.cancelled():  # as by the end of the loop
             self._task.result()
 
     def __del__(self) -> None:
-        if self._is_closed or self._pid != os.getpid():
+        if self._is_closed or self._home.is_inherited:
             return
         with suppress(RuntimeError):  # the loop is closed, and so is all that it kept
             self._loop.call_soon_threadsafe(self._leave.set)

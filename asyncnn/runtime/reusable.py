@@ -330,12 +330,13 @@ class ReusableExecution:
         """
         if self._target.home.is_inherited:
             raise forked_error("the model")
-        if self._is_running or self._launched:
-            self.check_free()
         options = self._options
         if timeout is not None:
             options = self._options_for(timeout, None, False)
         run = ThreadsafeRun(self, done)
+        # Nothing is called in between, where another thread could launch it as well.
+        while self._is_running or self._launched:
+            self.check_free()
         self._is_running = True
         if self._threadsafe is None:
             awaited = partial(self.run, timeout=timeout)

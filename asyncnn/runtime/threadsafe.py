@@ -40,13 +40,14 @@ class IOneAtATime(Protocol):
 class ThreadsafeRun(IExecutionCallback):
     """An execution launched by `ReusableExecution.launch_threadsafe`."""
 
-    __slots__ = ("_is_notified", "_owner", "_tell")
+    __slots__ = ("_is_marking", "_is_notified", "_owner", "_tell")
 
     def __init__(self, owner: IOneAtATime, done: Done) -> None:
         super().__init__()
         self._owner = owner
         self._tell = OneShot(done)
         self._is_notified = False
+        self._is_marking = False
 
     @property
     def is_done(self) -> bool:
@@ -87,6 +88,7 @@ class ThreadsafeRun(IExecutionCallback):
         tasks: list[asyncio.Task[None]] = []
 
         async def awaited() -> None:
+            self._is_marking = True
             self._owner.release()  # `run` marks it as used itself, before it waits
             await run()
 
@@ -126,7 +128,8 @@ class ThreadsafeRun(IExecutionCallback):
 
     def _end(self, error: AsyncnnError | None) -> None:
         self.unlink_to_death()
-        self._owner.release()
+        if not self._is_marking:  # or it takes the mark of one launched meanwhile
+            self._owner.release()
         self._tell(error)
 
 

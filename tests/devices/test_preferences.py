@@ -19,8 +19,10 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
 from asyncnn.qos import Client, acting_for
 from asyncnn.runtime.opening_devices import open_device
-from tests.devices.test_accelerated import X, layers
 from tests.networks import chain
+
+pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+from tests.devices.test_accelerated import X, layers
 
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER
 SUSTAINED = ExecutionPreference.SUSTAINED_SPEED

@@ -1,8 +1,11 @@
 """Work that other threads submit: it ends where it ends, by the rules of all work."""
 
 import asyncio
+import signal
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +18,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.accounting import MOST_LATE as MOST
+from tests.forks import in_child
 from tests.qos.recorded import Recorded, until
 
 
@@ -247,3 +251,107 @@ async def test_all_that_was_accepted_ends_once_when_it_is_closed(
     assert all(len(work.ended_on) == 1 for work in accepted)
     assert scheduler.is_idle
     assert not scheduler._admission._of
+
+
+async def test_refusals_are_counted_soon_and_keep_no_work(scheduler: Scheduler) -> None:
+    await scheduler.aclose()
+
+    def refused() -> weakref.ref[Work]:
+        for _ in range(3 * MOST):
+            work = Noted()
+            with pytest.raises(DeviceUnavailableError):
+                scheduler.submit_threadsafe(work)
+        return weakref.ref(work)
+
+    assert (await asyncio.to_thread(refused))() is None
+    await until(lambda: len(scheduler._late_counts._counts) <= MOST)
+    done = scheduler.statistics().done
+    assert done[ErrorStatus.DEVICE_UNAVAILABLE] == 3 * MOST
+
+
+def test_refusals_are_not_kept_once_the_loop_is_closed() -> None:
+    async def closed() -> Scheduler:
+        scheduler = Scheduler("test-lane", max_pending=4)
+        await scheduler.aclose()
+        return scheduler
+
+    scheduler = asyncio.run(closed())
+    for _ in range(3 * MOST):
+        with pytest.raises(DeviceUnavailableError):
+            scheduler.submit_threadsafe(Noted())
+    assert len(scheduler._late_counts._counts) <= MOST
+
+
+async def test_an_idle_scheduler_counts_what_has_ended(scheduler: Scheduler) -> None:
+    idle: list[int] = []
+    scheduler.call_when_idle(
+        0.01, lambda: idle.append(len(scheduler._late_counts._counts))
+    )
+    for _ in range(2):
+        work = Noted()
+        await asyncio.to_thread(scheduler.submit_threadsafe, work)
+        assert await asyncio.to_thread(work.ended.wait, 5)
+    await until(lambda: bool(idle))
+    assert idle == [0]
+
+
+async def test_closing_does_not_wait_for_work_that_found_no_thread(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing = threading.Event()
+
+    def close() -> None:
+        scheduler.begin_closing()
+        closing.set()
+
+    def without_a_thread(work: Work) -> None:
+        scheduler._open.add(work)
+        scheduler._loop.call_soon_threadsafe(close)
+        assert closing.wait(5)
+        raise ResourceExhaustedTransientError("no thread can be started")
+
+    monkeypatch.setattr(scheduler._lanes, "submit", without_a_thread)
+    with pytest.raises(ResourceExhaustedTransientError):
+        await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
+    async with asyncio.timeout(5):
+        await scheduler.aclose()
+
+
+async def test_an_application_that_is_stopped_still_closes() -> None:
+    scheduler = Scheduler("test-lane", max_pending=4)
+    stopping = Recorded([])
+    scheduler._open.add(stopping)
+    scheduler._done.append(stopping)
+    scheduler._has_ended_elsewhere = True
+
+    def stop(work: Work) -> None:
+        scheduler._open.discard(work)
+        raise SystemExit
+
+    scheduler._finish = stop  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        scheduler._drain()
+    await asyncio.sleep(0)
+    assert not scheduler._has_ended_elsewhere
+    await scheduler.aclose()
+
+
+async def test_a_forked_child_cancels_nothing(scheduler: Scheduler) -> None:
+    busy, gate = await held(scheduler)
+    work = Noted()
+    await asyncio.to_thread(scheduler.submit_threadsafe, work)
+
+    def child() -> list[int]:
+        signal.alarm(5)  # the lock below stays held for ever here
+        scheduler.cancel_threadsafe(work, ErrorStatus.GENERAL_FAILURE)
+        return work.ended_on
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with scheduler._lanes._lock:
+            running = asyncio.create_task(in_child(child))
+            await asyncio.sleep(0)
+    assert await running == []
+    gate.set()
+    await busy.finished.wait()
+    assert await asyncio.to_thread(work.ended.wait, 5)

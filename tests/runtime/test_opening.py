@@ -90,6 +90,22 @@ class TestDevices:
         assert not threads()
 
     @every_opening
+    @pytest.mark.parametrize("is_block", [True, False])
+    async def test_are_closed_on_their_own_loop(
+        self, opening: Any, is_block: bool
+    ) -> None:
+        async with opening() if is_block else await opening() as device:
+
+            async def close() -> None:
+                async with asyncio.timeout(5):
+                    await device.aclose()
+
+            with pytest.raises(asyncnn.WrongLoopError, match="another thread"):
+                await asyncio.to_thread(asyncio.run, close())
+            assert await works(device)
+        await asyncio.to_thread(asyncio.run, close())
+
+    @every_opening
     async def test_that_are_forgotten_warn_and_leave_nothing(
         self, opening: Any
     ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedTransientError,
 )
+from asyncnn.runtime import reusable
 from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.threadsafe import ThreadsafeRun
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
 from tests.networks import addition, chain
@@ -95,6 +98,47 @@ async def test_one_at_a_time_on_the_same_arrays(device: Device) -> None:
         execution.launch_threadsafe(told)
     assert await told.ended() is None
     await execution.run()
+
+
+async def test_one_of_two_threads_launches(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = await device.prepare(addition(4))
+    execution, first, second = prepared.reusable([ONE, ONE]), Told(), Told()
+
+    def preempted(*args: Any) -> ThreadsafeRun:
+        with monkeypatch.context() as usual:
+            usual.setattr(reusable, "ThreadsafeRun", ThreadsafeRun)
+            execution.launch_threadsafe(second)
+        return ThreadsafeRun(*args)
+
+    monkeypatch.setattr(reusable, "ThreadsafeRun", preempted)
+    with pytest.raises(BusyError):
+        execution.launch_threadsafe(first)
+    assert await second.ended() is None
+    assert not first.errors
+
+
+async def test_one_that_is_told_late_leaves_the_arrays_to_the_next(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_device() as device,
+        Server(device.hal, tmp_path / "driver.sock"),
+        connect(tmp_path / "driver.sock") as remote,
+    ):
+        prepared = await remote.prepare(addition(4))
+        execution, first, second = prepared.reusable([ONE, ONE]), Told(), Told()
+        execution.launch_threadsafe(first)
+        while not execution._result:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not first.errors
+        execution.launch_threadsafe(second)
+        while not first.errors:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            execution.launch_threadsafe(first)
+        assert await second.ended() is None
 
 
 async def test_the_callback_may_launch_the_next(device: Device) -> None:

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.offload import start_thread
 from asyncnn.tools.loadgen import Scenario, Settings, Verdict, loadgen_module
 from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
@@ -72,7 +73,11 @@ class _Conduct:
         """Wait for the end; stop if this is cancelled."""
         thread = threading.Thread(target=self._run, name="loadgen", daemon=True)
         _running.add(thread)
-        thread.start()
+        try:
+            start_thread(thread)
+        except AsyncnnError:
+            _running.discard(thread)
+            raise
         try:
             await asyncio.shield(self._ended)
         except asyncio.CancelledError:
