@@ -158,8 +158,8 @@ def test_json_is_a_document(asyncnn_command: Command, exponential: Path) -> None
     [
         (("--with", "onnxruntime"), "ONNX Runtime reads ONNX files, and this is TFL"),
         (("--with", "litert", "--samples", 0), "no sample"),
-        (("--with", "litert", "--path", "air"), "there is no path air"),
-        (("--with", "litert", "--transport", "air"), "there is no transport air"),
+        (("--with", "litert", "--path", "air"), "there is no path 'air'"),
+        (("--with", "litert", "--transport", "air"), "there is no transport 'air'"),
         (("--with", "litert", "--device", "air"), "air"),
         (("--with", "litert", "--input", "/nothing.npz"), "No such file"),
         (("--with", "tensorflow"), "tensorflow"),

@@ -33,9 +33,9 @@ def test_a_selection_is_run_and_counted(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--path", "carrier"), "no path carrier"),
-        (("--transport", "pigeon"), "no transport pigeon"),
-        (("--through", "glass"), "no layer glass"),
+        (("--path", "carrier"), "no path 'carrier'"),
+        (("--transport", "pigeon"), "no transport 'pigeon'"),
+        (("--through", "glass"), "no layer 'glass'"),
         (("--through", "framework", "--mutate"), "reference device itself"),
         (("--filter", "no such case"), "no case matches"),
     ],

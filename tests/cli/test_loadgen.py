@@ -88,9 +88,9 @@ def test_an_invalid_result_exits_with_1(asyncnn_command: Command, model: Path) -
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--scenario", "Fast"), "there is no scenario Fast"),
-        (("--path", "sideways"), "there is no path sideways"),
-        (("--transport", "pigeon"), "there is no transport pigeon"),
+        (("--scenario", "Fast"), "there is no scenario 'Fast'"),
+        (("--path", "sideways"), "there is no path 'sideways'"),
+        (("--transport", "pigeon"), "there is no transport 'pigeon'"),
         (("--scenario", "Server"), "give --target-qps"),
         (("--target-qps", -1), "--target-qps must be positive"),
         (("--device", "toaster"), "toaster"),
