@@ -173,6 +173,8 @@ def test_an_interrupt_ends_it_without_a_traceback(model: Path, tmp_path: Path) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What is started in the background of a shell ignores interrupts otherwise.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (logs / "mlperf_log_detail.txt").exists():
         assert process.poll() is None
