@@ -37,7 +37,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 def asked(path: tuple[str, ...]) -> list[object]:
     """Return a command line with what the command cannot do without."""
     words: list[object] = [*path]
-    if path[0] in ("run", "compare"):
+    if path[0] in ("run", "compare", "diff") or path == ("loadgen", "run"):
         words.append(MODEL)
     if path[0] == "compare":
         words += ["--with", "litert"]
