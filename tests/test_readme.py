@@ -73,7 +73,9 @@ def test_words_that_are_introduced_are_in_the_glossary() -> None:
 
 def test_figures_are_those_of_the_page_of_benchmarks() -> None:
     page = (ROOT / "docs/benchmarks.md").read_text()
-    measured = section(page, "bench-accelerated") + section(page, "bench-qos")
+    measured = "".join(
+        section(page, f"bench-{name}") for name in ("accelerated", "qos", "threads")
+    )
     rows = re.findall(r"^\|.*\| ([^|]+) \|$", section(README, "beside-a-thread"), re.M)
     figures = [row for row in rows if re.match(r"\d", row)]
     assert len(figures) >= 8
