@@ -19,8 +19,7 @@ from asyncnn.cli.options import (
     print_json,
 )
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.output_files import check_writable as check_file
-from asyncnn.output_files import write_file
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.loadgen.runs import RunReport
@@ -120,7 +119,7 @@ def run(
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
-    from asyncnn.tools.loadgen.judge import check_writable
+    from asyncnn.tools.loadgen.judge import check_log_folder
     from asyncnn.tools.loadgen.library import Library
     from asyncnn.tools.loadgen.runs import RunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
@@ -129,7 +128,7 @@ def run(
     transports = chosen("transport", transport, TRANSPORTS)
     paths = chosen("path", path, PATHS)
     if log_dir is not None:
-        check_writable(log_dir)
+        check_log_folder(log_dir)
     named, extensions = load_extended(model, extension or (), input_shape or ())
     check_model(named)
     library = (
@@ -225,7 +224,7 @@ def compare(
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
 
-    check_file(json_file)
+    check_writable(json_file)
     loadgen_module()
     names = chosen("scenario", scenario, tuple(SECTIONS))
     systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))

@@ -16,7 +16,7 @@ from typing import Protocol
 from asyncnn.hal.errors import WrongLoopError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
-__all__ = ("Home", "get_ident", "require_loop")
+__all__ = ("Home", "get_ident", "require_loop", "running_loop")
 
 
 def require_loop() -> AbstractEventLoop:

@@ -1,6 +1,5 @@
 """The awaitable face of a prepared model: arrays in, arrays out."""
 
-import asyncio
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -9,7 +8,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,7 +47,7 @@ from asyncnn.runtime.fenced import (
     failed_run,
     launch_fenced,
 )
-from asyncnn.runtime.home import Home, get_ident
+from asyncnn.runtime.home import Home, get_ident, running_loop
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
 from asyncnn.runtime.opening import Opening
 from asyncnn.runtime.requests import (
@@ -71,12 +70,6 @@ if TYPE_CHECKING:
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    with suppress(RuntimeError):
-        return asyncio.get_running_loop()
-    return None
 
 
 class PreparedModel:
@@ -131,7 +124,7 @@ class PreparedModel:
             route=route,
             home=Home(),
             owner=owner,
-            loop=_running_loop(),
+            loop=running_loop(),
         )
         self._in_flight = InFlight(max_in_flight)
 

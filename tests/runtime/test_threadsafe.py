@@ -103,8 +103,8 @@ async def test_one_at_a_time_on_the_same_arrays(device: Device) -> None:
 async def test_one_of_two_threads_launches(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = await device.prepare(addition(4))
-    execution, first, second = prepared.reusable([ONE, ONE]), Told(), Told()
+    prepared = await device.prepare(chain(200, 100_000))  # still runs when it is asked
+    execution, first, second = prepared.reusable(), Told(), Told()
 
     def preempted(*args: Any) -> ThreadsafeRun:
         with monkeypatch.context() as usual:

@@ -7,7 +7,7 @@ LiteRT, one for each thread, or around a session of ONNX Runtime, with one threa
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from asyncnn.tools.bench.environment import (
@@ -44,7 +44,7 @@ from asyncnn.tools.bench.thread_contenders import (
 )
 from asyncnn.tools.other_runtimes import litert_version
 
-Progress: TypeAlias = Callable[[Sequence[str]], Iterator[str]]
+Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 
 TITLES = {
     ASYNCNN: "asyncnn",
@@ -145,9 +145,7 @@ class ThreadsReport(SingleReport, frozen=True, kw_only=True):
         yield from refusal_notes(refusals, TITLES)
 
 
-def bench(
-    *, rounds: int = FEW_ROUNDS, progress: Callable[[Sequence[str]], Any] = iter
-) -> ThreadsReport:
+def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsReport:
     """Measure on models that are made for it, wherever the system puts the threads.
 
     :raises PeerMissingError: if LiteRT is not installed.

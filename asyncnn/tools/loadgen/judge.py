@@ -226,11 +226,11 @@ def log_folder(folder: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="asyncnn-loadgen-") as made:
             yield Path(made)
         return
-    check_writable(folder)
+    check_log_folder(folder)
     yield folder
 
 
-def check_writable(folder: Path) -> None:
+def check_log_folder(folder: Path) -> None:
     """Make ``folder`` if it is not there, and try to write to it.
 
     :raises InvalidArgumentError: if that fails; LoadGen itself would end the process.
