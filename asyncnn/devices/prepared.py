@@ -25,6 +25,7 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import Executable, ExecuteWork
+from asyncnn.engine.arguments import KeptRequest, KeptRequests
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -90,6 +91,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._bursts = bursts
         self._client = client
         self._rules = RequestRules(program.model)
+        self._kept = KeptRequests()
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self.refusal = ""
@@ -131,9 +133,12 @@ class ReferencePreparedModel(SynchronousByCallback):
             _tell_launch("execute", request, deadline)
         report = OneShot(partial(_report, callback))
         try:
+            use, kept = None, self._kept.of(request)
             # A request that is remembered has no pools but memory.
-            is_plain = self._rules.remembers(request)
-            use = None if is_plain else self._checked(request, is_fenced=False)
+            if kept is None and not self._rules.remembers(request):
+                use = self._checked(request, is_fenced=False)
+            elif kept is not None and not kept.is_checked:
+                self._check_plain(request, kept)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -149,6 +154,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             report,
             calling_client.get(),
             callback.takes_early_results,
+            kept,
         )
         try:
             if use is not None:
@@ -182,10 +188,9 @@ class ReferencePreparedModel(SynchronousByCallback):
         report = OneShot(partial(_report, callback))
         client = calling_client.get()
         try:
-            if not self._rules.remembers(request):
-                self._rules.check(request)
-                if any(isinstance(pool, BufferToken) for pool in request.pools):
-                    raise InvalidArgumentError("buffers belong to the event loop")
+            kept = self._kept.of(request)
+            if kept is None or not kept.is_checked:
+                self._check_plain(request, kept)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -194,7 +199,8 @@ class ReferencePreparedModel(SynchronousByCallback):
         kind: Callable[..., ExecuteWork] = (
             ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
         )
-        work = kind(self._executable, request, options, report, client)
+        executable = self._executable
+        work = kind(executable, request, options, report, client, False, kept)
         cancel = self._scheduler.cancel_threadsafe
         aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         # First: it may have ended, and been told, when the next call returns.
@@ -235,6 +241,22 @@ class ReferencePreparedModel(SynchronousByCallback):
             self.refusal = str(error)
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
+
+    def keep(self, request: Request) -> None:
+        """Keep what is found out about a request; see `IThreadsafe.keep`."""
+        self._kept.keep(request)
+
+    def _check_plain(self, request: Request, kept: KeptRequest | None) -> None:
+        """Check a request that is to have no pools but memory.
+
+        :raises InvalidArgumentError: if it is not correct, or names buffers.
+        """
+        if not self._rules.remembers(request):
+            self._rules.check(request)
+            if any(isinstance(pool, BufferToken) for pool in request.pools):
+                raise InvalidArgumentError("buffers belong to the event loop")
+        if kept is not None:
+            kept.is_checked = True
 
     def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
         """Check a request; return what it does with buffers, None if it names none."""

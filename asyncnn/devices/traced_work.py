@@ -17,6 +17,7 @@ from asyncnn.devices.work import (
     trace_queue,
 )
 from asyncnn.engine import Execution
+from asyncnn.engine.arguments import KeptRequest
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
@@ -51,10 +52,13 @@ class TracedExecuteWork(ExecuteWork):
         report: ReportExecuted,
         client: Client,
         reports_early: bool = False,
+        kept: KeptRequest | None = None,
     ) -> None:
         self._trace = trace = Trace(recorder)
         report = partial(_reply, trace, report)
-        super().__init__(executable, request, options, report, client, reports_early)
+        super().__init__(
+            executable, request, options, report, client, reports_early, kept
+        )
         self._steps: list[tuple[Step, int, int]] = []
 
     def run(self) -> int:

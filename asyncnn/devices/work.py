@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from asyncnn.devices.inlining import Inliner
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
+    KeptRequest,
     Layout,
     input_arrays,
     input_shapes,
@@ -159,6 +159,19 @@ class Executable(msgspec.Struct, eq=False):
             self.spreading.observe(threads, computed_ns)
 
 
+class _Lesson(msgspec.Struct, frozen=True):
+    """What an execution tells of the next ones; see `Executable.observe`."""
+
+    executable: Executable
+    computed_ns: int
+    cpu_ns: int
+    threads: int
+
+    def __call__(self) -> None:
+        """Learn it."""
+        self.executable.observe(self.computed_ns, self.cpu_ns, self.threads)
+
+
 class ExecuteWork(Work):
     """Runs a program on a validated request and reports how it ended.
 
@@ -175,6 +188,7 @@ class ExecuteWork(Work):
         "_executable",
         "_execution",
         "_is_advancing",
+        "_kept",
         "_launched_ns",
         "_options",
         "_outputs",
@@ -200,6 +214,7 @@ class ExecuteWork(Work):
         report: ReportExecuted,
         client: Client,
         reports_early: bool = False,
+        kept: KeptRequest | None = None,
     ) -> None:
         inliner = executable.inliner
         deadline_ns = options.deadline
@@ -221,6 +236,7 @@ class ExecuteWork(Work):
         self.ends_anywhere = False
         self._executable = executable
         self._request = request
+        self._kept = kept
         self._options = options
         self._report = report
         self._use: IBufferUse | None = None
@@ -259,7 +275,9 @@ class ExecuteWork(Work):
         return computed_ns
 
     def _arrays(self, layout: Layout) -> list[Array] | None:
-        use, request = self._use, self._request
+        kept, use, request = self._kept, self._use, self._request
+        if kept is not None:
+            return kept.arrays(layout, request)
         return layout.arrays(request) if use is None else use.arrays(layout, request)
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
@@ -429,8 +447,7 @@ class ExecuteWork(Work):
         if self._error is not None or self._shapes is None:
             return None
         spread = 0 if self.preemptions else self._threads
-        observe = self._executable.observe
-        return partial(observe, self.computed_ns, self._cpu_ns, spread)
+        return _Lesson(self._executable, self.computed_ns, self._cpu_ns, spread)
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

@@ -334,6 +334,12 @@ class IThreadsafe(Protocol):
         buffers is INVALID_ARGUMENT: these belong to the loop.
         """
 
+    def keep(self, request: Request) -> None:
+        """Expect ``request``, which names no such buffers, again and again.
+
+        What is found out about it is kept for as long as it exists.
+        """
+
 
 @runtime_checkable
 class IExplaining(Protocol):

@@ -36,6 +36,9 @@ from asyncnn.memory.handles import (
     span_of,
 )
 
+TAIL_BYTES = 64
+"""Bytes behind each mapping that can be read, as vectorised code does, too."""
+
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 
@@ -78,10 +81,15 @@ def check_mappable(memory: Memory) -> None:
 
 
 def map_pages(span: Span, seals: int) -> memoryview:
-    """Map a span that has been checked; the mapping goes with the last view of it."""
+    """Map a span that has been checked; the mapping goes with the last view of it.
+
+    `TAIL_BYTES` behind it can be read, of the file or of a page of zeros.
+    """
     if not span.length:
         return memoryview(b"")
     skipped = span.offset % mmap.ALLOCATIONGRANULARITY
+    length = skipped + span.length
+    tail = TAIL_BYTES if -length % mmap.PAGESIZE < TAIL_BYTES else 0
     # Linux before 6.7 shares a file sealed against writing with no one who could have
     # written it; nobody can tell a private mapping of it from a shared one.
     flags = mmap.MAP_PRIVATE if is_immutable(seals) else mmap.MAP_SHARED
@@ -89,12 +97,13 @@ def map_pages(span: Span, seals: int) -> memoryview:
     # it maps none, and owns the addresses that the file is mapped to afterwards.
     pages = mmap.mmap(
         -1,
-        span.length + skipped,
+        length + tail,
         flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
         prot=span.protection,
     )
-    _map_over(pages, span._replace(offset=span.offset - skipped), flags)
-    return memoryview(pages)[skipped:]
+    beginning = span._replace(offset=span.offset - skipped, length=length)
+    _map_over(pages, beginning, flags)
+    return memoryview(pages)[skipped:length]
 
 
 def granted(span: Span, seals: int, where: str) -> Span:
@@ -232,10 +241,10 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
 
 
 def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
-    """Map a file to where ``pages`` are, as far as they go."""
+    """Map a span of a file to the beginning of ``pages``."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(
-        address, len(pages), span.protection, flags | _MAP_FIXED, span.fd, span.offset
+        address, span.length, span.protection, flags | _MAP_FIXED, span.fd, span.offset
     )
     if found != address:
         code = ctypes.get_errno()

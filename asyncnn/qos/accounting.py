@@ -164,6 +164,26 @@ def count_end(
             accounting._preemptions += preemptions
 
 
+class LateEnd(msgspec.Struct, frozen=True, gc=False):
+    """The end of work that is counted later, by calling this.
+
+    The garbage collector does not track it: of those that wait there are so many that
+    it would be run for them.
+    """
+
+    of_all: WorkAccounting
+    of_client: WorkAccounting
+    of_kind: WorkAccounting | None
+    latency_ns: int
+    status: ErrorStatus
+    preemptions: int
+
+    def __call__(self) -> None:
+        """Count it."""
+        accountings = self.of_all, self.of_client, self.of_kind
+        count_end(accountings, self.latency_ns, self.status, self.preemptions)
+
+
 MOST_LATE = 256
 """Counts that may gather before the loop is woken for them."""
 

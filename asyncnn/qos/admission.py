@@ -41,13 +41,12 @@ class Admission:
         with self._lock:
             if self._pending >= self._max_pending:
                 raise _exhausted("", "DeviceSettings.max_pending", self._pending)
+            user, pending = client.user, self._of
             # Both before anything is counted: a refusal leaves no count behind.
-            for owner in (client, client.user):
-                most = owner.max_pending
-                if most is not None and self._of.get(owner, 0) >= most:
-                    raise _exhausted(f" of {owner.name}", owner.limit, most)
-            for owner in (client, client.user):
-                self._of[owner] = self._of.get(owner, 0) + 1
+            of_client, of_user = pending.get(client, 0), pending.get(user, 0)
+            _check(client, of_client)
+            _check(user, of_user)
+            pending[client], pending[user] = of_client + 1, of_user + 1
             self._pending += 1
             has_filled = self._pending == self._max_pending
         if has_filled:
@@ -58,12 +57,21 @@ class Admission:
         with self._lock:
             was_full = self._pending == self._max_pending
             self._pending -= 1
+            pending = self._of
             for owner in (client, client.user):
-                self._of[owner] -= 1
-                if not self._of[owner]:  # or a client that has gone would be kept
-                    del self._of[owner]
+                left = pending[owner] - 1
+                if left:
+                    pending[owner] = left
+                else:  # or a client that has gone would be kept
+                    del pending[owner]
         if was_full:
             self._filled_or_freed()
+
+
+def _check(owner: Client | User, pending: int) -> None:
+    most = owner.max_pending
+    if most is not None and pending >= most:
+        raise _exhausted(f" of {owner.name}", owner.limit, most)
 
 
 def check_can_end(work: Job) -> None:

@@ -23,6 +23,7 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
     LateCounts,
+    LateEnd,
     WorkAccounting,
     WorkStatistics,
     count_end,
@@ -435,7 +436,7 @@ class Scheduler:
         if not self._leave(work):
             return
         # All that can be is done before, as the thread that is told wants to go on.
-        accountings = self._accounting, work.account.accounting, work.accounting
+        of_client, of_kind = work.account.accounting, work.accounting
         latency_ns = time.monotonic_ns() - work.added_ns
         preemptions, lesson = work.preemptions, work.lesson()
         if work.deadline_ns is not None:
@@ -446,8 +447,10 @@ class Scheduler:
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
-        end = partial(count_end, accountings, latency_ns, status, preemptions)
-        self._late_counts.add(end)
+        all_ = self._accounting
+        self._late_counts.add(
+            LateEnd(all_, of_client, of_kind, latency_ns, status, preemptions)
+        )
         if lesson is not None:
             self._late_counts.add(lesson)
         is_last, idle = not self._open, self._idle

@@ -7,7 +7,6 @@ differ. A loop of asyncio has the number of the thread that runs it there, and N
 while none does; to ask for the running loop costs a system call in Python 3.11.
 """
 
-import os
 from _thread import get_ident
 from asyncio import AbstractEventLoop
 from asyncio import _get_running_loop as running_loop  # None where none runs
@@ -64,20 +63,17 @@ class Home:
     Where none runs, the first use decides.
     """
 
-    __slots__ = ("__weakref__", "_pid", "_thread", "loop")
+    __slots__ = ("__weakref__", "_thread", "is_inherited", "loop")
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self.is_inherited = False
+        """Whether this process is a fork of the one it is in."""
+        disown_in_children(self)
         self._thread = 0
         self.loop: _Loop = _Nowhere()
         loop = running_loop()
         if loop is not None:
             self._settle(loop)
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one it is in."""
-        return self._pid != os.getpid()
 
     def check(self, what: str) -> None:
         """Check that ``what`` can be used here; see `refuse`."""
@@ -110,9 +106,9 @@ class Home:
 
     def disown(self) -> None:
         """Be nowhere in a forked child."""
+        self.is_inherited = True
         self.loop = _Nowhere()
 
     def _settle(self, loop: AbstractEventLoop) -> None:
         self._thread = get_ident()
         self.loop = loop if hasattr(loop, "_thread_id") else _Asked(loop)
-        disown_in_children(self)

@@ -217,6 +217,8 @@ class ReusableExecution:
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
+        if self._threadsafe is not None:
+            self._threadsafe.keep(self._request)
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.

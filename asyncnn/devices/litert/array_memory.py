@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.operations.bound import Array
-
-TAIL_BYTES = 64
-"""Bytes after a tensor that kernels may read. XNNPACK's kernels read 16 at most."""
+from asyncnn.memory.pages import TAIL_BYTES
 
 _DATA_OFFSET = 2 * ctypes.sizeof(ctypes.c_void_p)
 """Of the pointer to the elements: NumPy's ABI has it behind CPython's object head."""
@@ -50,6 +48,7 @@ address_of = _pick_address_of()
 def has_tail(array: Array, address: int) -> bool:
     """Tell whether `TAIL_BYTES` after an array can be read as long as it lives.
 
+    Kernels of XNNPACK read up to 16.
     They can if they are in its last page, or belong to what it is a view of.
     """
     end = address + array.nbytes

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from asyncnn.devices.litert.array_memory import TAIL_BYTES
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.delegation import KernelRecord, Segment
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.pages import TAIL_BYTES
 
 
 class Written(NamedTuple):

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from asyncnn.devices.litert.array_memory import TAIL_BYTES
 from asyncnn.devices.litert.cuts import estimated_ns
 from asyncnn.devices.litert.engine import Engine, load_engine
 from asyncnn.devices.litert.writer import write_file
@@ -25,6 +24,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.kernels.kernel import Inputs, Outputs
+from asyncnn.memory.pages import TAIL_BYTES
 
 LEAST_NS = 20.0
 """What any operation is taken to cost: as little as can be told from a call."""
