@@ -25,6 +25,7 @@ from asyncnn.deadlines import check_deadline, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
     AsyncnnError,
+    DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
     GeneralFailureError,
@@ -188,6 +189,9 @@ class Link:
             except TimeoutError:
                 if self.ended_by is not None:
                     raise EndedError(self.ended_by) from None
+                if self._loop.is_closed():  # nobody would tell of an end
+                    cause = DeviceClosedError("the event loop of the burst is closed")
+                    raise EndedError(cause) from None
 
     async def execute_until(
         self, deadline: int, grace_s: float, request: Request, measure: MeasureTiming

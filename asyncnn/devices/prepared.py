@@ -185,7 +185,8 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Launch an execution on any thread; see `IThreadsafe.execute_threadsafe`."""
         if EXECUTION.is_on:
             _tell_launch("execute_threadsafe", request, deadline)
-        report = OneShot(partial(_report, callback))
+        # The scheduler has it called once, and logs what it raises.
+        report = partial(_report, callback)
         client = calling_client.get()
         try:
             kept = self._kept.of(request)
@@ -193,7 +194,7 @@ class ReferencePreparedModel(SynchronousByCallback):
                 self._check_plain(request, kept)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
-            report(error, (), NO_TIMING)
+            OneShot(report)(error, (), NO_TIMING)
             return error.status
         recorder = active.recorder
         kind: Callable[..., ExecuteWork] = (
@@ -209,7 +210,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
             work.fail(error)
-            work.finish()
+            OneShot(work.finish)()
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
         return _NONE

@@ -306,7 +306,9 @@ class ExecuteWork(Work):
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause."""
-        resumed_ns, resumed_cpu_ns = perf_counter_ns(), thread_time_ns()
+        are_far = self._executable.inliner.are_far
+        resumed_ns = perf_counter_ns()
+        resumed_cpu_ns = 0 if are_far else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
         self._is_advancing = True
@@ -316,9 +318,11 @@ class ExecuteWork(Work):
         try:
             return self._advance(pause)
         finally:
-            self._ended_ns = perf_counter_ns()
-            self.computed_ns += self._ended_ns - resumed_ns
-            self._cpu_ns += thread_time_ns() - resumed_cpu_ns
+            self._ended_ns = ended_ns = perf_counter_ns()
+            lane_ns = ended_ns - resumed_ns
+            self.computed_ns += lane_ns
+            # To ask for it is a call of the system.
+            self._cpu_ns += lane_ns if are_far else thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
 
     def _advance(self, pause: Pause) -> bool:

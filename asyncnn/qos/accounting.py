@@ -200,10 +200,14 @@ class LateCounts:
         self._are_many = are_many
         self._counts: deque[Callable[[], None]] = deque()
 
-    def add(self, count: Callable[[], None]) -> None:
-        """Have ``count`` called by the next `settle`."""
+    def add(
+        self, count: Callable[[], None], lesson: Callable[[], None] | None = None
+    ) -> None:
+        """Have ``count``, and ``lesson`` after it, called by the next `settle`."""
         counts = self._counts
         counts.append(count)
+        if lesson is not None:
+            counts.append(lesson)
         if len(counts) > MOST_LATE:
             self._are_many()
 

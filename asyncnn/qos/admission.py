@@ -44,8 +44,10 @@ class Admission:
             user, pending = client.user, self._of
             # Both before anything is counted: a refusal leaves no count behind.
             of_client, of_user = pending.get(client, 0), pending.get(user, 0)
-            _check(client, of_client)
-            _check(user, of_user)
+            for owner, count in (client, of_client), (user, of_user):
+                most = owner.max_pending
+                if most is not None and count >= most:
+                    raise _exhausted(f" of {owner.name}", owner.limit, most)
             pending[client], pending[user] = of_client + 1, of_user + 1
             self._pending += 1
             has_filled = self._pending == self._max_pending
@@ -66,12 +68,6 @@ class Admission:
                     del pending[owner]
         if was_full:
             self._filled_or_freed()
-
-
-def _check(owner: Client | User, pending: int) -> None:
-    most = owner.max_pending
-    if most is not None and pending >= most:
-        raise _exhausted(f" of {owner.name}", owner.limit, most)
 
 
 def check_can_end(work: Job) -> None:

@@ -318,9 +318,11 @@ class Lanes:
             has_ended = False
 
     def _lanes_each(self) -> int:
-        lanes = tuple(self._lanes)
-        busy = sum(lane.work is not None and not lane.has_ended for lane in lanes)
-        return self.count // max(busy, 1)
+        busy = 0
+        for lane in tuple(self._lanes):
+            if lane.work is not None and not lane.has_ended:
+                busy += 1
+        return self.count // (busy or 1)
 
     def _report(self, dropped: list[Work]) -> None:
         for work in dropped:  # not in `_next`, which must keep no reference to it

@@ -289,12 +289,14 @@ class RunQueue(Generic[JobT]):
     def _stop(self, job: JobT, now_ns: int, used_ns: int | None) -> None:
         self._running.remove(job)
         job.account.served_ns[job.priority] = now_ns
-        self._charge(job, now_ns)
+        owed_ns = now_ns - job.charged_ns
+        job.charged_ns = now_ns
         if used_ns is not None:
             lane_ns = now_ns - job.resumed_ns
             least_ns = lane_ns // IDLE_LANE_SHARE
             # What was charged until now was an estimate.
-            _pay(job, (used_ns if used_ns > least_ns else least_ns) - lane_ns)
+            owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
+        _pay(job, owed_ns)
 
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a running job has had of its lane since it was last charged."""

@@ -447,12 +447,9 @@ class Scheduler:
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
-        all_ = self._accounting
-        self._late_counts.add(
-            LateEnd(all_, of_client, of_kind, latency_ns, status, preemptions)
-        )
-        if lesson is not None:
-            self._late_counts.add(lesson)
+        of_all = self._accounting
+        end = LateEnd(of_all, of_client, of_kind, latency_ns, status, preemptions)
+        self._late_counts.add(end, lesson)
         is_last, idle = not self._open, self._idle
         is_noted = idle is None or idle.is_noted()
         if is_last and (self._refusal is not None or not is_noted):

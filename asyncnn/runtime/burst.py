@@ -19,6 +19,7 @@ from asyncnn.hal.errors import (
     DeviceClosedError,
     ForkedError,
     InvalidArgumentError,
+    WrongLoopError,
 )
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operations.bound import Array
@@ -33,6 +34,7 @@ from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
 from asyncnn.runtime.execution_options import Outputs
+from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results, Tensor, has_fixed_shape
@@ -199,8 +201,14 @@ class Burst(Opened):
         loop of the burst has to run, in another thread. There is no deadline, and a
         burst that the driver has ended is opened anew by an awaited run alone.
 
+        :raises WrongLoopError: on the thread of that loop, which would stand still.
         :raises AsyncnnError: as `run_in_place`.
         """
+        if get_ident() == self._target.home.loop._thread_id:
+            raise WrongLoopError(
+                "the event loop of the burst runs on this thread, which must not block",
+                hint="await run_in_place instead",
+            )
         if self._is_copying:
             self._check_not_copying()
         return self._own.run_blocking(self._controller.execute_blocking, measure)

@@ -43,7 +43,10 @@ class ThreadsafeRun(IExecutionCallback):
     __slots__ = ("_is_marking", "_is_notified", "_owner", "_tell")
 
     def __init__(self, owner: IOneAtATime, done: Done) -> None:
-        super().__init__()
+        # Without a call of the base, which would be felt with small models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
         self._owner = owner
         self._tell = OneShot(done)
         self._is_notified = False

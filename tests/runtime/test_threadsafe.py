@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     MissedDeadlineError,
     ResourceExhaustedTransientError,
+    WrongLoopError,
 )
+from asyncnn.memory.slabs import place_of
 from asyncnn.runtime import reusable
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.threadsafe import ThreadsafeRun
@@ -237,6 +240,43 @@ def test_a_loop_that_is_closed_is_told_at_once(tmp_path: Path) -> None:
         execution.launch_threadsafe(Told())
 
 
+async def test_what_is_kept_of_an_execution_goes_with_it() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        execution = prepared.reusable()
+        place = place_of(execution.input(0))
+        assert place is not None
+        memory = weakref.ref(place[0])
+        del place
+        for path in ("threadsafe", "async", "threadsafe"):
+            execution.input(0)[:] += 1
+            if path == "threadsafe":
+                told = Told()
+                execution.launch_threadsafe(told)
+                assert await told.ended() is None
+            else:
+                await execution.run()
+            np.testing.assert_array_equal(execution.output(), execution.input(0))
+        assert memory() is not None
+        del execution, told
+        await until(lambda: memory() is None)
+
+
+async def test_executions_of_many_requests_take_turns() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        executions = [prepared.reusable() for _ in range(50)]
+        for number, execution in enumerate(executions):
+            execution.input(0)[:] = number
+        for turn in range(3):
+            for number, execution in enumerate(executions):
+                execution.input(1)[:] = turn
+                told = Told()
+                execution.launch_threadsafe(told)
+                assert await told.ended() is None
+                np.testing.assert_array_equal(execution.output(), number + turn)
+
+
 async def test_a_burst_runs_on_a_thread_that_blocks(device: Device) -> None:
     prepared = await device.prepare(addition(4))
     async with prepared.burst() as burst:
@@ -252,6 +292,28 @@ async def test_a_burst_runs_on_a_thread_that_blocks(device: Device) -> None:
         assert burst.statistics().sent == 3
     with pytest.raises(DeviceClosedError):
         await asyncio.to_thread(burst.run_in_place_blocking)
+
+
+async def test_a_burst_does_not_block_its_own_event_loop(device: Device) -> None:
+    prepared = await device.prepare(addition(4))
+    async with prepared.burst() as burst:
+        with pytest.raises(WrongLoopError, match="await run_in_place"):
+            burst.run_in_place_blocking()
+        await burst.run_in_place()
+
+
+async def test_a_thread_that_blocks_is_told_that_the_loop_is_closed() -> None:
+    closed = asyncio.new_event_loop()
+    closed.close()
+    with driver_process() as driver:
+        async with connect(driver.path) as device:
+            prepared = await device.prepare(chain(2000, 1_000_000))
+            async with prepared.burst() as burst:
+                link = burst._controller._link
+                assert link is not None
+                link._loop = closed  # as if it had ended without closing the burst
+                with pytest.raises(DeviceClosedError, match="loop of the burst"):
+                    await asyncio.to_thread(burst.run_in_place_blocking)
 
 
 async def test_a_driver_that_dies_ends_a_thread_that_blocks() -> None:
