@@ -110,6 +110,10 @@ class KeptRequest:
         self._bound: tuple[Layout | None, list[Array] | None] = None, None
         self.is_checked = False
 
+    def is_of(self, request: Request) -> bool:
+        """Tell whether it is of this request, rather than of one that is gone."""
+        return self._reference() is request
+
     def arrays(self, layout: Layout, request: Request) -> list[Array] | None:
         """Return what `Layout.arrays` does, the same for as long as the layout is."""
         known, arrays = self._bound
@@ -127,12 +131,19 @@ class KeptRequests:
 
     def keep(self, request: Request) -> None:
         """Keep what is found out about ``request`` until it is gone; on any thread."""
+        if type(request.pools) is not tuple:  # which may hold others the next time
+            return
         number, kept = id(request), self._kept
         kept[number] = KeptRequest(request, lambda _: kept.pop(number, None))
 
     def of(self, request: Request) -> KeptRequest | None:
         """Return what is kept of ``request``; None if nothing is."""
-        return self._kept.get(id(request))
+        found = self._kept.get(id(request))
+        if found is None or found.is_of(request):
+            return found
+        # Another request was there, whose end went unheard: memory had run out, maybe.
+        self._kept.pop(id(request), None)
+        return None
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:

@@ -137,13 +137,13 @@ class Accounting:
         """Bytes of all mappings and copies."""
         return self._mapped.bytes + self._copied.bytes
 
-    def add_mapping(self, pages: mmap.mmap) -> None:
-        """Count a mapped file."""
-        self._add(self._mapped, pages)
+    def add_mapping(self, pages: mmap.mmap, size: int) -> None:
+        """Count ``size`` mapped bytes of a file, until their pages go."""
+        self._add(self._mapped, pages, size)
 
     def add_copy(self, copy: NDArray[np.uint8]) -> None:
         """Count a copy in memory of this process."""
-        self._add(self._copied, copy)
+        self._add(self._copied, copy, copy.size)
 
     def make_room(self, length: int, evict: Callable[[], bool]) -> None:
         """Call ``evict`` until ``length`` bytes fit in, or it returns False.
@@ -202,8 +202,9 @@ class Accounting:
             self._copied.bytes,
         )
 
-    def _add(self, alive: _Alive, owner: mmap.mmap | NDArray[np.uint8]) -> None:
-        size = len(owner)
+    def _add(
+        self, alive: _Alive, owner: mmap.mmap | NDArray[np.uint8], size: int
+    ) -> None:
         common = () if self._common is None else (self._common.alive,)
         for each in (alive, *common):
             each.note(1, size)

@@ -192,7 +192,7 @@ class Mapper:
             with os_errors(label(memory)):
                 data = map_pages(span, seals)
             if isinstance(data.obj, mmap.mmap):
-                self._accounting.add_mapping(data.obj)
+                self._accounting.add_mapping(data.obj, span.length)
             mapped = Memory(memory.name, span.length, Handle(), data)
             MEMORY("mapped", pool=memory.name, size=span.length)
             self._alive[key] = mapped

@@ -1,5 +1,6 @@
 """One client cannot make the driver map or copy more than it is granted."""
 
+import mmap
 from collections.abc import Callable
 
 import pytest
@@ -57,6 +58,16 @@ class TestHardLimits:
                 mapper.map(sent(pools[1]))
             del used
             assert len(view(mapper.map(sent(pools[1])))) == 60
+
+    def test_bytes_are_those_of_pools_and_not_of_what_is_mapped_behind_them(
+        self, make: Callable[[int], Memory]
+    ) -> None:
+        pools = [make(mmap.PAGESIZE), make(mmap.PAGESIZE)]
+        with Mapper(MappingPolicy(max_pool_bytes=2 * mmap.PAGESIZE)) as mapper:
+            used = [mapper.map(sent(pool)) for pool in pools]
+            held = mapper.statistics()
+            assert held.mapped_bytes + held.copied_bytes == 2 * mmap.PAGESIZE
+            del used
 
     def test_pools_in_use_are_counted(self, make: Callable[[int], Memory]) -> None:
         pools = [make(8) for _ in range(4)]

@@ -185,6 +185,11 @@ class _Known:
         self._buffers = buffers  # what runs on them does not keep them
         self.run = buffers.run
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all of the arrays exist."""
+        return all(reference() is not None for reference in self._arrays)
+
     def are(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Tell whether they are these, rather than others in their place."""
         for reference, array in zip(self._arrays, chain(inputs, outputs), strict=True):
@@ -313,12 +318,14 @@ class CApiGraph(CompiledGraph):
     ) -> None:
         """Know arrays that have come twice the next time, without a look at them."""
         known = self._known
-        if identity in known and known[identity] is None:
-            known[identity] = _Known(inputs, outputs, buffers)
-            return
-        known[identity] = None
-        if len(known) > MOST_KNOWN:
-            del known[next(iter(known))]
+        is_second = identity in known and known[identity] is None
+        known[identity] = _Known(inputs, outputs, buffers) if is_second else None
+        # Whenever one comes, another is looked at: the buffers of arrays that are gone
+        # take up memory as well.
+        oldest = next(iter(known))
+        looked_at = known.pop(oldest)
+        if len(known) < MOST_KNOWN and (looked_at is None or looked_at.is_alive):
+            known[oldest] = looked_at
 
     def interrupt(self) -> None:
         """See `CompiledGraph`."""
@@ -349,9 +356,13 @@ class CApiGraph(CompiledGraph):
         self._buffers[addresses] = buffers
         return buffers
 
-    def _free(self) -> None:
+    def forget(self) -> None:
+        """See `CompiledGraph`."""
         self._known.clear()
         self._buffers.clear()
+
+    def _free(self) -> None:
+        self.forget()
         if self._compiled:
             self._library.destroy("CompiledModel", self._compiled)
         if self._model:

@@ -103,6 +103,9 @@ class CompiledGraph(ABC):
     def clear_interrupt(self) -> None:
         """Let runs go on to their ends again."""
 
+    def forget(self) -> None:
+        """Forget the arrays that it has run on; nobody else has it at the moment."""
+
     @abstractmethod
     def _free(self) -> None:
         """Free all that it holds; it does not run."""

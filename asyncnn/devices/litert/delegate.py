@@ -175,12 +175,16 @@ class _SegmentKernel:
         self._widened = threads
 
     def trim(self) -> None:
-        """Free all graphs that no workspace has, but for one."""
+        """Free all graphs that no workspace has, but for one, and what that knows."""
         self._widened = 1
         for threads, spare in list(self._spare.items()):
             while len(spare) > (threads == 1):
                 with suppress(IndexError):  # a workspace has taken it
                     spare.pop().close()
+        with suppress(IndexError):
+            graph = self._spare[1].pop()  # so that no workspace takes it meanwhile
+            graph.forget()
+            self._spare[1].append(graph)
 
     def take(self, threads: int) -> CompiledGraph | None:
         """Return a graph for one workspace; None if there is none for ``threads``.
