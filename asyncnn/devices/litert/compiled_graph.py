@@ -103,6 +103,7 @@ class CompiledGraph(ABC):
     def clear_interrupt(self) -> None:
         """Let runs go on to their ends again."""
 
+    @abstractmethod
     def forget(self) -> None:
         """Forget the arrays that it has run on; nobody else has it at the moment."""
 

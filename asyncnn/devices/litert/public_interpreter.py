@@ -110,6 +110,9 @@ class InterpreterGraph(CompiledGraph):
         """See `CompiledGraph`."""
         self._is_interrupted = False
 
+    def forget(self) -> None:
+        """Do nothing: arrays are copied, and none is remembered."""
+
     def disown(self) -> None:
         """Refuse all use, and keep what is the parent's from being freed."""
         super().disown()
