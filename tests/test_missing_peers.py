@@ -22,7 +22,7 @@ def test_it() -> None:
     ("package", "required", "is_skipped"),
     [("onnx", False, True), ("onnx", True, False), ("nothing_like_it", False, False)],
 )
-def test_a_package_that_is_missing(
+def test_a_missing_package_skips_its_tests_if_users_may_do_without_it(
     package: str, required: bool, is_skipped: bool, place: str, tmp_path: Path
 ) -> None:
     code = TESTS.format(**{"first": "", "then": "pass", place: f"import {package}"})

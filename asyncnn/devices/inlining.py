@@ -15,7 +15,7 @@ So one slow run does not count, and a slow model is noticed within some tens of 
 """
 
 _FAR = 2.0
-"""How many times too long executions are whose processor time is not asked for."""
+"""Multiple of ``below_ns`` beyond which processor time is not measured."""
 
 _CERTAIN = 0.75
 """Share of the least duration seen that any execution takes, as far as one can tell."""
@@ -26,8 +26,8 @@ class Inliner:
 
     ``should_inline`` tells whether they have lately taken less than ``below_ns``
     nanoseconds of a thread: on a lane they also wait for the interpreter, which they
-    would not have to on the loop. They ``are_far`` from that if they have taken many
-    times as long: then it does not matter how much of it was of a thread.
+    would not have to on the loop. ``takes_far_longer`` tells whether they have taken
+    `_FAR` times that: then it does not matter how much of it was of a thread.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
@@ -40,7 +40,7 @@ class Inliner:
             float("inf") if measured_ns is None else measured_ns
         )
         self.should_inline = self._least_cpu_ns < below_ns
-        self.are_far = False
+        self.takes_far_longer = False
 
     @property
     def min_runtime_ns(self) -> int:
@@ -57,7 +57,7 @@ class Inliner:
             self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING
         self._least_ns = run_ns if run_ns < least_ns else least_ns
-        self.are_far = self._least_ns > _FAR * self._below_ns
+        self.takes_far_longer = self._least_ns > _FAR * self._below_ns
         least_ns = self._least_cpu_ns * _FORGETTING
         self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
         self.should_inline = least_ns < self._below_ns

@@ -25,7 +25,7 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import Executable, ExecuteWork
-from asyncnn.engine.arguments import KeptRequest, KeptRequests
+from asyncnn.engine.repeated_requests import RepeatedRequest, RepeatedRequests
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -91,7 +91,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._bursts = bursts
         self._client = client
         self._rules = RequestRules(program.model)
-        self._kept = KeptRequests()
+        self._repeated = RepeatedRequests()
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self.refusal = ""
@@ -133,12 +133,12 @@ class ReferencePreparedModel(SynchronousByCallback):
             _tell_launch("execute", request, deadline)
         report = OneShot(partial(_report, callback))
         try:
-            use, kept = None, self._kept.of(request)
+            use, repeated = None, self._repeated.find(request)
             # A request that is remembered has no pools but memory.
-            if kept is None and not self._rules.remembers(request):
+            if repeated is None and not self._rules.remembers(request):
                 use = self._checked(request, is_fenced=False)
-            elif kept is not None and not kept.is_checked:
-                self._check_plain(request, kept)
+            elif repeated is not None and not repeated.is_checked:
+                self._check_plain(request, repeated)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -154,7 +154,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             report,
             calling_client.get(),
             callback.takes_early_results,
-            kept,
+            repeated,
         )
         try:
             if use is not None:
@@ -189,19 +189,19 @@ class ReferencePreparedModel(SynchronousByCallback):
         report = partial(_report, callback)
         client = calling_client.get()
         try:
-            kept = self._kept.of(request)
-            if kept is None or not kept.is_checked:
-                self._check_plain(request, kept)
+            repeated = self._repeated.find(request)
+            if repeated is None or not repeated.is_checked:
+                self._check_plain(request, repeated)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
-            OneShot(report)(error, (), NO_TIMING)
+            OneShot(report)(error, (), NO_TIMING)  # which logs what that raises
             return error.status
         recorder = active.recorder
         kind: Callable[..., ExecuteWork] = (
             ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
         )
         executable = self._executable
-        work = kind(executable, request, options, report, client, False, kept)
+        work = kind(executable, request, options, report, client, False, repeated)
         cancel = self._scheduler.cancel_threadsafe
         aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         # First: it may have ended, and been told, when the next call returns.
@@ -210,7 +210,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
             work.fail(error)
-            OneShot(work.finish)()
+            OneShot(work.finish)()  # which logs what the callback raises
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
         return _NONE
@@ -243,11 +243,11 @@ class ReferencePreparedModel(SynchronousByCallback):
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
 
-    def keep(self, request: Request) -> None:
-        """Keep what is found out about a request; see `IThreadsafe.keep`."""
-        self._kept.keep(request)
+    def expect(self, request: Request) -> None:
+        """Expect a request again and again; see `IThreadsafe.expect`."""
+        self._repeated.expect(request)
 
-    def _check_plain(self, request: Request, kept: KeptRequest | None) -> None:
+    def _check_plain(self, request: Request, repeated: RepeatedRequest | None) -> None:
         """Check a request that is to have no pools but memory.
 
         :raises InvalidArgumentError: if it is not correct, or names buffers.
@@ -256,8 +256,8 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._rules.check(request)
             if any(isinstance(pool, BufferToken) for pool in request.pools):
                 raise InvalidArgumentError("buffers belong to the event loop")
-        if kept is not None:
-            kept.is_checked = True
+        if repeated is not None:
+            repeated.is_checked = True
 
     def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
         """Check a request; return what it does with buffers, None if it names none."""

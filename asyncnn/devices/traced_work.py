@@ -17,7 +17,6 @@ from asyncnn.devices.work import (
     trace_queue,
 )
 from asyncnn.engine import Execution
-from asyncnn.engine.arguments import KeptRequest
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
@@ -25,6 +24,7 @@ from asyncnn.engine.observation import (
     current_observation,
 )
 from asyncnn.engine.plan import Plan
+from asyncnn.engine.repeated_requests import RepeatedRequest
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -52,12 +52,12 @@ class TracedExecuteWork(ExecuteWork):
         report: ReportExecuted,
         client: Client,
         reports_early: bool = False,
-        kept: KeptRequest | None = None,
+        repeated: RepeatedRequest | None = None,
     ) -> None:
         self._trace = trace = Trace(recorder)
         report = partial(_reply, trace, report)
         super().__init__(
-            executable, request, options, report, client, reports_early, kept
+            executable, request, options, report, client, reports_early, repeated
         )
         self._steps: list[tuple[Step, int, int]] = []
 

@@ -14,7 +14,6 @@ from asyncnn.devices.inlining import Inliner
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
-    KeptRequest,
     Layout,
     input_arrays,
     input_shapes,
@@ -23,6 +22,7 @@ from asyncnn.engine.arguments import (
 )
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
+from asyncnn.engine.repeated_requests import RepeatedRequest
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -160,7 +160,10 @@ class Executable(msgspec.Struct, eq=False):
 
 
 class _Lesson(msgspec.Struct, frozen=True):
-    """What an execution tells of the next ones; see `Executable.observe`."""
+    """What an execution tells of the next ones; see `Executable.observe`.
+
+    Tracked by the garbage collector, unlike `LateEnd`: it leads to the model.
+    """
 
     executable: Executable
     computed_ns: int
@@ -188,12 +191,12 @@ class ExecuteWork(Work):
         "_executable",
         "_execution",
         "_is_advancing",
-        "_kept",
         "_launched_ns",
         "_options",
         "_outputs",
         "_plan",
         "_planning",
+        "_repeated",
         "_report",
         "_request",
         "_shapes",
@@ -214,7 +217,7 @@ class ExecuteWork(Work):
         report: ReportExecuted,
         client: Client,
         reports_early: bool = False,
-        kept: KeptRequest | None = None,
+        repeated: RepeatedRequest | None = None,
     ) -> None:
         inliner = executable.inliner
         deadline_ns = options.deadline
@@ -236,7 +239,7 @@ class ExecuteWork(Work):
         self.ends_anywhere = False
         self._executable = executable
         self._request = request
-        self._kept = kept
+        self._repeated = repeated
         self._options = options
         self._report = report
         self._use: IBufferUse | None = None
@@ -275,9 +278,9 @@ class ExecuteWork(Work):
         return computed_ns
 
     def _arrays(self, layout: Layout) -> list[Array] | None:
-        kept, use, request = self._kept, self._use, self._request
-        if kept is not None:
-            return kept.arrays(layout, request)
+        repeated, use, request = self._repeated, self._use, self._request
+        if repeated is not None:
+            return repeated.arrays(layout, request)
         return layout.arrays(request) if use is None else use.arrays(layout, request)
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
@@ -306,9 +309,10 @@ class ExecuteWork(Work):
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause."""
-        are_far = self._executable.inliner.are_far
+        # To ask for processor time is a call of the system.
+        takes_far_longer = self._executable.inliner.takes_far_longer
         resumed_ns = perf_counter_ns()
-        resumed_cpu_ns = 0 if are_far else thread_time_ns()
+        resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
         self._is_advancing = True
@@ -321,8 +325,10 @@ class ExecuteWork(Work):
             self._ended_ns = ended_ns = perf_counter_ns()
             lane_ns = ended_ns - resumed_ns
             self.computed_ns += lane_ns
-            # To ask for it is a call of the system.
-            self._cpu_ns += lane_ns if are_far else thread_time_ns() - resumed_cpu_ns
+            if takes_far_longer:
+                self._cpu_ns += lane_ns
+            else:
+                self._cpu_ns += thread_time_ns() - resumed_cpu_ns
             self._is_advancing = False
 
     def _advance(self, pause: Pause) -> bool:

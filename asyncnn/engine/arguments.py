@@ -1,8 +1,7 @@
 """Request arguments as arrays over the pools that they lie in, without copies."""
 
 import math
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -92,58 +91,6 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
         for array in arrays[: self.input_count]:
             array.setflags(write=False)
         return arrays or None
-
-
-class KeptRequest:
-    """A plain request that is executed again and again: its arrays are kept.
-
-    ``is_checked`` tells whether it was found correct. On any thread.
-    """
-
-    __slots__ = ("_bound", "_reference", "is_checked")
-
-    def __init__(
-        self, request: Request, gone: Callable[[weakref.ref[Request]], object]
-    ) -> None:
-        self._reference = weakref.ref(request, gone)
-        # In one piece, as another thread may bind it to another layout.
-        self._bound: tuple[Layout | None, list[Array] | None] = None, None
-        self.is_checked = False
-
-    def is_of(self, request: Request) -> bool:
-        """Tell whether it is of this request, rather than of one that is gone."""
-        return self._reference() is request
-
-    def arrays(self, layout: Layout, request: Request) -> list[Array] | None:
-        """Return what `Layout.arrays` does, the same for as long as the layout is."""
-        known, arrays = self._bound
-        if known is not layout:
-            arrays = layout.arrays(request)
-            self._bound = layout, arrays
-        return arrays
-
-
-class KeptRequests:
-    """The requests of a model that are executed again and again, while they exist."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, KeptRequest] = {}
-
-    def keep(self, request: Request) -> None:
-        """Keep what is found out about ``request`` until it is gone; on any thread."""
-        if type(request.pools) is not tuple:  # which may hold others the next time
-            return
-        number, kept = id(request), self._kept
-        kept[number] = KeptRequest(request, lambda _: kept.pop(number, None))
-
-    def of(self, request: Request) -> KeptRequest | None:
-        """Return what is kept of ``request``; None if nothing is."""
-        found = self._kept.get(id(request))
-        if found is None or found.is_of(request):
-            return found
-        # Another request was there, whose end went unheard: memory had run out, maybe.
-        self._kept.pop(id(request), None)
-        return None
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:

@@ -334,10 +334,10 @@ class IThreadsafe(Protocol):
         buffers is INVALID_ARGUMENT: these belong to the loop.
         """
 
-    def keep(self, request: Request) -> None:
-        """Expect ``request``, which names no such buffers, again and again.
+    def expect(self, request: Request) -> None:
+        """Expect ``request``, which names no device-managed buffers, again and again.
 
-        What is found out about it is kept for as long as it exists.
+        What is found out about it is known for as long as it exists.
         """
 
 

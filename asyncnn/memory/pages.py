@@ -37,7 +37,9 @@ from asyncnn.memory.handles import (
 )
 
 TAIL_BYTES = 64
-"""Bytes behind each mapping that can be read, as vectorised code does, too."""
+"""Bytes behind each mapping that can be read: vectorised kernels read past the end of
+arrays, those of XNNPACK up to 16 bytes.
+"""
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000

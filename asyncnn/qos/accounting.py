@@ -173,19 +173,19 @@ class LateEnd(msgspec.Struct, frozen=True, gc=False):
 
     of_all: WorkAccounting
     of_client: WorkAccounting
-    of_kind: WorkAccounting | None
+    of_model: WorkAccounting | None
     latency_ns: int
     status: ErrorStatus
     preemptions: int
 
     def __call__(self) -> None:
         """Count it."""
-        accountings = self.of_all, self.of_client, self.of_kind
+        accountings = self.of_all, self.of_client, self.of_model
         count_end(accountings, self.latency_ns, self.status, self.preemptions)
 
 
 MOST_LATE = 256
-"""Counts that may gather before the loop is woken for them."""
+"""Counts and lessons that may gather before the loop is woken for them."""
 
 
 class LateCounts:

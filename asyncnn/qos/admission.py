@@ -41,14 +41,14 @@ class Admission:
         with self._lock:
             if self._pending >= self._max_pending:
                 raise _exhausted("", "DeviceSettings.max_pending", self._pending)
-            user, pending = client.user, self._of
+            user, counts = client.user, self._of
             # Both before anything is counted: a refusal leaves no count behind.
-            of_client, of_user = pending.get(client, 0), pending.get(user, 0)
+            of_client, of_user = counts.get(client, 0), counts.get(user, 0)
             for owner, count in (client, of_client), (user, of_user):
                 most = owner.max_pending
                 if most is not None and count >= most:
                     raise _exhausted(f" of {owner.name}", owner.limit, most)
-            pending[client], pending[user] = of_client + 1, of_user + 1
+            counts[client], counts[user] = of_client + 1, of_user + 1
             self._pending += 1
             has_filled = self._pending == self._max_pending
         if has_filled:
@@ -59,13 +59,13 @@ class Admission:
         with self._lock:
             was_full = self._pending == self._max_pending
             self._pending -= 1
-            pending = self._of
+            counts = self._of
             for owner in (client, client.user):
-                left = pending[owner] - 1
+                left = counts[owner] - 1
                 if left:
-                    pending[owner] = left
+                    counts[owner] = left
                 else:  # or a client that has gone would be kept
-                    del pending[owner]
+                    del counts[owner]
         if was_full:
             self._filled_or_freed()
 

@@ -436,7 +436,7 @@ class Scheduler:
         if not self._leave(work):
             return
         # All that can be is done before, as the thread that is told wants to go on.
-        of_client, of_kind = work.account.accounting, work.accounting
+        of_client, of_model = work.account.accounting, work.accounting
         latency_ns = time.monotonic_ns() - work.added_ns
         preemptions, lesson = work.preemptions, work.lesson()
         if work.deadline_ns is not None:
@@ -448,7 +448,7 @@ class Scheduler:
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
         of_all = self._accounting
-        end = LateEnd(of_all, of_client, of_kind, latency_ns, status, preemptions)
+        end = LateEnd(of_all, of_client, of_model, latency_ns, status, preemptions)
         self._late_counts.add(end, lesson)
         is_last, idle = not self._open, self._idle
         is_noted = idle is None or idle.is_noted()

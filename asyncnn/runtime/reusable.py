@@ -218,7 +218,7 @@ class ReusableExecution:
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
         if self._threadsafe is not None:
-            self._threadsafe.keep(self._request)
+            self._threadsafe.expect(self._request)
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from asyncnn import Device, ReusableExecution
-from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
@@ -241,7 +240,7 @@ def test_a_loop_that_is_closed_is_told_at_once(tmp_path: Path) -> None:
         execution.launch_threadsafe(Told())
 
 
-async def test_what_is_kept_of_an_execution_goes_with_it() -> None:
+async def test_memory_goes_with_its_execution() -> None:
     async with open_device() as device:
         prepared = await device.prepare(addition(4))
         execution = prepared.reusable()
@@ -263,27 +262,7 @@ async def test_what_is_kept_of_an_execution_goes_with_it() -> None:
         await until(lambda: memory() is None)
 
 
-async def test_what_was_kept_of_another_request_is_not_believed() -> None:
-    async with open_device() as device:
-        prepared = await device.prepare(addition(4))
-        first, second = prepared.reusable(), prepared.reusable()
-        for execution in (first, second):
-            told = Told()
-            execution.launch_threadsafe(told)
-            assert await told.ended() is None
-        assert isinstance(prepared.hal, ReferencePreparedModel)
-        kept = prepared.hal._kept._kept
-        # As if the first had ended unheard, and the second taken its address.
-        kept[id(second._request)] = kept.pop(id(first._request))
-        second.input(0)[:] = 5
-        told = Told()
-        second.launch_threadsafe(told)
-        assert await told.ended() is None
-        np.testing.assert_array_equal(second.output(), 5)
-        assert not kept
-
-
-async def test_executions_of_many_requests_take_turns() -> None:
+async def test_each_execution_uses_its_own_arrays() -> None:
     async with open_device() as device:
         prepared = await device.prepare(addition(4))
         executions = [prepared.reusable() for _ in range(50)]

@@ -1,9 +1,7 @@
 """LiteRT by its C API: graphs that compute in place on arrays of ours.
 
-LiteRT runs on tensor buffers. One over the memory of an array is made as its address
-comes for the first time, and is used again when that comes again. Memory that LiteRT
-does not take, or after which its kernels might read beyond a mapping, is copied from
-and to memory of the graph's own.
+LiteRT runs on tensor buffers. Those over the memory of an array are used again when its
+address comes again; arrays that come for the third time are known without a look.
 
 A run is cancelled by LiteRT's own means, a function that it asks before each node. That
 function is C's, and looks at a byte of ours, so a run needs no interpreter lock.
@@ -11,19 +9,14 @@ function is C's, and looks at a byte of ours, so a run needs no interpreter lock
 
 import ctypes
 import errno
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import byref
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from asyncnn.devices.litert.array_memory import address_of, has_tail
 from asyncnn.devices.litert.c_api import (
-    BUFFER_ALIGNMENT,
     MOST_DIMENSIONS,
     Library,
     TensorType,
@@ -42,17 +35,21 @@ from asyncnn.devices.litert.graph_file import (
     may_be_packed,
     require_room,
 )
+from asyncnn.devices.litert.tensor_buffers import (
+    KnownArrays,
+    TensorBuffers,
+    TensorSlot,
+    place,
+)
 from asyncnn.devices.litert.weights import PackedWeights
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.pages import TAIL_BYTES
 
 MOST_BINDINGS = 32
-"""Sets of addresses that a graph remembers."""
+"""Sets of addresses whose tensor buffers a graph keeps for whatever comes there."""
 
 MOST_KNOWN = 512
-"""Sets of arrays that a graph remembers."""
+"""Sets of arrays whose tensor buffers it keeps for these, some kilobytes each."""
 
 _CLEAR, _SET = b"\0", b"\1"
 
@@ -120,84 +117,6 @@ class CApiEngine(Engine):
         return CApiGraph(self._library, memory, options)
 
 
-class _Slot:
-    """One input or output of a graph, and the memory that stands in for arrays."""
-
-    def __init__(self, type_: TensorType, tensor: Tensor) -> None:
-        self.type = type_
-        self.tensor = tensor
-        self.dtype, self.nbytes = tensor.dtype, tensor.nbytes
-        self._standing_in: tuple[Array, int] | None = None
-
-    def stand_in(self) -> tuple[Array, int]:
-        """Return memory of the graph's own for arrays that LiteRT does not take.
-
-        Comes with its address.
-        """
-        if self._standing_in is None:
-            raw = aligned_bytes(self.nbytes + TAIL_BYTES)[: self.nbytes]
-            memory = raw.view(self.dtype)
-            self._standing_in = memory, address_of(memory)
-        return self._standing_in
-
-
-class _Buffers:
-    """Tensor buffers over a set of addresses, which are freed with the last reference.
-
-    Buffers over memory that is gone are harmless as long as they are not run.
-    """
-
-    def __init__(self, library: Library, graph: int, sides: Sequence[Any]) -> None:
-        self._library = library
-        self._made: list[int] = []
-        arguments: list[Any] = [graph, 0]
-        for slots, addresses in sides:
-            buffers = (ctypes.c_void_p * len(slots))()
-            for number, (slot, address) in enumerate(
-                zip(slots, addresses, strict=True)
-            ):
-                buffers[number] = self._create(slot, address)
-            arguments += [len(slots), ctypes.cast(buffers, ctypes.c_void_p)]
-        self.run: Callable[[], int] = partial(library.run, *arguments)
-
-    def _create(self, slot: _Slot, address: int) -> int:
-        made = self._library.create(
-            "CreateTensorBufferFromHostMemory",
-            *(byref(slot.type), address, slot.tensor.nbytes, None),
-        )
-        self._made.append(made)
-        return made
-
-    def __del__(self) -> None:
-        for made in self._made:
-            self._library.destroy("TensorBuffer", made)
-
-
-class _Known:
-    """Arrays that a graph has run on in place, and their buffers. Keeps no array."""
-
-    __slots__ = ("_arrays", "_buffers", "run")
-
-    def __init__(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], buffers: _Buffers
-    ) -> None:
-        self._arrays = tuple([weakref.ref(each) for each in (*inputs, *outputs)])
-        self._buffers = buffers  # what runs on them does not keep them
-        self.run = buffers.run
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether all of the arrays exist."""
-        return all(reference() is not None for reference in self._arrays)
-
-    def are(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Tell whether they are these, rather than others in their place."""
-        for reference, array in zip(self._arrays, chain(inputs, outputs), strict=True):
-            if reference() is not array:
-                return False
-        return True
-
-
 class CApiGraph(CompiledGraph):
     """A compiled model of LiteRT's."""
 
@@ -207,10 +126,10 @@ class CApiGraph(CompiledGraph):
         self._library = library
         self._memory = memory  # LiteRT refers to it
         self._model = self._compiled = 0
-        self._buffers: dict[tuple[int, ...], _Buffers] = {}
-        # By the identities of arrays. None where they have come once: most never do
+        self._buffers: dict[tuple[int, ...], TensorBuffers] = {}
+        # By the identities of arrays. None where they have come once: most never come
         # again, and are not worth a reference.
-        self._known: dict[tuple[int, ...], _Known | None] = {}
+        self._known: dict[tuple[int, ...], KnownArrays | None] = {}
         self._flag = ctypes.create_string_buffer(2)
         super().__init__()
         try:
@@ -236,14 +155,14 @@ class CApiGraph(CompiledGraph):
             library.cancellation_function(),
         )
 
-    def _slots(self, side: str) -> tuple[_Slot, ...]:
+    def _slots(self, side: str) -> tuple[TensorSlot, ...]:
         library = self._library
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
         return tuple(self._slot(graph, side, number) for number in range(count))
 
-    def _slot(self, graph: int, side: str, number: int) -> _Slot:
+    def _slot(self, graph: int, side: str, number: int) -> TensorSlot:
         library = self._library
         type_ = TensorType()
         tensor = library.create(f"GetSubgraph{side}", graph, number)
@@ -268,7 +187,7 @@ class CApiGraph(CompiledGraph):
                 f"{side.lower()} {number} of shape {list(described.shape)} takes "
                 f"{needed} bytes, not {described.nbytes}"
             )
-        return _Slot(type_, described)
+        return TensorSlot(type_, described)
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """See `CompiledGraph`."""
@@ -277,15 +196,15 @@ class CApiGraph(CompiledGraph):
         try:
             identity = (*map(id, inputs), *map(id, outputs))
             known = self._known.get(identity)
-            if known is not None and known.are(inputs, outputs):
+            if known is not None and known.match(inputs, outputs):
                 status = known.run()
                 return not status or self._ended(status)
             copied_in: list[tuple[Array, Array]] = []
             copied_out: list[tuple[Array, Array]] = []
             addresses: list[int] = []
             if not (
-                _place(inputs, self._inputs, addresses, copied_in)
-                and _place(outputs, self._outputs, addresses, copied_out, written=True)
+                place(inputs, self._inputs, addresses, copied_in)
+                and place(outputs, self._outputs, addresses, copied_out, written=True)
             ):
                 self._check(inputs, outputs)
                 raise GeneralFailureError("the arrays do not fit the graph")
@@ -314,18 +233,18 @@ class CApiGraph(CompiledGraph):
         identity: tuple[int, ...],
         inputs: Sequence[Array],
         outputs: Sequence[Array],
-        buffers: _Buffers,
+        buffers: TensorBuffers,
     ) -> None:
-        """Know arrays that have come twice the next time, without a look at them."""
+        """Know arrays from their third run on, the first two of which come by here."""
         known = self._known
         is_second = identity in known and known[identity] is None
-        known[identity] = _Known(inputs, outputs, buffers) if is_second else None
-        # Whenever one comes, another is looked at: the buffers of arrays that are gone
-        # take up memory as well.
-        oldest = next(iter(known))
-        looked_at = known.pop(oldest)
-        if len(known) < MOST_KNOWN and (looked_at is None or looked_at.is_alive):
-            known[oldest] = looked_at
+        known[identity] = KnownArrays(inputs, outputs, buffers) if is_second else None
+        # Each call looks at another set: the buffers of arrays that are gone take up
+        # memory as well.
+        candidate = next(iter(known))
+        found = known.pop(candidate)
+        if len(known) < MOST_KNOWN and (found is None or found.are_alive):
+            known[candidate] = found
 
     def interrupt(self) -> None:
         """See `CompiledGraph`."""
@@ -344,13 +263,13 @@ class CApiGraph(CompiledGraph):
         told = self._library.errors_of(self._compiled)
         raise failure("RunCompiledModel", status, told)
 
-    def _bind(self, addresses: tuple[int, ...]) -> _Buffers:
+    def _bind(self, addresses: tuple[int, ...]) -> TensorBuffers:
         split = len(self._inputs)
         sides = (
             (self._inputs, addresses[:split]),
             (self._outputs, addresses[split:]),
         )
-        buffers = _Buffers(self._library, self._compiled, sides)
+        buffers = TensorBuffers(self._library, self._compiled, sides)
         while len(self._buffers) >= MOST_BINDINGS:
             self._buffers.pop(next(iter(self._buffers)), None)
         self._buffers[addresses] = buffers
@@ -367,32 +286,3 @@ class CApiGraph(CompiledGraph):
             self._library.destroy("CompiledModel", self._compiled)
         if self._model:
             self._library.destroy("Model", self._model)
-
-
-def _place(
-    arrays: Sequence[Array],
-    slots: Sequence[_Slot],
-    addresses: list[int],
-    copied: list[tuple[Array, Array]],
-    *,
-    written: bool = False,
-) -> bool:
-    """Add where LiteRT finds each array to ``addresses``; False if one does not fit.
-
-    What it is not given in place is added to ``copied``, with the memory that stands in
-    for it. Tells of arrays what `CompiledGraph._check` does, in a fraction of its time.
-    """
-    if len(arrays) != len(slots):
-        return False
-    for array, slot in zip(arrays, slots, strict=True):
-        if array.nbytes != slot.nbytes or array.dtype != slot.dtype:
-            return False
-        flags = array.flags
-        if not flags.c_contiguous or (written and not flags.writeable):
-            return False
-        address = address_of(array)
-        if address % BUFFER_ALIGNMENT or not has_tail(array, address):
-            memory, address = slot.stand_in()
-            copied.append((array, memory))
-        addresses.append(address)
-    return True

@@ -105,7 +105,7 @@ class CompiledGraph(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Forget the arrays that it has run on; nobody else has it at the moment."""
+        """Forget the arrays that it has run on. Only while nobody else can run it."""
 
     @abstractmethod
     def _free(self) -> None:

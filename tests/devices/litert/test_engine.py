@@ -28,7 +28,6 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
-from asyncnn.memory.pools import map_file
 from tests.devices.litert.conftest import Case, at_offset
 
 MODELS = (
@@ -186,54 +185,6 @@ def test_a_tail_is_in_the_last_page_or_in_what_an_array_is_a_view_of() -> None:
         assert not tail_of(np.frombuffer(mapped, np.uint8, 64, 2 * page - 64))
         assert not tail_of(np.frombuffer(mapped, np.uint8, 64, 2 * page - 127))
         assert tail_of(np.frombuffer(mapped, np.uint8, 64, 2 * page - 128))
-
-
-@pytest.mark.parametrize("offset", [0, 100, mmap.PAGESIZE])
-@pytest.mark.parametrize("missing", [0, 1, 63, 64, 65])
-def test_behind_each_mapping_there_is_a_tail(
-    missing: int, offset: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * (4 * mmap.PAGESIZE - missing))
-    data = map_file(path, offset, 3 * mmap.PAGESIZE - missing - offset).buffer
-    assert data is not None
-    array = np.frombuffer(data, np.uint8)
-    assert has_tail(array, array.ctypes.data)
-    assert bytes(array) == b"x" * array.size
-    assert len(ctypes.string_at(array.ctypes.data, array.size + 64)) == array.size + 64
-
-
-def test_arrays_that_come_again_are_those_that_are_computed_on(
-    c_api: Engine, chain: Chain, case: Case
-) -> None:
-    graph = c_api.compile(chain.model())
-    sets = [
-        (at_offset(case.x, 0), [at_offset(like, 0) for like in case.outputs])
-        for _ in range(2 * MOST_BINDINGS)
-    ]
-    for _ in range(4):
-        for x, outputs in sets:
-            for output in outputs:
-                output.fill(0)
-            assert graph.run([x], outputs)
-            case.assert_right(outputs)
-
-
-def test_arrays_in_place_of_others_are_taken_for_what_they_are(
-    c_api: Engine, chain: Chain, case: Case
-) -> None:
-    graph = c_api.compile(chain.model())
-    seen: set[int] = set()
-    has_been_reused = False
-    for number in range(200):
-        x, outputs = at_offset(case.x, 0), [at_offset(o, 0) for o in case.outputs]
-        has_been_reused |= id(x) in seen
-        seen.add(id(x))
-        for _ in range(number % 4):
-            assert graph.run([x], outputs)
-            case.assert_right(outputs)
-            outputs[0].fill(0)
-    assert has_been_reused
 
 
 @pytest.mark.parametrize("rows", [4, 32])
