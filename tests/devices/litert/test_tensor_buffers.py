@@ -62,7 +62,8 @@ def test_buffers_of_arrays_that_are_gone_go_as_others_come(
     sets = sets_of(chain, case, 20)
     assert_right_each_time(graph, sets)
     sets.clear()
-    assert_right_each_time(graph, sets_of(chain, case, 40))
+    others = sets_of(chain, case, 40)
+    assert_right_each_time(graph, others)
     assert not any(
         known is not None and not known.are_alive for known in graph._known.values()
     )
