@@ -210,7 +210,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
             work.fail(error)
-            OneShot(work.finish)()  # which logs what the callback raises
+            OneShot(partial(_finish, work))()  # which logs what the callback raises
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
         return _NONE
@@ -318,6 +318,10 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
+
+
+def _finish(work: ExecuteWork) -> None:
+    work.finish()
 
 
 def _tell_launch(

@@ -168,8 +168,8 @@ class OneShot(Generic[P]):
 
     __slots__ = ("_notify", "is_done")
 
-    def __init__(self, notify: Callable[P, object]) -> None:
-        self._notify: Callable[P, object] | None = notify
+    def __init__(self, notify: Callable[P, None]) -> None:
+        self._notify: Callable[P, None] | None = notify
         self.is_done = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
