@@ -173,9 +173,9 @@ class TestThreads:
             await self.widened(seen, lambda: prepared.run(X))
             np.testing.assert_array_equal((await prepared.run(X))["y"], X / 4)
             seen.runs.clear()
-            # The first one of each lane may find the other lane idle.
+            # Some find the other lane idle: while it wakes up, and at the end.
             await asyncio.gather(*(prepared.run(X) for _ in range(12)))
-            assert seen.runs.count(2) <= 2
+            assert seen.runs.count(2) < seen.runs.count(1)
 
     @pytest.mark.parametrize("preference", [SUSTAINED, FRUGAL])
     async def test_others_have_one(

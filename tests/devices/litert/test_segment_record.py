@@ -12,6 +12,7 @@ from asyncnn.engine.delegation import KernelRecord, Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType
+from asyncnn.memory.pages import TAIL_BYTES
 from tests.devices.litert.running import segment_of_one
 from tests.kernels.operations import F16, F32, bind, constant, result, tensor
 
@@ -24,7 +25,12 @@ def addition(value: Array, type_=F32) -> Segment:
 
 @pytest.fixture
 def value() -> Array:
-    return np.arange(2049, dtype=np.float32)[:2048]
+    return with_tail(np.arange(2048, dtype=np.float32))
+
+
+def with_tail(array: Array) -> Array:
+    """Return a copy with elements behind it, so that it may lie apart anywhere."""
+    return np.append(array, np.zeros(TAIL_BYTES, array.dtype))[: array.size]
 
 
 def bytes_of(written: Written) -> bytes:
@@ -37,7 +43,7 @@ def test_constants_are_those_of_the_operands(value: Array) -> None:
     record = recorded(written, segment)
     assert not record.numbers
     assert len(record.decided) < value.nbytes / 4
-    other = np.append(value + 1, np.float32(0))[:2048]
+    other = with_tail(value + 1)
     again = restored(record, addition(other))
     assert again.measured_ns == 1234.5
     assert np.shares_memory(again.file.apart[0].data, other)
