@@ -134,11 +134,12 @@ class ReferencePreparedModel(SynchronousByCallback):
         report = OneShot(partial(_report, callback))
         try:
             use, repeated = None, self._repeated.find(request)
+            if repeated is not None:
+                if not repeated.is_checked:
+                    self._check_plain(request, repeated)
             # A request that is remembered has no pools but memory.
-            if repeated is None and not self._rules.remembers(request):
+            elif not self._rules.remembers(request):
                 use = self._checked(request, is_fenced=False)
-            elif repeated is not None and not repeated.is_checked:
-                self._check_plain(request, repeated)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -185,8 +186,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Launch an execution on any thread; see `IThreadsafe.execute_threadsafe`."""
         if EXECUTION.is_on:
             _tell_launch("execute_threadsafe", request, deadline)
-        # The scheduler has it called once, and logs what it raises.
-        report = partial(_report, callback)
+        report = OneShot(partial(_report, callback))
         client = calling_client.get()
         try:
             repeated = self._repeated.find(request)
@@ -194,7 +194,7 @@ class ReferencePreparedModel(SynchronousByCallback):
                 self._check_plain(request, repeated)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
-            OneShot(report)(error, (), NO_TIMING)  # which logs what that raises
+            report(error, (), NO_TIMING)
             return error.status
         recorder = active.recorder
         kind: Callable[..., ExecuteWork] = (
@@ -210,7 +210,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
             work.fail(error)
-            OneShot(partial(_finish, work))()  # which logs what the callback raises
+            work.finish()
             missed = isinstance(error, MissedDeadlinePersistentError)
             return _NONE if missed else error.status
         return _NONE
@@ -318,10 +318,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
-
-
-def _finish(work: ExecuteWork) -> None:
-    work.finish()
 
 
 def _tell_launch(

@@ -290,7 +290,6 @@ class RunQueue(Generic[JobT]):
         self._running.remove(job)
         job.account.served_ns[job.priority] = now_ns
         owed_ns = now_ns - job.charged_ns
-        job.charged_ns = now_ns
         if used_ns is not None:
             lane_ns = now_ns - job.resumed_ns
             least_ns = lane_ns // IDLE_LANE_SHARE

@@ -43,10 +43,7 @@ class ThreadsafeRun(IExecutionCallback):
     __slots__ = ("_is_marking", "_is_notified", "_owner", "_tell")
 
     def __init__(self, owner: IOneAtATime, done: Done) -> None:
-        # As the base does, a call of which would be felt with small models.
-        self.reason = ""
-        self._is_dead = False
-        self._recipients = []
+        super().__init__()
         self._owner = owner
         self._tell = OneShot(done)
         self._is_notified = False
