@@ -34,6 +34,7 @@ from asyncnn.runtime.onnx.emitter import Building, Form, Value
 from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import Readers, bytes_of, readers_of
 from asyncnn.runtime.onnx.schema import (
@@ -220,8 +221,13 @@ class Import:
         return name in CONVERTERS or name in FOLDED or is_function(name)
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
-        inputs = [_find(names, name, "input") if name else None for name in proto.input]
-        node = Node(proto, inputs, self.draft, opsets.of(proto.domain), names)
+        inputs: Sequence[Value | None] = [
+            _find(names, name, "input") if name else None for name in proto.input
+        ]
+        opset = opsets.of(proto.domain)
+        if proto.domain in DOMAINS and opset < NEWER_OPSET:
+            inputs = by_newer_rules(proto, inputs, self.draft)
+        node = Node(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader
         node.run_graph = lambda graph, given: self.run(graph, names, opsets, given)
         results = self._results(node, proto, inputs, opsets)

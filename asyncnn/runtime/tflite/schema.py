@@ -483,7 +483,8 @@ class _Reader:
 
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        if number == tflite.BuiltinOperator.CUSTOM:
+        # Compilers for other processors leave the number out of custom operators.
+        if number == tflite.BuiltinOperator.CUSTOM or (not number and code.CustomCode()):
             name = self._name(code.CustomCode())[:80]
             # It gets into messages, which are of one line.
             shown = "".join(each if each.isprintable() else " " for each in name)
