@@ -41,12 +41,14 @@ def by_newer_rules(
         raise UnsupportedOperatorError("it trains, as is_test is 0")
     if name == "Upsample":
         raise UnsupportedOperatorError("it scales by rules older than operator set 7")
-    if name in _RECURRENT and proto.output and proto.output[0]:
-        if not numbers.get("output_sequence", 0):
-            raise UnsupportedOperatorError("a sequence that is left empty")
-    if len(inputs) < 2 or inputs[0] is None or inputs[1] is None:
+    has_sequence = name in _RECURRENT and any(proto.output[:1])
+    if has_sequence and not numbers.get("output_sequence", 0):
+        raise UnsupportedOperatorError("a sequence that is left empty")
+    if len(inputs) < 2:
         return inputs
     first, second = inputs[:2]
+    if first is None or second is None:
+        return inputs
     if name in _PAIRS:
         aligned = second.shape
         if numbers.get("broadcast", 0):
@@ -55,7 +57,7 @@ def by_newer_rules(
             raise InvalidArgumentError(
                 f"{list(first.shape)} and {list(second.shape)} without broadcasting"
             )
-    elif name == "PRelu" and second.shape not in ((), (1,)):
+    elif name == "PRelu" and len(second.shape) == 1:
         aligned = _aligned(first.shape, second.shape, 1)
     else:
         return inputs
@@ -69,9 +71,13 @@ def _aligned(first: Shape, second: Shape, axis: int | None) -> Shape:
     place = len(first) - len(second) if axis is None else axis
     place += len(first) if place < 0 and axis is not None else 0
     end = place + len(second)
-    if place < 0 or end > len(first) or any(
-        length not in (1, whole)
-        for length, whole in zip(second, first[place:end], strict=True)
+    if (
+        place < 0
+        or end > len(first)
+        or any(
+            length not in (1, whole)
+            for length, whole in zip(second, first[place:end], strict=True)
+        )
     ):
         raise InvalidArgumentError(
             f"{list(second)} has no place from axis {place} on in {list(first)}"

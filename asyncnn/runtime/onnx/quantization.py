@@ -351,9 +351,7 @@ def _conv_integer(node: Node) -> Value:
             size[1] = min(step, depth - first)
             part = slice_(draft, image, (0, first, 0, 0), size)
         some = draft.constant(weights[:, first : first + step])
-        found = convolved(
-            draft, part, image_filter(draft, some), None, sliding, groups
-        )
+        found = convolved(draft, part, image_filter(draft, some), None, sliding, groups)
         parts.append(draft.cast(found, np.int32))
     return of_rank(draft, functools.reduce(draft.add, parts), value.rank)
 
@@ -380,6 +378,17 @@ _MICROSOFT: dict[str, Converter] = {
     "QLinearLeakyRelu": _q_linear_unary(_q_linear_leaky),
     "QLinearGlobalAveragePool": _q_linear_unary(_pooled),
 }
+
+KEEPING = frozenset(
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"),
+        *_MICROSOFT,
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Slice", "Split", "Concat", "Gather", "Expand", "Tile", "Pad", "MaxPool"),
+        *("DepthToSpace", "SpaceToDepth", "If", "Loop", "Scan"),
+    )
+)
+"""Operators that keep what bytes stand for; to others these are plain numbers."""
 
 CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": _quantize_linear,

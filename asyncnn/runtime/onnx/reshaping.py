@@ -107,7 +107,7 @@ def _after(axes: Sequence[int], place: int, found: int) -> list[int]:
 
 def concatenate(draft: Composer, values: Sequence[Value], axis: int) -> Value:
     """Return the values one behind the other along ``axis``."""
-    values = [value for value in values if value.shape[axis]]
+    values = draft.alike([value for value in values if value.shape[axis]])
     if len(values) == 1:
         return values[0]
     shape = list(values[0].shape)

@@ -242,8 +242,8 @@ class TestRefusals:
                 "float64",
             ),
             (
-                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=6),
-                "operator set 6",
+                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=5),
+                "operator set 5",
             ),
             (
                 model(
