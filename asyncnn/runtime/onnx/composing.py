@@ -14,19 +14,18 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.graph_builder import MAX_RANK, dimensions_of
 from asyncnn.runtime.onnx.emitter import (
     B8,
     F16,
     F32,
     I32,
-    MAX_RANK,
     Q8,
     Q8S,
     Argument,
     Draft,
     Form,
     Value,
-    dimensions_of,
 )
 from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
