@@ -192,7 +192,7 @@ class Scope:
         return bool(arrays)
 
     def _convert_or_refuse(self, operator: Operator) -> None:
-        place = _place(self.graph, operator)
+        place = place_of(self.graph, operator)
         refusals = self.importing.refusals
         known = len(refusals)
         with refusals.collecting(operator.name, operator.index, place):
@@ -238,7 +238,8 @@ class Scope:
                 )
 
 
-def _place(graph: Graph, operator: Operator) -> str:
+def place_of(graph: Graph, operator: Operator) -> str:
+    """Return where an operator is, for messages."""
     place = f"operator {operator.index} ({operator.name})"
     if graph.index:
         place += f" of {graph.label}"
