@@ -22,7 +22,7 @@ from asyncnn.pipeline import (
 )
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
-from tests.networks import addition, chain
+from tests.networks import FOREVER, addition, chain, counting_up
 from tests.pipeline.conftest import collected, frames, running_sum, slow_frames, values
 
 MISSED = (MissedDeadlinePersistentError, MissedDeadlineTransientError)
@@ -163,14 +163,14 @@ class TestFailure:
     async def test_it_is_raised_after_the_results_before_it(self) -> None:
         async with open_device() as device:
             plus_one = await device.prepare(chain(1, 4))
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             stages = [
                 Stage("a", plus_one),
                 Stage("b", slow, inputs={"x": "put.image"}),
             ]
             frame = {
                 "x": np.zeros(4, np.float32),
-                "image": np.zeros((64, 64), np.float32),
+                "image": FOREVER,
             }
             async with Pipeline(*stages, timeout=0.001) as pipeline:
                 await pipeline.put(frame)
@@ -185,11 +185,10 @@ class TestFailure:
 
     async def test_frames_that_fail_are_skipped_if_that_is_wanted(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             pipeline = Pipeline(Stage("slow", slow), timeout=0.001, when_failed="skip")
-            image = np.zeros((64, 64), np.float32)
             async with pipeline:
-                results = await collected(pipeline.process([image] * 6))
+                results = await collected(pipeline.process([FOREVER] * 6))
             statistics = pipeline.statistics()
             assert not results
             assert statistics.failed == 6
@@ -218,13 +217,12 @@ class TestFailure:
 
     async def test_who_waits_to_put_is_told(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
-            image = np.zeros((64, 64), np.float32)
+            slow = await device.prepare(counting_up())
             pipeline = Pipeline(Stage("slow", slow), in_flight=1, timeout=0.005)
             async with pipeline:
-                await pipeline.put(image)
+                await pipeline.put(FOREVER)
                 with pytest.raises(MISSED):
-                    await asyncio.wait_for(pipeline.put(image), 5)
+                    await asyncio.wait_for(pipeline.put(FOREVER), 20)
 
     async def test_an_error_of_the_source_comes_after_its_frames(
         self, device: Device
@@ -245,14 +243,14 @@ class TestFailure:
 class TestClosing:
     async def test_leaving_ends_what_is_on_its_way(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             async with Pipeline(Stage("a", slow), Stage("b", slow)) as pipeline:
-                stream = pipeline.process([np.zeros((64, 64), np.float32)] * 100)
+                stream = pipeline.process([FOREVER] * 100)
                 await asyncio.sleep(0.01)
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
             with pytest.raises(RuntimeError):
-                await pipeline.put(np.zeros((64, 64), np.float32))
+                await pipeline.put(FOREVER)
             assert pipeline.statistics().in_flight == 0
 
     async def test_a_consumer_that_breaks_leaves_no_task_and_no_pool(
