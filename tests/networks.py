@@ -29,6 +29,9 @@ The loop's own timeout would end it, too: after 2 s, or as ``loop_timeout`` says
 AT_ONCE = np.zeros(1, np.float32)
 """With it, a run of `counting_up` has nothing to do."""
 
+for _each in (FOREVER, AT_ONCE):  # all tests share them
+    _each.flags.writeable = False
+
 
 def addition(*dimensions: int) -> NamedModel:
     """``z = x + y`` of float32; an axis of 0 is left to the request."""
