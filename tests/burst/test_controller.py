@@ -465,7 +465,7 @@ class TestReopening:
         with await BurstController.open(mortal, deadline_grace=0.01) as burst:
             mortal.end_burst()
             mortal.may_open.clear()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 result = await burst.execute(a_request(), by(soon()))
             assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
             mortal.may_open.set()

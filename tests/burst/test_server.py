@@ -393,7 +393,7 @@ class TestEnding:
                 add_to_word(ends.requests, WRITTEN, 2**50)
             else:
                 add_to_word(ends.results, READ, 2**50)
-            await asyncio.wait_for(died.wait(), 5)
+            await asyncio.wait_for(died.wait(), 20)
 
 
 async def test_a_result_longer_than_its_queue_is_a_general_failure(

@@ -97,7 +97,7 @@ def test_what_a_stranger_does_to_the_own_counter_is_not_believed(
 async def test_a_waiting_reader_learns_that_its_queue_is_broken(
     ends: Ends, words: memoryview
 ) -> None:
-    reading = asyncio.create_task(ends.reader.read(timeout=5))
+    reading = asyncio.create_task(ends.reader.read(timeout=20))
     await asyncio.sleep(0.001)
     words[WRITTEN] = CAPACITY * 3
     with pytest.raises(QueueBrokenError):

@@ -161,7 +161,7 @@ class Counting:
         self._changed.set()
 
     async def has_read(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.count < count:
                 self._changed.clear()
                 await self._changed.wait()

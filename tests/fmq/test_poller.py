@@ -20,7 +20,7 @@ def is_cold(queue: MessageQueue) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - shared memory has no events
             await asyncio.sleep(0)
 
@@ -166,7 +166,7 @@ async def test_who_spins_on_the_same_loop_serves_meanwhile(ends: Ends) -> None:
             to_answer.write_nowait(ends.reader.read_nowait() or b"")
 
         LoopPoller.running().serve(ends.reader, answer)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             for number in range(300):
                 ends.writer.write_nowait(elements(2, number))
                 assert await answers.read() == elements(2, number)

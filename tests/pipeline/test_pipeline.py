@@ -114,7 +114,7 @@ class TestBackPressure:
                 pipeline.put_nowait(np.zeros(4, np.float32))
             assert pipeline.statistics().in_flight == 2
             await anext(pipeline)
-            assert await asyncio.wait_for(waiting, 5) == 2
+            assert await asyncio.wait_for(waiting, 20) == 2
 
     async def test_a_put_that_is_cancelled_leaves_its_room_to_others(
         self, device: Device
@@ -128,7 +128,7 @@ class TestBackPressure:
             await asyncio.sleep(0.005)
             await anext(pipeline)  # gives room to the first
             first.cancel()
-            assert await asyncio.wait_for(second, 5) == 1
+            assert await asyncio.wait_for(second, 20) == 1
             assert first.cancelled()
 
     async def test_a_frame_that_does_not_fit_takes_no_room(

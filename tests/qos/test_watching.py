@@ -22,14 +22,14 @@ async def test_work_without_a_boundary_fails_and_its_lane_is_replaced(
     stuck = Stuck([], gate=gate)
     waiting = Recorded([])
     scheduler.submit(stuck)
-    stuck.started.wait(5)
+    assert stuck.started.wait(20)
     scheduler.submit(waiting)
-    await asyncio.wait_for(stuck.finished.wait(), 5)
+    await asyncio.wait_for(stuck.finished.wait(), 20)
     assert stuck.status is ErrorStatus.GENERAL_FAILURE
     (record,) = caplog.records
     assert "for 0.02 s (stuck_after_s)" in record.message
     assert record.fields == {"client": "local"}
-    await asyncio.wait_for(waiting.finished.wait(), 5)
+    await asyncio.wait_for(waiting.finished.wait(), 20)
     assert scheduler.threads == 1
     gate.set()  # the thread that was given up comes to its end, unnoticed
     await scheduler.aclose()

@@ -178,7 +178,7 @@ async def test_a_callback_that_raises_harms_nobody(
         raise ValueError("a mistake of the application")
 
     await asyncio.to_thread(execution.launch_threadsafe, fail)
-    assert await asyncio.to_thread(called.wait, 5)
+    assert await asyncio.to_thread(called.wait, 20)
     told = Told()
     while True:
         try:
