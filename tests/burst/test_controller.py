@@ -40,6 +40,7 @@ from tests.burst.ends import (
 )
 from tests.fmq.words import add_to_word
 from tests.networks import addition
+from tests.qos.recorded import until
 
 
 def a_request() -> Request:
@@ -246,8 +247,7 @@ class TestPools:
         await scripted_burst.execute(second)
         context._binder.clear()  # the driver in this process is their last user
         gc.collect()
-        await asyncio.sleep(0.01)
-        assert sorted(freed) == [0, 1]
+        await until(lambda: sorted(freed) == [0, 1])
 
 
 class TestFallback:

@@ -12,6 +12,7 @@ from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
+from tests.qos.recorded import until
 
 IMPOSSIBLE = [
     CAPACITY + QUANTUM,
@@ -112,7 +113,7 @@ async def test_a_served_queue_that_is_broken_is_served_no_more(
     loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
     served = LoopPoller.running().serve(ends.reader, ends.reader.read_nowait)
     words[WRITTEN] = 1
-    await asyncio.sleep(0.001)
+    await until(lambda: bool(failures))
     assert [type(error) for error in failures] == [QueueBrokenError]
     assert served.is_stopped
 
@@ -122,7 +123,7 @@ async def test_who_has_it_served_is_told(ends: Ends, words: memoryview) -> None:
     poller = LoopPoller.running()
     poller.serve(ends.reader, ends.reader.read_nowait, failures.append)
     words[WRITTEN] = 1
-    await asyncio.sleep(0.001)
+    await until(lambda: bool(failures))
     assert [type(error) for error in failures] == [QueueBrokenError]
 
 

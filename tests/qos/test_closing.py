@@ -156,8 +156,8 @@ async def test_closing_reports_separable_work_at_once_and_waits_for_its_thread()
     scheduler.submit(work)
     assert work.started.wait(20)
     closing = asyncio.create_task(scheduler.aclose())
+    await until(work.finished.is_set)
     await asyncio.sleep(0.005)
-    assert work.finished.is_set()
     assert not closing.done()
     gate.set()
     await closing
@@ -307,8 +307,7 @@ async def test_a_callback_that_raises_a_cancellation_keeps_nobody_from_their_end
     for work in (*works, last):
         scheduler.submit(work)
     assert last.started.wait(20)  # the others wait for the loop by now, together
-    await asyncio.sleep(0.01)
-    assert all(work.finished.is_set() for work in works)
+    await until(lambda: all(work.finished.is_set() for work in works))
     assert "reporting the end of work failed" in caplog.text
     scheduler.cancel(last, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
 
@@ -330,9 +329,9 @@ def test_a_callback_that_stops_the_application_keeps_nobody_from_their_end() -> 
             assert works[1].started.wait(20)
         time.sleep(0.01)  # noqa: ASYNC251 - they wait for the loop by now, together
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(30)
         finally:
-            await asyncio.wait_for(scheduler.aclose(), 1)
+            await asyncio.wait_for(scheduler.aclose(), 20)
             ended.extend(work.finished.is_set() for work in works)
 
     with pytest.raises(SystemExit):
