@@ -207,7 +207,7 @@ class TestDeadlines:
         assert scripted.deadlines == [deadline]
 
 
-def soon(seconds: float = 0.02) -> int:
+def soon(seconds: float = 0.06) -> int:
     return time.monotonic_ns() + round(seconds * 1e9)
 
 

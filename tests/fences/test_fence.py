@@ -223,7 +223,7 @@ class TestAwaiting:
                 asyncio.get_running_loop().call_soon(count)
 
         count()
-        ends = time.thread_time() + 0.04  # what others compute meanwhile is not counted
+        ends = time.thread_time() + 0.02  # what others compute meanwhile is not counted
         while turns <= 20 and time.thread_time() < ends:
             await fence
         running = False
