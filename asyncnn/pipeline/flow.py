@@ -17,10 +17,13 @@ class Room:
 
     def __init__(self, places: int) -> None:
         self._free = places
+        self._is_open = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take_nowait(self) -> bool:
         """Take a place; False if none is free."""
+        if self._is_open:
+            return True
         if not self._free or self._waiting:
             return False
         self._free -= 1
@@ -52,7 +55,8 @@ class Room:
         self._free += 1
 
     def open(self) -> None:
-        """Let all waiters in: there is nothing left to wait for."""
+        """Let all in, now and later: there is nothing left to wait for."""
+        self._is_open = True
         while self._waiting:
             self.give()
 

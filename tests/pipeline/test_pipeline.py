@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -223,6 +224,19 @@ class TestFailure:
                 await pipeline.put(FOREVER)
                 with pytest.raises(MISSED):
                     await asyncio.wait_for(pipeline.put(FOREVER), 20)
+
+    @pytest.mark.parametrize("turns", range(4))
+    async def test_who_puts_as_it_ends_is_told(self, turns: int) -> None:
+        async with open_device() as device:
+            slow = await device.prepare(counting_up())
+            pipeline = Pipeline(Stage("slow", slow), in_flight=1, timeout=0.005)
+            async with pipeline, asyncio.timeout(20):
+                await pipeline.put(FOREVER)
+                time.sleep(0.1)  # noqa: ASYNC251 - its end is there, unread
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                with pytest.raises(MISSED):
+                    await pipeline.put(FOREVER)
 
     async def test_an_error_of_the_source_comes_after_its_frames(
         self, device: Device

@@ -73,3 +73,4 @@ async def test_opening_lets_everyone_in() -> None:
     tasks[0].cancel()
     room.open()
     await asyncio.wait_for(asyncio.gather(*tasks[1:]), 20)
+    await asyncio.wait_for(room.take(), 20)  # who comes too late to wait
