@@ -86,7 +86,7 @@ class Flow:
         self._counters = [StageCounter() for _ in stages]
         self._ended = ended
         self._is_watching = False
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -126,8 +126,8 @@ class Flow:
     async def drain(self) -> None:
         """Wait until no frame is on its way."""
         if self._frames:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+            self._drained.clear()
+            await self._drained.wait()
 
     def _advance(self) -> None:
         """Report the frames that have ended, up to the first that has not."""
@@ -138,8 +138,8 @@ class Flow:
             else:
                 self._is_watching = True
                 run.fence.add_done_callback(self._run_has_ended)
-        if self._drained is not None and not self._frames and not self._drained.done():
-            self._drained.set_result(None)
+        if not self._frames:
+            self._drained.set()
 
     def _run_has_ended(self, _: SyncFence) -> None:
         self._is_watching = False

@@ -255,6 +255,15 @@ class TestFailure:
 
 
 class TestClosing:
+    async def test_all_who_close_it_are_told_of_the_end(self) -> None:
+        async with open_device() as device:
+            slow = await device.prepare(counting_up())
+            pipeline = await Pipeline(Stage("a", slow))
+            await pipeline.put(FOREVER)
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(pipeline.aclose() for _ in range(3)))
+            assert pipeline.statistics().in_flight == 0
+
     async def test_leaving_ends_what_is_on_its_way(self) -> None:
         async with open_device() as device:
             slow = await device.prepare(counting_up())
