@@ -89,7 +89,7 @@ def compare(
     given = (
         []
         if input_file is None
-        else samples_of(load_arrays(input_file), "input", named.inputs)
+        else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
     comparison = Comparison(
         path=model,

@@ -287,7 +287,7 @@ def _interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         from asyncnn.tools.loadgen.judge import is_running
 
-        typer.echo("interrupted", err=True)
         if is_running():
+            typer.echo("interrupted", err=True)
             os._exit(_INTERRUPTED)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise

@@ -4,14 +4,17 @@ Modules that take long to import are imported by the functions that need them: e
 command line loads this module, even one that only asks for help.
 """
 
+import errno
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import typer
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.errors import counted as counted
 
 if TYPE_CHECKING:
@@ -89,6 +92,14 @@ AtolOption: TypeAlias = Annotated[
 ]
 
 
+_OPTIONS = {
+    "input_shapes": "--input-shape",
+    "constants cannot be": "--constant cannot be",
+    "load(path, extensions=[...])": "--extension",
+}
+"""What errors of `load` say, and what the command line calls it."""
+
+
 def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
     """Return the names that an option has, separated by commas.
 
@@ -127,18 +138,33 @@ def load_extended(
     from asyncnn.runtime.model_file import load
 
     extensions = [load_extension(place) for place in places]
-    model = load(
-        path,
-        extensions=extensions,
-        input_shapes=_input_shapes(shapes),
-        constants=constants_of(constants),
-    )
+    with _naming_options():
+        model = load(
+            path,
+            extensions=extensions,
+            input_shapes=_input_shapes(shapes),
+            constants=constants_of(constants),
+        )
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
     if used - given:
         installed = sorted((used - given).intersection(installed_extensions()))
         extensions += [load_extension(name) for name in installed]
     return model.knowing(extensions), tuple(extensions)
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Have errors of `load` speak of options, not of its arguments."""
+    try:
+        yield
+    except AsyncnnError as error:
+        for argument, option in _OPTIONS.items():
+            error.message = error.message.replace(argument, option)
+            error.hint = error.hint.replace(argument, option)
+        hint = f" ({error.hint})" if error.hint else ""
+        error.args = (f"{error.message}{hint}",)
+        raise
 
 
 def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -198,6 +224,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WIDTH = 80
+"""Columns of what is printed where no terminal says how many it has."""
+
 
 def console(
     *, stderr: bool = False, markup: bool = False, width: int | None = None
@@ -212,9 +241,15 @@ def console(
     from rich.text import Text
 
     class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            # `asyncnn.cli.ending` tells what that means.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(printable(text), **how)
 
+    if width is None and os.environ.get("COLUMNS") == "0":  # it says nothing
+        width = WIDTH
     return Screen(stderr=stderr, markup=markup, emoji=markup, width=width)
 
 

@@ -126,7 +126,8 @@ def _measured(
     if input_file is None:
         inputs = random_sample(named.inputs)
     else:
-        inputs = samples(load_arrays(input_file), "input", named.inputs)[0]
+        arrays = load_arrays(input_file)
+        inputs = samples(arrays, "input", named.inputs, input_file)[0]
     told = "random" if input_file is None else input_file.name
     order = Order(path.name, named, inputs, told, runs)
 
