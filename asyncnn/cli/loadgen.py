@@ -17,6 +17,7 @@ from asyncnn.cli.options import (
     console,
     load_extended,
     print_json,
+    rounded,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
@@ -153,7 +154,7 @@ def run(
         log_dir=log_dir,
     )
     with _interruptible():
-        report = anyio.run(run_all, options)
+        report = rounded(anyio.run(run_all, options))
     if json:
         print_json(report)
     else:
@@ -240,7 +241,7 @@ def compare(
             rounds=rounds,
         )
         with _interruptible():
-            report = anyio.run(compared, comparison, announced)
+            report = rounded(anyio.run(compared, comparison, announced))
     out = console(markup=True)
     if not out.is_terminal:
         out.width = _PIPE_WIDTH

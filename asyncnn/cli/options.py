@@ -5,14 +5,16 @@ command line loads this module, even one that only asks for help.
 """
 
 import errno
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.errors import counted as counted
@@ -224,6 +226,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LEAST_DECIMALS, _LEAST_DIGITS = 3, 6
+
 WIDTH = 80
 """Columns of what is printed where no terminal says how many it has."""
 
@@ -290,6 +294,32 @@ def announced(items: Sequence[str]) -> Iterator[str]:
         if stderr.is_terminal:
             stderr.print(f"{number} of {len(items)}: {item}")
         yield item
+
+
+def rounded(record: T) -> T:
+    """Return what was measured, with numbers as long as they mean something.
+
+    Numbers in structs, sequences and mappings keep six digits, and three decimals at
+    least. What is shown of a report and what is written are made of the same ones.
+    """
+    found: Any = record
+    if isinstance(record, float):
+        found = _rounded(record)
+    elif isinstance(record, msgspec.Struct):
+        names = record.__struct_fields__
+        found = replace(record, **{n: rounded(getattr(record, n)) for n in names})
+    elif isinstance(record, dict):
+        found = {key: rounded(value) for key, value in record.items()}
+    elif type(record) in (list, tuple):
+        found = type(record)(map(rounded, record))  # type: ignore[call-overload]
+    return cast("T", found)
+
+
+def _rounded(value: float) -> float:
+    if not value or not math.isfinite(value):
+        return value
+    leading = math.floor(math.log10(abs(value)))
+    return round(value, max(_LEAST_DECIMALS, _LEAST_DIGITS - 1 - leading))
 
 
 def print_json(record: Any) -> None:

@@ -15,6 +15,7 @@ from asyncnn.cli.options import (
     load_extended,
     print_json,
     progress,
+    rounded,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
@@ -82,8 +83,8 @@ def profile(
 
     if source is None:
         assert model is not None
-        found = _measured(
-            model, input_file, device, extension, input_shape, constant, runs
+        found = rounded(
+            _measured(model, input_file, device, extension, input_shape, constant, runs)
         )
     else:
         found = _read(source)

@@ -133,7 +133,7 @@ class _Entry:
             is_peer=contender.is_peer,
             refusal=self.refusal,
             latency=Latency.of(self.us) if self.us and not self.refusal else None,
-            joules=median(self.joules) if self.joules else None,
+            joules=round(median(self.joules), 9) if self.joules else None,
             preparation=contender.preparation,
             accuracy=accuracy,
         )
