@@ -310,8 +310,9 @@ def rounded(record: T) -> T:
         found = replace(record, **{n: rounded(getattr(record, n)) for n in names})
     elif isinstance(record, dict):
         found = {key: rounded(value) for key, value in record.items()}
-    elif type(record) in (list, tuple):
-        found = type(record)(map(rounded, record))  # type: ignore[call-overload]
+    elif type(record) in (list, tuple):  # a named one is no sequence of figures
+        kind: type[Any] = type(record)
+        found = kind(map(rounded, record))
     return cast("T", found)
 
 
