@@ -83,8 +83,9 @@ def compare(
 
     tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
+    content = view(map_model_file(model))
     with located(model):
-        kind.check_reads(kind_of(view(map_model_file(model))))
+        kind.check_reads(kind_of(content))
     named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
     given = (
         []

@@ -30,6 +30,9 @@ _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
 _PIPE_WIDTH = 130
 _INTERRUPTED = 130
 
+_MOST = 10**9
+"""The largest of each number for LoadGen, which has them in 64 bits of nanoseconds."""
+
 
 class _ModelOrCompare(TyperGroup):
     """Takes what is no name of a command for the model of a run."""
@@ -82,8 +85,12 @@ def run(
     latency_bound_ms: Annotated[
         float, typer.Option(help="What 99 % of Server queries may take.")
     ] = 100.0,
-    queries: Annotated[int, typer.Option(min=1, help="Queries at least.")] = 100,
-    seconds: Annotated[float, typer.Option(min=0, help="Duration at least.")] = 10.0,
+    queries: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Queries at least.")
+    ] = 100,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=_MOST, help="Duration at least.")
+    ] = 10.0,
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Judge answers, not times.")
     ] = False,
@@ -115,8 +122,10 @@ def run(
         (target_qps, "--target-qps"),
         (latency_bound_ms, "--latency-bound-ms"),
     ):
-        if value is not None and not 0 < value < float("inf"):
-            raise InvalidArgumentError(f"{option} must be positive")
+        if value is not None and not 0 < value <= _MOST:
+            raise InvalidArgumentError(
+                f"{option} must be positive, and at most {_MOST:,}"
+            )
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module

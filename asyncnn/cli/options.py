@@ -310,9 +310,10 @@ def rounded(record: T) -> T:
         found = replace(record, **{n: rounded(getattr(record, n)) for n in names})
     elif isinstance(record, dict):
         found = {key: rounded(value) for key, value in record.items()}
-    elif type(record) in (list, tuple):  # a named one is no sequence of figures
-        kind: type[Any] = type(record)
-        found = kind(map(rounded, record))
+    elif type(record) in (list, tuple):
+        kind: Any = type(record)
+        sequence: Any = record
+        found = kind([rounded(each) for each in sequence])
     return cast("T", found)
 
 
