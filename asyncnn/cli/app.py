@@ -136,8 +136,8 @@ def main() -> None:
 
     The status is 1 if an execution failed on its way, and 2 otherwise.
     """
-    join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
     with errors_as_lines(_FAILURES), output_ending():
+        join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
         try:
             status = app(standalone_mode=False)
         except typer.Abort:

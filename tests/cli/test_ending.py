@@ -58,6 +58,19 @@ def test_errors_keep_their_status_where_nobody_reads() -> None:
     assert ran.stderr.startswith(b"asyncnn: nowhere.tflite: No such file")
 
 
+def test_a_trace_that_cannot_be_joined_is_refused_in_one_line(tmp_path: Path) -> None:
+    trace = tmp_path / "none" / "trace"
+    ran = subprocess.run(
+        [*ASYNCNN, "inspect", MODEL],
+        env={**os.environ, "ASYNCNN_TRACE": str(trace)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert str(trace) in ran.stderr
+
+
 def test_a_terminal_without_columns_is_one_of_80(
     asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
