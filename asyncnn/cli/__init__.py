@@ -1,12 +1,15 @@
 """Floor 8: the command line. `main` is the entry point of the ``asyncnn`` script.
 
 Every command ends with status 0 for success, 1 for a negative result (a check that
-failed), and 2 for bad input, which is one line on standard error.
+failed), 2 for bad input, which is one line on standard error, and 130 for an interrupt.
 """
 
 import sys
 
 __all__ = ("main",)
+
+_INTERRUPTED = 130
+"""As shells have it of what SIGINT has ended."""
 
 
 def main() -> None:
@@ -16,6 +19,9 @@ def main() -> None:
 
         sys.stdout.write(f"{__version__}\n")
         return
-    from asyncnn.cli.app import main as run
+    try:
+        from asyncnn.cli.app import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # importing takes a moment, too
+        sys.exit(_INTERRUPTED)
