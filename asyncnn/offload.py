@@ -135,8 +135,9 @@ def start_thread(thread: threading.Thread) -> None:
         _require_room()
         thread.start()
     except (MemoryError, OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ResourceExhaustedTransientError(
-            f"no thread can be started: {error}",
+            f"no thread can be started: {reason}",
             hint="the limit of processes (ulimit -u) or memory may be reached",
         ) from error
 
