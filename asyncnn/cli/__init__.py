@@ -10,6 +10,9 @@ from contextlib import suppress
 
 __all__ = ("main",)
 
+_INTERRUPTED = 130
+"""As shells have it of what SIGINT has ended."""
+
 
 def main() -> None:
     """Run the command line; the version alone is told without importing all of it."""
@@ -21,6 +24,9 @@ def main() -> None:
             sys.stdout.write(f"{__version__}\n")
             sys.stdout.flush()
             return
-    from asyncnn.cli.app import main as run
+    try:
+        from asyncnn.cli.app import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # importing takes a moment, too
+        sys.exit(_INTERRUPTED)
