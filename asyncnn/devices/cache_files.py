@@ -19,8 +19,8 @@ import msgspec
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
-from asyncnn.memory.pages import Descriptor
 
 MODEL_FILES = 1
 DATA_FILES = 1

@@ -21,7 +21,8 @@ from asyncnn.fences.local import OWNER_IS_GONE, bytes_waiting, outcome_in_pipe
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.memory.pages import Descriptor, failure
+from asyncnn.memory.descriptors import ReceivedDescriptor
+from asyncnn.memory.pages import failure
 
 _FILE_INFO = struct.Struct("32siIIIQ")  # name, status, flags, fences, padding, address
 _FENCE_INFO = struct.Struct("32s32siIQ")  # object, driver, status, flags, time in ns
@@ -48,7 +49,7 @@ class ForeignCore(Core):
 
     def __init__(self, fd: int) -> None:
         super().__init__()
-        self._descriptor = Descriptor(_duplicate(fd))
+        self._descriptor = ReceivedDescriptor(_duplicate(fd))
         self._read_outcome = _reader_of(self._descriptor.fd)
         self._watchers: dict[AbstractEventLoop, int] = {}
 

@@ -24,7 +24,8 @@ from contextlib import suppress
 from asyncnn.fences.core import Core, Outcome, Producer
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus
-from asyncnn.memory.pages import Descriptor, os_errors
+from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.pages import os_errors
 
 OWNER_IS_GONE = "the owner of the fence is gone"
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from asyncnn.fmq.queue_errors import MemoryOrderError
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.memory.descriptors import close_received
 
 _EVENTFD = "anon_inode:[eventfd]"
 _RING = b"\0"
@@ -84,8 +85,9 @@ class EventDoorbell:
 class SocketDoorbell:
     """Either side of the doorbell of the end that created a queue: a socket pair."""
 
-    def __init__(self, side: socket.socket) -> None:
+    def __init__(self, side: socket.socket, *, is_received: bool = False) -> None:
         self._side = side
+        self._is_received = is_received
 
     @classmethod
     def pair(cls) -> "tuple[SocketDoorbell, SocketDoorbell]":
@@ -107,14 +109,14 @@ class SocketDoorbell:
         try:
             side = socket.socket(fileno=duplicate)
         except OSError as error:
-            os.close(duplicate)
+            close_received([duplicate])
             raise InvalidArgumentError(
                 "the doorbell of a queue is no socket"
             ) from error
         if (side.family, side.type) != (socket.AF_UNIX, socket.SOCK_DGRAM):
-            side.close()
+            close_received([side.detach()])
             raise InvalidArgumentError("a doorbell of a queue is no datagram socket")
-        return cls(side)
+        return cls(side, is_received=True)
 
     def fileno(self) -> int:
         """Return the descriptor of this side."""
@@ -134,7 +136,11 @@ class SocketDoorbell:
 
     def close(self) -> None:
         """Close this side."""
-        self._side.close()
+        if self._is_received:
+            # It may hold packets that close slowly, and others may share it.
+            close_received([self._side.detach()])
+        else:
+            self._side.close()
 
 
 Doorbell: TypeAlias = EventDoorbell | SocketDoorbell

@@ -26,6 +26,7 @@ from asyncnn.hal.errors import (
     way_out,
 )
 from asyncnn.hal.types import Memory
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
     Span,
@@ -164,21 +165,6 @@ def failure(error: Exception, where: str) -> AsyncnnError:
     return GeneralFailureError(f"{where}: {reason}")
 
 
-class Descriptor:
-    """A file descriptor that closes with the last reference to it.
-
-    A thread that uses one keeps it, and hence its number, for as long as it does.
-    """
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
 class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """A span of a file that pools are copied from and written back to.
 
@@ -199,7 +185,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         """
         fd = span_of(memory).fd
         with os_errors(label(memory)):
-            descriptor = Descriptor(os.dup(fd))
+            descriptor = ReceivedDescriptor(os.dup(fd))
             span = checked_span(memory, seals_of(fd), os.fstat(fd))
         return cls(memory.name, span._replace(fd=descriptor.fd), descriptor)
 

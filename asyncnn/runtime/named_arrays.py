@@ -26,8 +26,9 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.interpreter_hooks import disown_in_children
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import SHRINK, seals_of
-from asyncnn.memory.pages import Descriptor, failure, os_errors
+from asyncnn.memory.pages import failure, os_errors
 from asyncnn.memory.pools import owning, view
 from asyncnn.memory.slabs import array_in, place_of, shared_array
 from asyncnn.service.process import peer_of

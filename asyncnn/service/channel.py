@@ -15,7 +15,6 @@ decoded on a thread, while nothing else is read from its peer. Writing never wai
 the peer does not take is kept, up to a bound.
 """
 
-import array
 import asyncio
 import errno
 import logging
@@ -35,7 +34,13 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import (
+    FDS_SPACE,
+    ReceivedDescriptor,
+    close_received,
+    hang_up,
+    received_fds,
+)
 from asyncnn.offload import offload
 from asyncnn.service.decoding import MessageFile, ReceivedFile
 from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
@@ -52,7 +57,6 @@ _INLINE, _BY_FILE, _BEFORE_FDS = b"\0", b"\1", b"\2"
 _IS_INLINE = _INLINE[0]
 _CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _SIZE = struct.Struct("<Q")
-_FD_BYTES = array.array("i").itemsize
 _PACKET_OVERHEAD = 256
 """Bytes that a packet in the queue takes up in any case, roughly."""
 
@@ -216,7 +220,7 @@ class Channel(Generic[MessageT]):
         self._loop.remove_writer(self._socket.fileno())
         while self._unsent:
             close_all(self._unsent.popleft().fds)
-        self._socket.close()
+        hang_up(self._socket)
 
     def _send_file(self, file: MessageFile, fds: Sequence[int]) -> None:
         packet = _BY_FILE + _SIZE.pack(file.size)
@@ -331,7 +335,7 @@ class Channel(Generic[MessageT]):
             if announced:
                 data, fds, flags = self._receive_with_fds(announced)
             else:
-                data, _, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1)
+                data, fds, flags = self._received()
         except BlockingIOError:
             return
         except OSError as error:
@@ -340,7 +344,7 @@ class Channel(Generic[MessageT]):
         try:
             if not data:
                 self._fail("the peer has gone")
-            elif announced or flags & _CUT_OFF or data[0] != _IS_INLINE:
+            elif announced or fds or flags & _CUT_OFF or data[0] != _IS_INLINE:
                 self._take(data, fds, flags, announced)
             else:
                 self._receive(self._decode(memoryview(data)[1:]), fds)
@@ -348,7 +352,7 @@ class Channel(Generic[MessageT]):
             self._refuse(error)
         finally:
             if fds:  # else there were none, or `_take` has given them to a task
-                close_all(fds)
+                close_received(fds)
 
     def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
         """Receive a packet that descriptors come beside.
@@ -362,20 +366,25 @@ class Channel(Generic[MessageT]):
             # first descriptor may be the message itself.
             least = 1 if self._retries >= _MAX_RETRIES else announced
             if reserve is not None and reserve.covers(announced):
-                return self._received(announced)
+                return self._received_announced()
             if are_free(least, fileno):
-                return self._received(announced)
+                return self._received_announced()
         self._retries += 1
         self._pause()
         self._retry = self._loop.call_later(_RETRY_S, self._resume)
         raise BlockingIOError
 
-    def _received(self, announced: int) -> tuple[bytes, list[int], int]:
-        space = socket.CMSG_SPACE(_FD_BYTES * announced)
-        data, ancillary, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, space)
+    def _received_announced(self) -> tuple[bytes, list[int], int]:
+        received = self._received()
         # Only now: one that could not be received is still announced.
         self._announced = self._retries = 0
-        return data, _descriptors(ancillary), flags
+        return received
+
+    def _received(self) -> tuple[bytes, list[int], int]:
+        data, ancillary, flags, _ = self._socket.recvmsg(
+            MAX_PACKET_BYTES + 1, FDS_SPACE
+        )
+        return data, received_fds(ancillary), flags
 
     def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
         """Take a packet that is not of the simplest kind."""
@@ -404,7 +413,7 @@ class Channel(Generic[MessageT]):
         (size,) = _SIZE.unpack(rest)
         if size > self._max_message_bytes:
             raise InvalidArgumentError(f"a message of {size} bytes is too large")
-        file, *beside = [Descriptor(fd) for fd in fds]
+        file, *beside = [ReceivedDescriptor(fd) for fd in fds]
         fds.clear()
         is_lost = is_cut_off or (beside and not self._may_hold(1 + len(beside)))
         self._held = 1 if is_lost else 1 + len(beside)
@@ -413,7 +422,7 @@ class Channel(Generic[MessageT]):
         self._reading = self._loop.create_task(read)
 
     async def _read_file(
-        self, file: ReceivedFile, beside: list[Descriptor] | None
+        self, file: ReceivedFile, beside: list[ReceivedDescriptor] | None
     ) -> None:
         """Receive a message that lies in a file; nothing else is received meanwhile."""
         held = [file.fd, *[each.fd for each in beside or ()]]
@@ -461,11 +470,3 @@ class Channel(Generic[MessageT]):
 def inline_packet(data: bytes) -> bytes:
     """Return the packet of a short message, for a socket that has no channel."""
     return _INLINE + data
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    fds = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
-    return list(fds)

@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.slices import Source, joined
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.wire import (
     LENGTH_BYTES,

@@ -26,7 +26,7 @@ from asyncnn.hal.errors import (
     too_many,
 )
 from asyncnn.hal.types import Handle, Model
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor, being_closed
 
 
 class _Limits(msgspec.Struct, frozen=True):
@@ -203,7 +203,8 @@ class DescriptorReserve:
 
     def covers(self, count: int) -> bool:
         """Tell whether it has ``count`` descriptors that are not in use."""
-        return count <= self._count - self._used
+        closing = sum([self.has(fd) for fd in being_closed()])
+        return count <= self._count - self._used - closing
 
     def has(self, fd: int) -> bool:
         """Tell whether ``fd`` is one that was held back."""
@@ -267,7 +268,7 @@ def duplicated(fds: Sequence[int]) -> list[Descriptor]:
     :raises ResourceExhaustedTransientError: if there are not so many left.
     """
     try:
-        return [Descriptor(os.dup(fd)) for fd in fds]
+        return [ReceivedDescriptor(os.dup(fd)) for fd in fds]
     except OSError as error:
         raise ResourceExhaustedTransientError(str(error.strerror)) from error
 

@@ -49,7 +49,7 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.pacing import Steps
 from asyncnn.runtime.framework import FrameworkSettings
 from asyncnn.runtime.framework.fallback import Member

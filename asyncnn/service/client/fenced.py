@@ -17,7 +17,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import SentMemory
 from asyncnn.service.client.unanswered import Line

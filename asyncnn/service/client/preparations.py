@@ -21,7 +21,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
 from asyncnn.logs import COMPILATION
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.staging import ModelSender
 from asyncnn.service.client.unanswered import Cause, Line

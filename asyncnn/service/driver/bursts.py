@@ -14,7 +14,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
-from asyncnn.memory.pages import Descriptor
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools

@@ -8,6 +8,7 @@ file system beneath them may be slow, or the client's, and then only it waits.
 import logging
 import os
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -28,10 +29,11 @@ from asyncnn.hal.types import (
     Memory,
     RequestArgument,
 )
+from asyncnn.memory.descriptors import Descriptor, close_received
 from asyncnn.memory.handles import FIXED_SIZE, access_of, create_file, seal
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pages import Descriptor, os_errors
-from asyncnn.memory.pools import map_file, owning, view
+from asyncnn.memory.pages import os_errors
+from asyncnn.memory.pools import map_file, view
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
 from asyncnn.service import wire
@@ -227,7 +229,9 @@ class AnnouncedPools:
             kept = Handle((os.dup(fd),), info.ints)
         except OSError as error:
             raise ResourceExhaustedTransientError(str(error.strerror)) from error
-        return owning(Memory(info.name, info.size, kept))
+        kept_memory = Memory(info.name, info.size, kept)
+        weakref.finalize(kept_memory, close_received, kept.fds)
+        return kept_memory
 
     def _map_nowait(self, memory: Memory) -> Memory | None:
         """Map a pool; return None if it has to be copied, or tried again later."""

@@ -19,6 +19,12 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import SparseLogger
+from asyncnn.memory.descriptors import (
+    FDS_SPACE,
+    close_received,
+    hang_up,
+    received_fds,
+)
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.service import wire
@@ -384,7 +390,7 @@ class Refusals:
             # The peer finds the end behind what it was told; this side still reads.
             connection.shutdown(socket.SHUT_WR)
         except OSError:
-            connection.close()
+            hang_up(connection)
             return
         while len(self._lingering) >= _MAX_LINGERING:
             self._end(next(iter(self._lingering)))
@@ -408,7 +414,8 @@ class Refusals:
     def _drain(self, connection: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             try:
-                data = connection.recv(_PACKET_BYTES)
+                data, beside, *_ = connection.recvmsg(_PACKET_BYTES, FDS_SPACE)
+                close_received(received_fds(beside))
             except ConnectionError:
                 data = b""
             self._packets[connection] += 1
@@ -420,4 +427,4 @@ class Refusals:
         self._lingering.pop(connection).cancel()
         del self._packets[connection]
         self._loop.remove_reader(connection.fileno())
-        connection.close()
+        hang_up(connection)
