@@ -190,7 +190,14 @@ def too_many(
 
 
 EXHAUSTED = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+    }
 )
 """What the system reports when something has run out that may be there again."""
 
@@ -201,6 +208,7 @@ _WAYS_OUT = {
     errno.ENOMEM: "free memory, or raise the limit of it (ulimit -v, cgroups)",
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
 
 

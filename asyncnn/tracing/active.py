@@ -6,15 +6,17 @@ Code that may be traced reads `recorder` first, which is None while nothing reco
 
 import atexit
 import contextlib
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.output_files import check_writable
 from asyncnn.tracing.spans import (
+    Event,
     Layer,
     Phase,
     Recorder,
@@ -27,6 +29,8 @@ from asyncnn.tracing.spans import (
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
+
+logger = logging.getLogger(__name__)
 
 
 class OpenTelemetrySink:
@@ -161,12 +165,16 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     Driver processes that are started meanwhile record, too; those that have ended by
     then are in the same trace.
 
+    What is recorded goes on without the trace if its disk fills up, say; the end of the
+    block tells.
+
     :raises RuntimeError: if this process records already.
     :raises OSError: if ``path`` cannot be written to.
     """
     path = Path(path).absolute()
     check_writable(path)  # better refused now than in the end
-    with _recording_part(path, name) as active:
+    own = _Part(path)
+    with own.recording(name) as active:
         previous = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = os.fspath(path)
         try:
@@ -176,26 +184,49 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
                 del os.environ[VARIABLE]
             else:
                 os.environ[VARIABLE] = previous
-    merge_parts(sorted(path.parent.glob(f"{path.name}.*.part")), path)
+    parts = sorted(path.parent.glob(f"{path.name}.*.part"))
+    if own.error is not None:
+        for part in parts:
+            part.unlink(missing_ok=True)
+        raise OSError(own.error.errno, own.error.strerror, os.fspath(path))
+    merge_parts(parts, path)
 
 
 def join_recording(name: str) -> None:
     """Record this process until it exits, if the one that started it asks for it."""
     path = os.environ.get(VARIABLE)
     if path and recorder is None:
-        part = _recording_part(Path(path), name)
+        part = _Part(Path(path)).recording(name)
         part.__enter__()
         atexit.register(part.__exit__, None, None, None)
 
 
-@contextlib.contextmanager
-def _recording_part(path: Path, name: str) -> Iterator[Recorder]:
-    pid = os.getpid()
-    part = path.with_name(f"{path.name}.{pid}.part")
+class _Part:
+    """What this process records of the trace at ``path``, in a file of its own.
 
-    def append(spans: Sequence[Span]) -> None:
-        append_part(part, events_of(spans, pid))
+    ``error`` is why the file takes no more, None as long as it does.
+    """
 
-    with recording_to(append) as active:
-        append_part(part, [process_event(pid, name)])
-        yield active
+    def __init__(self, path: Path) -> None:
+        self.error: OSError | None = None
+        self._pid = os.getpid()
+        self._path = path.with_name(f"{path.name}.{self._pid}.part")
+
+    @contextlib.contextmanager
+    def recording(self, name: str) -> Iterator[Recorder]:
+        """Record this process, called ``name``, inside the block."""
+        with recording_to(self._append_spans) as active:
+            self._append([process_event(self._pid, name)])
+            yield active
+
+    def _append_spans(self, spans: Sequence[Span]) -> None:
+        self._append(events_of(spans, self._pid))
+
+    def _append(self, events: Iterable[Event]) -> None:
+        # What was recorded is not to fail, and half a line takes no other behind it.
+        if self.error is None:
+            try:
+                append_part(self._path, events)
+            except OSError as error:
+                self.error = error
+                logger.warning("the trace is incomplete: %s", error.strerror)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import resource
 import stat
 from collections.abc import Callable
 
@@ -185,3 +186,15 @@ def test_pools_are_not_executable() -> None:
         pytest.skip("this system cannot seal files against execution")
     with pytest.raises(PermissionError):
         os.chmod(pool.handle.fds[0], 0o777)
+
+
+@pytest.mark.parametrize("make", SEALED)
+def test_what_a_file_may_not_have_is_exhausted(make: Make) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ResourceExhaustedTransientError, match="ulimit -f"):
+            make(4097)
+        make(4096)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -151,6 +152,34 @@ def test_a_trace_that_does_not_end_leaves_what_was_there(tmp_path: Path) -> None
     )
     ran = subprocess.run([sys.executable, "-c", code, path], check=False)
     assert ran.returncode == 3
+    assert path.read_text() == "old"
+
+
+def test_a_disk_that_fills_up_fails_the_trace_and_not_what_is_traced(
+    tmp_path: Path,
+) -> None:
+    """The most that a file may have stands for the disk."""
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    done = 0
+
+    def work() -> None:
+        nonlocal done
+        with recording(path, "application"):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FLUSH_SPANS, before[1]))
+            for _ in range(2 * FLUSH_SPANS + 1):
+                with span("work", Layer.OTHER, Phase.OVERALL):
+                    done += 1
+
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            work()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done == 2 * FLUSH_SPANS + 1
+    assert caught.value.filename == str(path)
+    assert os.listdir(tmp_path) == ["trace.json"]
     assert path.read_text() == "old"
 
 

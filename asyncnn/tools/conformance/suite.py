@@ -18,6 +18,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
+from asyncnn.memory.pages import os_errors
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import CPU
 from asyncnn.runtime.opening_devices import connect, open_device, open_devices
@@ -143,10 +144,14 @@ def in_processes(tasks: Sequence[Callable[[], T]], workers: int | None) -> Itera
     """Yield what each task returns as it ends, in any order.
 
     There are as many processes as cores unless ``workers`` says otherwise.
+
+    :raises ResourceExhaustedTransientError: if shared memory has run out.
     """
     count = min(workers or os.cpu_count() or 1, len(tasks)) or 1
     # Spawned workers inherit neither threads nor event loops.
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    with os_errors("worker processes"):
+        pool = ProcessPoolExecutor(count, get_context("spawn"))
+    with pool:
         for future in as_completed([pool.submit(task) for task in tasks]):
             yield future.result()
 
