@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from asyncnn.fmq.queue_errors import MemoryOrderError
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.memory.descriptors import close_received
+from asyncnn.memory.descriptors import close_received, hang_up
 
 _EVENTFD = "anon_inode:[eventfd]"
 _RING = b"\0"
@@ -137,8 +137,8 @@ class SocketDoorbell:
     def close(self) -> None:
         """Close this side."""
         if self._is_received:
-            # It may hold packets that close slowly, and others may share it.
-            close_received([self._side.detach()])
+            # Who shares this side may go on ringing, and nobody listens at it.
+            hang_up(self._side, socket.SHUT_RD)
         else:
             self._side.close()
 

@@ -79,15 +79,15 @@ def received_fds(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     return list(fds)
 
 
-def hang_up(end: socket.socket) -> None:
-    """Close a Unix socket, whatever its peer has sent that was not received."""
-    try:
-        if not _has_unread(end):
-            end.close()
-            return
-    except OSError:
-        pass  # it cannot be told
-    _close_on_thread([end.detach()])
+def hang_up(end: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    """Close a Unix socket, whatever its peer has sent that was not received.
+
+    ``how`` is what all who share it cannot do any more: to receive is part of it.
+    """
+    if end.fileno() < 0 or not _has_unread(end, how):
+        end.close()
+    else:
+        _close_on_thread([end.detach()])
 
 
 def _closes_at_once(fd: int) -> bool:
@@ -100,18 +100,22 @@ def _closes_at_once(fd: int) -> bool:
     return False
 
 
-def _has_unread(end: socket.socket) -> bool:
+def _has_unread(end: socket.socket, how: int) -> bool:
     """Keep the peer from sending any more; tell whether it has before."""
     with contextlib.suppress(OSError):  # of one that is not connected
-        end.shutdown(socket.SHUT_RDWR)
+        end.shutdown(how)
     # An empty packet is told from the end by the credentials that come beside it.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
-    try:
-        data, _, found, _ = end.recvmsg(1, 0, flags)
-    except BlockingIOError:
-        return False
-    return bool(data or found & socket.MSG_CTRUNC)
+    for _ in range(2):
+        try:
+            data, _, found, _ = end.recvmsg(1, 0, flags)
+        except BlockingIOError:
+            return False
+        except OSError:
+            continue  # of the past, which the system tells of once
+        return bool(data or found & socket.MSG_CTRUNC)
+    return True
 
 
 def _close_on_thread(fds: Sequence[int]) -> None:
