@@ -37,7 +37,12 @@ from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
-from asyncnn.runtime.onnx.quantization import KEEPING, Readers, bytes_of, readers_of
+from asyncnn.runtime.onnx.quantization import (
+    KEEPING_QUANTIZATION,
+    Readers,
+    bytes_of,
+    readers_of,
+)
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
@@ -243,7 +248,7 @@ class Import:
         opset = opsets.of(proto.domain)
         if proto.domain in DOMAINS and opset < NEWER_OPSET:
             inputs = by_newer_rules(proto, inputs, self.draft)
-        if proto.op_type not in KEEPING:
+        if proto.op_type not in KEEPING_QUANTIZATION:
             inputs = [v if v is None else self.draft.plain(v) for v in inputs]
         node = Node(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader

@@ -133,8 +133,8 @@ class Scope:
         if shape != given.dimensions and all(given.dimensions):
             if len(tensor.shape) > MAX_RANK:
                 raise UnsupportedOperatorError(
-                    f"{tensor.label} has more than four axes, and not the lengths that "
-                    "the file says"
+                    f"{tensor.label} has more than four axes, which keep the lengths "
+                    "that the file gives them"
                 )
             self._resize(tensor.index, given.dimensions)
 
