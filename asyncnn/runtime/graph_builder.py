@@ -61,6 +61,11 @@ class GraphBuilder:
         """
         self._constants.add_pool(memory)
 
+    @property
+    def operands(self) -> Sequence[Operand]:
+        """All operands by their indices; their consumers are not counted yet."""
+        return self._operands
+
     def operand(self, index: int) -> Operand:
         """Return operand ``index``; its consumers are not counted yet.
 
@@ -224,9 +229,10 @@ class GraphBuilder:
         if isinstance(outputs, int | Operand):
             return self.operation(type_, inputs, (outputs,))[0]
         reads = tuple(inputs)
-        for index in reads:
-            self.operand(index)
-        writes = tuple(self._written(output) for output in outputs)
+        if reads and not 0 <= min(reads) <= max(reads) < len(self._operands):
+            for index in reads:
+                self.operand(index)
+        writes = tuple([self._written(output) for output in outputs])
         self._operations.append(Operation(type_, reads, writes))
         return writes
 

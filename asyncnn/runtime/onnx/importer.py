@@ -209,8 +209,7 @@ class Import:
         name = proto.op_type
         if proto.domain not in DOMAINS:
             name = f"{proto.domain}.{name}"
-        with self._refusals.collecting(name, index, ": ".join(self._places)):
-            raise error
+        self._refusals.add(name, index, ": ".join(self._places), error)
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
