@@ -178,13 +178,13 @@ class Graph:
     ) -> None:
         """Add an operator; its version follows from its types unless given."""
         if version is None:
-            signed = any(tensor.type == INT8 for tensor in (*inputs, *outputs))
-            version = _SIGNED_VERSIONS.get(name, 2) if signed else 1
+            is_signed = INT8 in [tensor.type for tensor in (*inputs, *outputs)]
+            version = _SIGNED_VERSIONS.get(name, 2) if is_signed else 1
         self.operators.append(
             Operator(
                 name,
-                tuple(tensor.number for tensor in inputs),
-                tuple(tensor.number for tensor in outputs),
+                tuple([tensor.number for tensor in inputs]),
+                tuple([tensor.number for tensor in outputs]),
                 table,
                 version,
             )

@@ -41,7 +41,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
 

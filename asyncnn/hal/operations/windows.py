@@ -128,8 +128,10 @@ def _slide(
     operation: BoundOperation, scalars: _Scalars, axis: int, size: int, filter_: int
 ) -> Window:
     stride, dilation = scalars.stride[axis], scalars.dilation[axis]
-    _require_positive(operation, input=size, filter=filter_, stride=stride)
-    _require_positive(operation, dilation=dilation)
+    if min(size, filter_, stride, dilation) <= 0:
+        _require_positive(
+            operation, input=size, filter=filter_, stride=stride, dilation=dilation
+        )
     if scalars.scheme is None:
         before, after = scalars.padding[axis]
     else:

@@ -205,8 +205,7 @@ class OperandRules:
 
     Operands of a kind that was seen before are only looked up. ``saw_odd`` tells
     whether some have fields of other Python types than declared: those are checked
-    one by one, because what equals a legal operand need not be one. Those with a scale
-    per channel are checked each: to look one up takes longer.
+    one by one, because what equals a legal operand need not be one.
     """
 
     def __init__(self, model: Model, version: HalVersion) -> None:
@@ -263,12 +262,14 @@ class OperandRules:
                 )
                 if type(extra) is SymmPerChannelQuantParams:
                     numbers += extra.channel_dim
-                    verdict = self.check(operand)
                 elif extra is not None and type(extra) is not bytes:
                     return None
-                elif (verdict := verdicts.get(kind)) is None:
+                verdict = verdicts.get(kind)
+                if verdict is None:
                     verdict = self.check(operand)
-                    self._remember(kind, verdict)
+                    # To find scales per channel again takes as long as to check them.
+                    if type(extra) is not SymmPerChannelQuantParams:
+                        self._remember(kind, verdict)
                 form, greatest = verdict
                 if not 0 <= offset <= greatest:
                     return None
