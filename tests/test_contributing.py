@@ -81,6 +81,7 @@ def apply_diff(diff: str, folder: Path) -> str:
     return path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("recipe", [pytest.param(r, id=t) for t, r in RECIPES])
 def test_a_recipe_works(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("ruff", reason="ruff is not installed")

@@ -40,7 +40,7 @@ async def ask(served: HttpServer, request: bytes) -> tuple[int, bytes, bytes]:
     """Return the status, headers and body of the answer to ``request``."""
     reader, writer = await connected(served)
     writer.write(request)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answer = await reader.read()
     writer.close()
     await writer.wait_closed()
@@ -103,7 +103,7 @@ async def test_what_is_no_request_is_hung_up_on(
     for sent in (b"", b"GET /he"):
         reader, writer = await connected(served)
         writer.write(sent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await rest(reader) == b""
         writer.close()
     assert (await ask(served, GET))[0] == 200
@@ -120,7 +120,7 @@ async def test_too_many_connections_are_hung_up_on(served: HttpServer) -> None:
     idle = [await connected(served) for _ in range(http_server.MAX_CONNECTIONS)]
     await until(lambda: served.connections == http_server.MAX_CONNECTIONS)
     reader, writer = await connected(served)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await rest(reader) == b""
     for each in (writer, *(writer for _, writer in idle)):
         each.close()
@@ -132,7 +132,7 @@ async def test_leaving_hangs_up_on_everybody() -> None:
     async with HttpServer(greet) as served:
         reader, writer = await connected(served)
         await until(lambda: served.connections == 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await rest(reader) == b""
     writer.close()
     with pytest.raises(ConnectionError):

@@ -40,7 +40,7 @@ async def test_cancelling_waits_for_the_end() -> None:
     may_end, ended = threading.Event(), threading.Event()
 
     def work() -> None:
-        may_end.wait(5)
+        may_end.wait(20)
         ended.set()
 
     task = asyncio.create_task(offload(work))
@@ -163,7 +163,7 @@ async def test_an_error_that_nobody_takes_is_not_kept() -> None:
     def fail() -> None:
         held = Held()
         gone.append(weakref.ref(held))
-        assert may_end.wait(5)
+        assert may_end.wait(20)
         raise ValueError(held)
 
     gc.disable()
@@ -175,7 +175,7 @@ async def test_an_error_that_nobody_takes_is_not_kept() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         del task
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while gone[0]() is not None:  # noqa: ASYNC110 - the thread is about to end
                 await asyncio.sleep(0.001)
     finally:

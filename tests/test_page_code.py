@@ -41,6 +41,7 @@ WALKED = [
     for name, page in PAGES.items()
     if name not in (RECIPES, *ELSEWHERE) and walk.code_of(page)
 ]
+LONG = ("docs/capabilities.md",)  # measures each type of operand
 
 
 def follow(page: str, folder: Path, *options: str) -> None:
@@ -73,7 +74,13 @@ def follow(page: str, folder: Path, *options: str) -> None:
         pytest.skip("; ".join(left_out))
 
 
-@pytest.mark.parametrize("page", WALKED)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.exhaustive] if page in LONG else [])
+        for page in WALKED
+    ],
+)
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     if page in NEEDING:
         pytest.importorskip(NEEDING[page])
@@ -84,6 +91,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     follow(page, tmp_path, "--given", "given.py", *shell)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", PARTS)
 def test_a_recipe_can_be_followed(part: str, tmp_path: Path) -> None:
     x, y = T(np.float32, (1, 10)), T(np.float32, (1, 10))

@@ -86,16 +86,15 @@ TIERS: dict[str, tuple[Part, ...]] = {
     "exhaustive": both("exhaustive", "exhaustive and "),
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING),
     "eager": both("eager", "not exhaustive and ", "--eager", folders=WAITING),
-    "coverage": (
-        *both("coverage", "not exhaustive and ", *MEASURED),
-        Part(
-            "coverage, all cases",
-            "exhaustive and not alone",
-            MEASURED,
-            OF_ONE_CASE_EACH,
-        ),
+    "quick-measured": (
+        Part("quick, measured", "not exhaustive and not alone", MEASURED),
+        Part("quick, alone", "not exhaustive and alone", is_alone=True),
+    ),
+    "cases-measured": (
+        Part("cases, measured", "exhaustive and not alone", MEASURED, OF_ONE_CASE_EACH),
     ),
 }
+"""The measured ones add to what coverage has noted; what is alone has times to keep."""
 
 Pytest = Callable[[Sequence[str]], int]
 

@@ -17,10 +17,13 @@ class Room:
 
     def __init__(self, places: int) -> None:
         self._free = places
+        self._is_open = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take_nowait(self) -> bool:
         """Take a place; False if none is free."""
+        if self._is_open:
+            return True
         if not self._free or self._waiting:
             return False
         self._free -= 1
@@ -52,7 +55,8 @@ class Room:
         self._free += 1
 
     def open(self) -> None:
-        """Let all waiters in: there is nothing left to wait for."""
+        """Let all in, now and later: there is nothing left to wait for."""
+        self._is_open = True
         while self._waiting:
             self.give()
 
@@ -82,7 +86,7 @@ class Flow:
         self._counters = [StageCounter() for _ in stages]
         self._ended = ended
         self._is_watching = False
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -122,8 +126,8 @@ class Flow:
     async def drain(self) -> None:
         """Wait until no frame is on its way."""
         if self._frames:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+            self._drained.clear()
+            await self._drained.wait()
 
     def _advance(self) -> None:
         """Report the frames that have ended, up to the first that has not."""
@@ -134,8 +138,8 @@ class Flow:
             else:
                 self._is_watching = True
                 run.fence.add_done_callback(self._run_has_ended)
-        if self._drained is not None and not self._frames and not self._drained.done():
-            self._drained.set_result(None)
+        if not self._frames:
+            self._drained.set()
 
     def _run_has_ended(self, _: SyncFence) -> None:
         self._is_watching = False

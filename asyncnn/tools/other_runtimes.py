@@ -5,6 +5,7 @@ give them files from untrusted sources: they may end the process on damaged ones
 """
 
 import importlib.metadata
+import os
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -204,7 +205,7 @@ class OnnxFile:
         constants: Mapping[str, Any] | None = None,
         shows_all: bool = False,
     ) -> None:
-        runtime = peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
+        runtime = _onnx_runtime()
         settings = runtime.SessionOptions()
         settings.intra_op_num_threads = settings.inter_op_num_threads = 1
         settings.log_severity_level = _WARNINGS_OFF
@@ -288,8 +289,14 @@ def onnx_runtime_version() -> str:
 
     :raises PeerMissingError: if there is none.
     """
-    peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
+    _onnx_runtime()
     return importlib.metadata.version("onnxruntime")
+
+
+def _onnx_runtime() -> Any:
+    # Its reports to its makers would run beside what is measured.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return peer_module("onnxruntime", "ONNX Runtime", "asyncnn[bench]")
 
 
 def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Array:

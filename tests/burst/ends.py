@@ -52,7 +52,7 @@ class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
 
     async def launched(self) -> None:
         """Wait until there is something to end."""
-        await asyncio.wait_for(self._launched.wait(), 5)
+        await asyncio.wait_for(self._launched.wait(), 20)
 
     def execute_1_3(
         self,
@@ -124,7 +124,7 @@ class Ends:
         self.context = context
 
     async def receive(self, datums: int | None = None) -> ExecutionResult:
-        packet = await self.results.read(datums, timeout=5)
+        packet = await self.results.read(datums, timeout=20)
         shape, timing = decode_result(packet)
         return ExecutionResult(shape.status, shape.output_shapes, timing)
 

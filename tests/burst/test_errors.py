@@ -146,7 +146,7 @@ async def test_closing_ends_what_goes_by_another_call(
     callback.unlink_to_death()
     callback.link_to_death(lambda: stopped.append(True))
     scripted_burst.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         result = await task
     assert (result.kind, result.reason) == (DeviceClosedError, CLOSED)
     assert stopped == [True]

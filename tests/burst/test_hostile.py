@@ -116,7 +116,7 @@ async def test_bursts_that_are_broken_are_a_line(
         died = death_of(ends.context)
         ends.requests.write_nowait(bytes(DATUM_BYTES))
         add_to_word(ends.requests, WRITTEN, 2**40)
-        await asyncio.wait_for(died.wait(), 5)
+        await asyncio.wait_for(died.wait(), 20)
     assert (await honest(PACKET)).status is ErrorStatus.NONE
     assert lines() <= 2
 
@@ -155,7 +155,7 @@ async def test_a_burst_whose_queue_cannot_be_listened_to_dies_alone(
     server = ends.context
     file = os.memfd_create("no bell")
     monkeypatch.setattr(server._requests._doorbell, "fileno", lambda: file)
-    await asyncio.wait_for(died.wait(), 5)
+    await asyncio.wait_for(died.wait(), 20)
     os.close(file)
     assert server._requests.is_closed
     assert server._results.is_closed
@@ -175,7 +175,7 @@ async def test_a_burst_that_cannot_wait_for_room_dies(
     monkeypatch.setattr(ends.context._results, "write_nowait", lambda _: False)
     monkeypatch.setattr(ends.context._results, "write", fail)
     ends.requests.write_nowait(PACKET)
-    await asyncio.wait_for(died.wait(), 5)
+    await asyncio.wait_for(died.wait(), 20)
     assert len(driver.bursts) == 0
 
 

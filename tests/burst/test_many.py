@@ -70,7 +70,7 @@ def queues_of(driver: DriverProcess) -> int:
 
 
 async def until_it_has(driver: DriverProcess, queues: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while queues_of(driver) != queues:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -95,7 +95,7 @@ async def test_padding_of_results_is_zero(
         scripted.outcome = (status, shapes, NO_TIMING)
         async with served(scripted, known_pools()) as ends:
             ends.requests.write_nowait(ADDITION.encode((0, 1), MeasureTiming.YES))
-            datums = split(await ends.results.read(timeout=5))
+            datums = split(await ends.results.read(timeout=20))
         assert [datum[0] for datum in datums] == [0, 1, 2, 2, 1, 3]
         for datum in datums:
             assert datum[1:8] == bytes(7)

@@ -35,6 +35,7 @@ from tests.burst.ends import (
     served,
 )
 from tests.fmq.words import add_to_word
+from tests.qos.recorded import until
 
 PACKET = ADDITION.encode((4, 9), MeasureTiming.NO)
 TIMED = ADDITION.encode((4, 9), MeasureTiming.YES)
@@ -393,7 +394,7 @@ class TestEnding:
                 add_to_word(ends.requests, WRITTEN, 2**50)
             else:
                 add_to_word(ends.results, READ, 2**50)
-            await asyncio.wait_for(died.wait(), 5)
+            await asyncio.wait_for(died.wait(), 20)
 
 
 async def test_a_result_longer_than_its_queue_is_a_general_failure(
@@ -414,8 +415,10 @@ async def test_a_result_waits_for_room(
     shapes = (OutputShape((1,), True),)
     scripted.outcome = (ErrorStatus.NONE, shapes, NO_TIMING)
     async with served(scripted, known, results_length=4) as ends:
-        for _ in range(3):
+        for number in range(3):
             ends.requests.write_nowait(PACKET)
+            begun = min(number + 1, 2)
+            await until(lambda: len(scripted.requests) >= begun)  # noqa: B023
             await asyncio.sleep(0.01)
         assert len(scripted.requests) == 2, "the third has to wait as well"
         assert (await ends.receive()).output_shapes == shapes

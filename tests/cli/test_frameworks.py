@@ -97,7 +97,7 @@ def test_the_environment_is_heard(
 @pytest.mark.parametrize(
     ("folder", "pattern"),
     [
-        ("V1_0", "relu*"),
+        pytest.param("V1_0", "relu*", marks=pytest.mark.exhaustive),
         ("V1_3", "if_constant*"),
         pytest.param("", "*", marks=pytest.mark.exhaustive),
     ],

@@ -55,7 +55,7 @@ class Launched:
         status = ErrorStatus.NONE
         if self.fence is not None:
             try:
-                await asyncio.wait_for(_await(self.fence), 5)
+                await asyncio.wait_for(_await(self.fence), 20)
             except AsyncnnError as error:
                 status = error.status
         assert self.info[0] is status
@@ -94,6 +94,11 @@ def refused(
 def sum_request() -> tuple[Request, np.ndarray]:
     z = np.zeros(4, np.float32)
     return request_for([X, Y], [z]), z
+
+
+def counting_request(x: np.ndarray) -> Request:
+    """Return a request for a run of `counting_up`."""
+    return request_for([x], [np.empty_like(x)])
 
 
 async def accustom(prepared: IPreparedModel) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,8 @@ class TestInterrupts:
                 task = asyncio.create_task(prepared.run(X))
                 await asyncio.sleep(whole_s / 8)
                 started = time.perf_counter()
-                task.cancel()
+                if not task.cancel():
+                    return float("inf")  # the loop was late
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 await quick.run(np.ones((1, 64), np.float32))
@@ -168,8 +169,12 @@ class TestInterrupts:
 
         async def until_missed() -> float:
             started = time.perf_counter()
-            with pytest.raises(MissedDeadlineTransientError):
+            try:
                 await prepared.run(X, timeout=whole_s / 4)
+            except MissedDeadlineTransientError:
+                pass
+            else:
+                return float("inf")
             return (time.perf_counter() - started) / whole_s
 
         await best_of(5, until_missed, 0.5)
@@ -191,8 +196,7 @@ class TestInterrupts:
                 started = time.perf_counter()
                 await high.run(x)
                 took_s = time.perf_counter() - started
-                assert not slow[-1].done()
-                return took_s / whole_s
+                return float("inf") if slow[-1].done() else took_s / whole_s
 
             await best_of(5, until_done, 3 / LAYERS)
             for outputs in await asyncio.gather(*slow):
@@ -200,26 +204,20 @@ class TestInterrupts:
 
     async def test_closing_interrupts_what_runs(self) -> None:
         async def until_closed() -> float:
-            async with closed_during_a_run() as (whole_s, started):
-                pass
-            return (time.perf_counter() - started[0]) / whole_s
+            async with open_device("accelerated") as device:
+                prepared = await device.prepare(layers())
+                whole_s = await elapsed(prepared)
+                task = asyncio.create_task(prepared.run(X))
+                await asyncio.sleep(whole_s / 8)
+                started = time.perf_counter()
+            took_s = time.perf_counter() - started
+            try:
+                await task
+            except DeviceUnavailableError:
+                return took_s / whole_s
+            return float("inf")  # the loop was late
 
         await best_of(5, until_closed, 0.5)
-
-
-@asynccontextmanager
-async def closed_during_a_run() -> AsyncIterator[tuple[float, list[float]]]:
-    """Yield how long a run takes, and when the device began to close."""
-    started: list[float] = []
-    async with open_device("accelerated") as device:
-        prepared = await device.prepare(layers())
-        whole_s = await elapsed(prepared)
-        task = asyncio.create_task(prepared.run(X))
-        await asyncio.sleep(whole_s / 8)
-        started.append(time.perf_counter())
-    with pytest.raises(DeviceUnavailableError):
-        await task
-    yield whole_s, started
 
 
 class TestCaches:
@@ -372,7 +370,9 @@ async def test_a_lane_that_litert_does_not_give_back_is_given_up(
             outputs = await prepared.run(ones)
             np.testing.assert_array_equal(outputs["y"], ones / 2)
         stuck = asyncio.create_task(prepared.run(zeros))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            while len(gates) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
     with pytest.raises(DeviceUnavailableError):
         await stuck
     assert len(gates) == 5

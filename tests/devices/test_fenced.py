@@ -21,11 +21,13 @@ from tests.devices.fencing import (
     YES,
     Launched,
     accustom,
+    counting_request,
     refused,
     sum_request,
 )
 from tests.devices.test_execution import X, Y, prepare, request_for
-from tests.networks import addition, chain
+from tests.networks import FOREVER, addition, counting_up
+from tests.qos.recorded import until
 
 
 async def test_it_executes_without_fences(device: IDevice) -> None:
@@ -189,13 +191,11 @@ class TestLaunch:
     async def test_a_scheduler_that_others_have_filled_refuses_it(self) -> None:
         settings = DeviceSettings(max_pending=1, inline_below_us=0)
         async with ReferenceDevice(settings) as device:
-            slow = await prepare(device, chain(4000, 64, 64))
-            x = np.zeros((64, 64), np.float32)
+            slow = await prepare(device, counting_up())
             callback = ExecutionFuture()
-            slow.execute_1_3(
-                request_for([x], [np.empty_like(x)]), NO, None, None, callback
-            )
-            run = Launched(slow, request_for([x], [np.empty_like(x)]))
+            request = counting_request(FOREVER)
+            slow.execute_1_3(request, NO, None, None, callback)
+            run = Launched(slow, request)
             assert await run.end() is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             callback.die()
 
@@ -219,7 +219,7 @@ class TestTiming:
         for _ in range(3):
             gate, source = SyncFence.pair()
             run = Launched(prepared, sum_request()[0], [gate] * is_gated, YES)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.03)  # a driver may be told of it late
             source.signal()
             assert await run.end() is ErrorStatus.NONE
             _, launched, fenced = run.info
@@ -252,9 +252,8 @@ async def test_what_has_ended_holds_nothing(device: IDevice) -> None:
         del request
         source.signal()
         assert await ended.end() is ErrorStatus.NONE
-        await asyncio.sleep(0.02)
-        assert dropped() is None
-        assert [pool() for pool in pools] == [None] * len(pools)
+        await until(lambda: dropped() is None)
+        await until(lambda: [pool() for pool in pools] == [None] * len(pools))
     finally:
         gc.enable()
 

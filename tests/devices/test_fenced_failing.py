@@ -17,13 +17,14 @@ from tests.devices.fencing import (
     YES,
     Launched,
     accustom,
+    counting_request,
     numbered,
     refused,
     sum_request,
 )
 from tests.devices.test_execution import X, prepare, request_for
 from tests.engine.test_control_flow import while_model
-from tests.networks import addition, chain, picking
+from tests.networks import AT_ONCE, FOREVER, addition, counting_up, picking
 
 
 class TestFailure:
@@ -79,18 +80,15 @@ class TestFailure:
     async def test_closing_the_device_fails_what_is_under_way(self) -> None:
         gate, source = SyncFence.pair()
         async with ReferenceDevice() as device:
-            prepared = await prepare(device, chain(4000, 64, 64))
-            x = np.zeros((64, 64), np.float32)
-            running = Launched(prepared, request_for([x], [np.empty_like(x)]))
-            after = Launched(
-                prepared, request_for([x], [np.empty_like(x)]), [running.fence]
-            )
-            gated = Launched(prepared, request_for([x], [np.empty_like(x)]), [gate])
+            prepared = await prepare(device, counting_up())
+            running = Launched(prepared, counting_request(FOREVER))
+            after = Launched(prepared, counting_request(FOREVER), [running.fence])
+            gated = Launched(prepared, counting_request(FOREVER), [gate])
             await asyncio.sleep(0.002)
         for run in (running, after, gated):
             assert await run.end() is ErrorStatus.DEVICE_UNAVAILABLE
         source.signal()
-        status = refused(prepared, request_for([x], [np.empty_like(x)]))
+        status = refused(prepared, counting_request(FOREVER))
         assert status is ErrorStatus.DEVICE_UNAVAILABLE
 
     async def test_an_endless_loop_misses_its_deadline(self, device: IDevice) -> None:
@@ -117,17 +115,16 @@ class TestDeadline:
     async def test_the_duration_counts_from_the_last_fence(
         self, device: IDevice
     ) -> None:
-        prepared = await prepare(device, chain(4000, 256, 256))
-        x = np.zeros((256, 256), np.float32)
+        prepared = await prepare(device, counting_up())
         gate, source = SyncFence.pair()
         patient = Launched(
             prepared,
-            request_for([x], [np.empty_like(x)]),
+            counting_request(AT_ONCE - 50),
             [gate],
-            duration=5_000_000_000,
+            duration=60_000_000_000,
         )
         hasty = Launched(
-            prepared, request_for([x], [np.empty_like(x)]), [gate], duration=1_000_000
+            prepared, counting_request(FOREVER), [gate], duration=1_000_000
         )
         await asyncio.sleep(0.01)
         assert hasty.fence.status is None
@@ -155,16 +152,15 @@ class TestDeadline:
 
 
 class TestCancelling:
-    @pytest.mark.parametrize("length", [1, 4000])
+    @pytest.mark.parametrize("runs", [False, True])
     async def test_it_ends_and_so_does_what_follows(
-        self, device: IDevice, length: int
+        self, device: IDevice, runs: bool
     ) -> None:
-        prepared = await prepare(device, chain(length, 256, 256))
-        x = np.zeros((256, 256), np.float32)
+        prepared = await prepare(device, counting_up())
         gate, source = SyncFence.pair()
-        run = Launched(prepared, request_for([x], [np.empty_like(x)]), [gate])
-        after = Launched(prepared, request_for([x], [np.empty_like(x)]), [run.fence])
-        if length > 1:
+        run = Launched(prepared, counting_request(FOREVER), [gate])
+        after = Launched(prepared, counting_request(AT_ONCE), [run.fence])
+        if runs:
             source.signal()
             await asyncio.sleep(0.005)
         run.callback.cancel()

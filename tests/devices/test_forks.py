@@ -30,7 +30,7 @@ def on_a_loop(run: Callable[[], Any]) -> str:
     told: list[str] = []
 
     async def limited() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             try:
                 told.append(str(await run()))
             except BaseException as error:

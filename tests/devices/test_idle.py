@@ -19,7 +19,9 @@ from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
+from tests.measuring import best_of
 from tests.networks import chain
+from tests.qos.recorded import until
 
 pytestmark = pytest.mark.alone
 
@@ -46,20 +48,14 @@ async def execute(prepared: IPreparedModel, side: int) -> None:
     assert (await callback).status is ErrorStatus.NONE
 
 
-async def become_idle() -> None:
-    """Wait until the device is idle, and its threads have ended."""
-    await asyncio.sleep(3 * IDLE_S)
-
-
 async def test_threads_end_and_start_again() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(3, 8, 8))
         for _ in range(2):
             await execute(prepared, 8)
             assert lane_threads()
-            await become_idle()
-            assert lane_threads() == []
-            assert device.statistics().threads == 0
+            await until(lambda: lane_threads() == [])
+            await until(lambda: device.statistics().threads == 0)
 
 
 async def test_buffers_are_given_back() -> None:
@@ -67,8 +63,7 @@ async def test_buffers_are_given_back() -> None:
         prepared = await prepare(device, chain(3, 8, 8))
         await execute(prepared, 8)
         assert device.statistics().models[0].idle_bytes > 0
-        await become_idle()
-        assert device.statistics().models[0].idle_bytes == 0
+        await until(lambda: device.statistics().models[0].idle_bytes == 0)
 
 
 async def test_inline_executions_keep_a_device_busy() -> None:
@@ -79,8 +74,7 @@ async def test_inline_executions_keep_a_device_busy() -> None:
             await execute(prepared, 8)
             await asyncio.sleep(IDLE_S / 2)
         assert device.statistics().models[0].idle_bytes > 0
-        await asyncio.sleep(3 * IDLE_S)
-        assert device.statistics().models[0].idle_bytes == 0
+        await until(lambda: device.statistics().models[0].idle_bytes == 0)
 
 
 async def test_a_model_for_sustained_speed_stays_ready() -> None:
@@ -90,10 +84,9 @@ async def test_a_model_for_sustained_speed_stays_ready() -> None:
         other = await prepare(device, chain(4, 8, 8))
         await execute(prepared, 8)
         await execute(other, 8)
-        await become_idle()
-        ready, trimmed = device.statistics().models
-        assert ready.idle_bytes > 0
-        assert trimmed.idle_bytes == 0
+        await until(lambda: device.statistics().models[1].idle_bytes == 0)
+        await asyncio.sleep(2 * IDLE_S)
+        assert device.statistics().models[0].idle_bytes > 0
         assert lane_threads() == ["asyncnn-lane"]
 
 
@@ -101,7 +94,7 @@ async def resident_around_executions() -> tuple[int, int, int]:
     """Return the bytes after preparation, after executions, and when idle again."""
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(40, SIDE, SIDE))
-        await become_idle()
+        await until(lambda: lane_threads() == [])
         gc.collect()
         return_free_memory()
         prepared_bytes = resident_bytes()
@@ -109,7 +102,8 @@ async def resident_around_executions() -> tuple[int, int, int]:
             await asyncio.gather(*(execute(prepared, SIDE) for _ in range(8)))
         executed_bytes = resident_bytes()
         gc.collect()
-        await become_idle()
+        await until(lambda: lane_threads() == [])
+        await asyncio.sleep(2 * IDLE_S)  # what the system is given back comes last
         return prepared_bytes, executed_bytes, resident_bytes()
 
 
@@ -126,11 +120,15 @@ async def test_an_idle_device_uses_no_processor_time() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(3, 8, 8))
         await execute(prepared, 8)
-        await become_idle()
-        before = time.process_time_ns()
-        await asyncio.sleep(0.5)
+        await until(lambda: lane_threads() == [])
+
+        async def spent_ns() -> float:
+            before = time.process_time_ns()
+            await asyncio.sleep(0.5)
+            return time.process_time_ns() - before
+
         # Of 10 ms in 10 s, the share of half a second.
-        assert time.process_time_ns() - before < 0.5e6
+        await best_of(4, spent_ns, 0.499e6)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
 from asyncnn.qos import Client, acting_for
 from asyncnn.runtime.opening_devices import open_device
+from tests.measuring import best_of
 from tests.networks import chain
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
@@ -230,12 +231,15 @@ class TestThreads:
                 begun_s = time.perf_counter()
                 await prepared.run(X)
                 spent_s.append(time.perf_counter() - begun_s)
-            for _ in range(5):
-                task = asyncio.create_task(prepared.run(X))
-                await asyncio.sleep(min(spent_s) / 4)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+            interrupted = 0
+            async with asyncio.timeout(60):
+                while interrupted < 5:  # where the loop is late, one has ended
+                    task = asyncio.create_task(prepared.run(X))
+                    await asyncio.sleep(min(spent_s) / 4)
+                    if task.cancel():
+                        interrupted += 1
+                        with pytest.raises(asyncio.CancelledError):
+                            await task
             outputs = await prepared.run(X)
             np.testing.assert_allclose(outputs["y"], X / 2.0**8)
 
@@ -326,9 +330,13 @@ class TestStayingReady:
 @pytest.mark.alone
 async def test_low_power_has_a_quarter_of_its_clients_share() -> None:
     x = np.zeros((64, 64), np.float32)
-    runs = {FRUGAL: 0, SUSTAINED: 0}
     settings = DeviceSettings(inline_below_us=0, lanes=1)
-    async with open_device("reference", settings=settings) as device:
+
+    async def off_by() -> float:
+        """Return how many times its share it has, or the inverse if that is more."""
+        runs = {FRUGAL: 0, SUSTAINED: 0}
+        is_over = False
+        began = asyncio.Barrier(4)
 
         async def repeat(preference: ExecutionPreference) -> None:
             with acting_for(Client(preference.name)):
@@ -340,12 +348,15 @@ async def test_low_power_has_a_quarter_of_its_clients_share() -> None:
                     await prepared.run(x)
                     runs[preference] += 1
 
-        is_over = False
-        began = asyncio.Barrier(4)
-        async with asyncio.TaskGroup() as tasks:
+        async with (
+            open_device("reference", settings=settings) as device,
+            asyncio.TaskGroup() as tasks,
+        ):
             for preference in (FRUGAL, SUSTAINED) * 2:
                 tasks.create_task(repeat(preference))
             await asyncio.sleep(1)
             is_over = True
-    assert runs[FRUGAL] * 2 < runs[SUSTAINED]
-    assert runs[FRUGAL] * 8 > runs[SUSTAINED]
+        share = 4 * runs[FRUGAL] / max(1, runs[SUSTAINED])
+        return max(share, 1 / share) if share else float("inf")
+
+    await best_of(4, off_by, 1.999)

@@ -13,7 +13,9 @@ import asyncnn
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
+from tests.measuring import best_of
 from tests.networks import addition, chain
+from tests.qos.recorded import until
 
 pytestmark = pytest.mark.alone
 
@@ -44,7 +46,7 @@ class Kernels:
         return self._prepare(operation)
 
     async def begun(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not self.prepared:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -60,7 +62,7 @@ async def test_a_high_one_passes_a_low_one_that_is_under_way(
     low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
     await slow.begun()
     await asyncio.wait_for(
-        device.prepare(addition(4), priority=asyncnn.Priority.HIGH), 1
+        device.prepare(addition(4), priority=asyncnn.Priority.HIGH), 20
     )
     assert slow.prepared < 2000
     assert not low.done()
@@ -71,20 +73,31 @@ async def test_a_high_one_passes_a_low_one_that_is_under_way(
 async def test_a_deadline_is_reported_when_it_passes(
     device: asyncnn.Device, slow: Kernels
 ) -> None:
-    began = time.monotonic()
-    with pytest.raises(asyncnn.MissedDeadlineTransientError):
-        await device.prepare(LARGE, timeout=0.2)
-    assert 0.2 <= time.monotonic() - began < 0.2 + PROMPTLY_S
+    async def late_s() -> float:
+        began = time.monotonic()
+        with pytest.raises(asyncnn.MissedDeadlineTransientError):
+            await device.prepare(LARGE, timeout=0.2)
+        late_s = time.monotonic() - began - 0.2
+        assert late_s >= 0
+        return late_s
+
+    await best_of(4, late_s, PROMPTLY_S)
 
 
 async def test_a_deadline_is_reported_though_no_boundary_comes(
     device: asyncnn.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Kernels(monkeypatch, 0.5)
-    began = time.monotonic()
-    with pytest.raises(asyncnn.MissedDeadlineTransientError):
-        await device.prepare(addition(4), timeout=0.1)
-    assert time.monotonic() - began < 0.1 + PROMPTLY_S
+
+    async def late_s() -> float:
+        began = time.monotonic()
+        with pytest.raises(asyncnn.MissedDeadlineTransientError):
+            await device.prepare(addition(4), timeout=0.1)
+        late_s = time.monotonic() - began - 0.1
+        await until(lambda: not device.hal.statistics().preparations.running)
+        return late_s
+
+    await best_of(4, late_s, PROMPTLY_S)
 
 
 async def test_a_cancelled_one_stops_computing(
@@ -95,10 +108,11 @@ async def test_a_cancelled_one_stops_computing(
     preparing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await preparing
-    await asyncio.sleep(PROMPTLY_S)
-    prepared = slow.prepared
-    await asyncio.sleep(PROMPTLY_S)
-    assert slow.prepared == prepared < 2000
+    before = -1
+    while before != slow.prepared:
+        before = slow.prepared
+        await asyncio.sleep(PROMPTLY_S)
+    assert before < 2000
 
 
 async def test_a_stuck_one_is_given_up_and_the_next_goes_on(
@@ -108,7 +122,7 @@ async def test_a_stuck_one_is_given_up_and_the_next_goes_on(
     prepare = kernels.prepare
 
     def stuck(operation: BoundOperation) -> Any:
-        gate.wait(5)
+        gate.wait(60)
         return prepare(operation)
 
     settings = asyncnn.DeviceSettings(stuck_after_s=0.05)
@@ -116,8 +130,8 @@ async def test_a_stuck_one_is_given_up_and_the_next_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(kernels, "prepare", stuck)
             with pytest.raises(asyncnn.GeneralFailureError):
-                await asyncio.wait_for(device.prepare(addition(4)), 1)
-        await asyncio.wait_for(device.prepare(addition(4)), 1)
+                await asyncio.wait_for(device.prepare(addition(4)), 20)
+        await asyncio.wait_for(device.prepare(addition(4)), 20)
         gate.set()
 
 

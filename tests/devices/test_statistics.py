@@ -15,7 +15,7 @@ from asyncnn.hal.types import ErrorStatus, MeasureTiming, Priority
 from asyncnn.qos.accounting import MISSES
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
-from tests.networks import chain
+from tests.networks import FOREVER, chain, counting_up
 
 X = np.zeros(8, np.float32)
 NONE = ErrorStatus.NONE
@@ -26,9 +26,11 @@ async def statistics_of(device: IDevice) -> DeviceStatistics:
     return await device.get_statistics()
 
 
-async def run(prepared: object, deadline: int | None = None) -> ErrorStatus:
+async def run(
+    prepared: object, deadline: int | None = None, x: np.ndarray = X
+) -> ErrorStatus:
     callback = ExecutionFuture()
-    request = request_for([X], [np.empty_like(X)])
+    request = request_for([x], [np.empty_like(x)])
     prepared.execute_1_3(request, MeasureTiming.NO, deadline, None, callback)  # type: ignore[attr-defined]
     return (await callback).status
 
@@ -69,8 +71,8 @@ async def test_executions_count_for_device_model_and_client(device: IDevice) -> 
 
 
 async def test_missed_deadlines_are_counted_with_their_status(device: IDevice) -> None:
-    prepared = await prepare(device, chain(10_000, 8))
-    missed = await run(prepared, soon())
+    prepared = await prepare(device, counting_up())
+    missed = await run(prepared, soon(), FOREVER)
     assert missed in MISSES
     statistics = await statistics_of(device)
     for work in (statistics.executions, statistics.models[0].executions):

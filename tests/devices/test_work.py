@@ -111,12 +111,12 @@ def test_work_that_is_always_asked_to_stop_comes_to_its_end() -> None:
 def test_the_measured_time_includes_the_suspension_and_the_computed_does_not() -> None:
     run = Reported()
     assert not run.advance(PauseAfter(3))
-    time.sleep(0.02)
+    time.sleep(0.1)
     assert run.advance(Pause())
     run.work.finish()
-    assert run.timing.time_on_device >= 20_000
+    assert run.timing.time_on_device >= 100_000
     assert run.timing.time_in_driver >= run.timing.time_on_device
-    assert 0 < run.work.computed_ns < 20_000_000
+    assert 0 < run.work.computed_ns < 100_000_000
 
 
 @pytest.mark.parametrize("stops", [0, 1])

@@ -228,12 +228,10 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param((), id="inprocess", marks=pytest.mark.exhaustive),
-        pytest.param(("--driver",), id="driver"),
-    ],
+    [pytest.param((), id="inprocess"), pytest.param(("--driver",), id="driver")],
 )
 def test_the_command_reports_in_json_and_traces_all_processes(
     options: tuple[str, ...], tmp_path: Path

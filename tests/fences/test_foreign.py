@@ -48,7 +48,7 @@ async def test_a_socket_that_ends_without_one_has_failed(how: int) -> None:
     fence = SyncFence.from_fd(yours.fileno())
     mine.shutdown(how)
     with pytest.raises(AsyncnnError):
-        await fence.wait(1)
+        await fence.wait(20)
     assert fence.status is ErrorStatus.DEVICE_UNAVAILABLE
     mine.close()
     yours.close()
@@ -74,7 +74,7 @@ async def test_what_a_loop_cannot_watch_fails_instead_of_hanging() -> None:
         inner = outer
     fence = SyncFence.from_fd(inner.fileno())
     with pytest.raises(AsyncnnError):
-        await fence.wait(1)
+        await fence.wait(20)
     assert fence.status is ErrorStatus.GENERAL_FAILURE
     assert "watched" in fence.reason
     assert innermost is keep[0]

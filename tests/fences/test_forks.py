@@ -23,7 +23,7 @@ async def test_a_child_that_ends_does_not_end_the_watch_of_its_parent() -> None:
 
     in_child_blocking(act)
     os.eventfd_write(bell, 1)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     os.close(bell)
 
 
@@ -38,7 +38,7 @@ async def test_a_child_can_wait_for_what_its_parent_waits_for() -> None:
         asyncio.run(wait_for(fence))
 
     in_child_blocking(act)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     os.close(bell)
 
 

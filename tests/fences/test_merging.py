@@ -29,11 +29,11 @@ async def test_it_is_signalled_once_all_are(made: Made) -> None:
     other, source = SyncFence.pair()
     merged = merge(made.fence, other)
     made.signal()
-    await made.fence.wait(1)
+    await made.fence.wait(20)
     await asyncio.sleep(0.001)
     assert merged.state is FenceState.ACTIVE
     source.signal()
-    await merged.wait(1)
+    await merged.wait(20)
 
 
 async def test_it_fails_with_the_first_error_and_its_cause() -> None:
@@ -43,7 +43,7 @@ async def test_it_fails_with_the_first_error_and_its_cause() -> None:
     sources[2].fail(LATE, "stage 3 was late")
     sources[1].fail(BROKEN, "after that")
     with pytest.raises(MissedDeadlineTransientError, match="stage 3 was late"):
-        await merged.wait(1)
+        await merged.wait(20)
 
 
 async def test_an_error_lets_go_of_the_other_fences() -> None:
@@ -51,7 +51,7 @@ async def test_an_error_lets_go_of_the_other_fences() -> None:
     merged = merge(fences[0], SyncFence.from_fd(fences[1].fileno()))
     sources[0].fail(LATE)
     with pytest.raises(AsyncnnError):
-        await merged.wait(1)
+        await merged.wait(20)
     del fences, merged
     gc.collect()  # the watch over leaks would see the reader of the second one
 
@@ -79,7 +79,7 @@ async def test_the_merged_fences_may_be_closed(made: Made) -> None:
     merged = merge(made.fence, made.fence)
     made.fence.close()
     made.signal()
-    await merged.wait(1)
+    await merged.wait(20)
 
 
 async def test_thousands_can_be_merged() -> None:

@@ -34,10 +34,10 @@ async def test_the_loop_leaves_the_ring_to_the_thread(
             for _ in range(3):
                 looked.clear()
                 loop.call_soon_threadsafe(looked.set)
-                assert looked.wait(5)
+                assert looked.wait(20)
             return announced
 
         monkeypatch.setattr(reader, "_announce", announce_and_let_the_loop_look)
-        async with asyncio.timeout(3):
-            read = await asyncio.to_thread(reader.read_blocking, timeout=5)
+        async with asyncio.timeout(20):
+            read = await asyncio.to_thread(reader.read_blocking, timeout=30)
         assert read == b"more"

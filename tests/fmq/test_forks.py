@@ -82,7 +82,7 @@ async def test_who_sleeps_in_the_parent_is_woken_all_the_same(
 
     in_child_blocking(act)
     ends.writer.write_nowait(elements(2))
-    assert await asyncio.wait_for(reading, 5) == elements(2)
+    assert await asyncio.wait_for(reading, 20) == elements(2)
 
 
 async def test_served_queues_are_served_by_the_parent(ends: Ends) -> None:
@@ -102,7 +102,7 @@ async def test_served_queues_are_served_by_the_parent(ends: Ends) -> None:
 
     in_child_blocking(act)
     ends.writer.write_nowait(elements(1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not read:  # noqa: ASYNC110 - shared memory has no events
             await asyncio.sleep(0)
     assert read == [elements(1)]

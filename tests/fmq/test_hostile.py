@@ -12,6 +12,7 @@ from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
+from tests.qos.recorded import until
 
 IMPOSSIBLE = [
     CAPACITY + QUANTUM,
@@ -97,7 +98,7 @@ def test_what_a_stranger_does_to_the_own_counter_is_not_believed(
 async def test_a_waiting_reader_learns_that_its_queue_is_broken(
     ends: Ends, words: memoryview
 ) -> None:
-    reading = asyncio.create_task(ends.reader.read(timeout=5))
+    reading = asyncio.create_task(ends.reader.read(timeout=20))
     await asyncio.sleep(0.001)
     words[WRITTEN] = CAPACITY * 3
     with pytest.raises(QueueBrokenError):
@@ -112,7 +113,7 @@ async def test_a_served_queue_that_is_broken_is_served_no_more(
     loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
     served = LoopPoller.running().serve(ends.reader, ends.reader.read_nowait)
     words[WRITTEN] = 1
-    await asyncio.sleep(0.001)
+    await until(lambda: bool(failures))
     assert [type(error) for error in failures] == [QueueBrokenError]
     assert served.is_stopped
 
@@ -122,7 +123,7 @@ async def test_who_has_it_served_is_told(ends: Ends, words: memoryview) -> None:
     poller = LoopPoller.running()
     poller.serve(ends.reader, ends.reader.read_nowait, failures.append)
     words[WRITTEN] = 1
-    await asyncio.sleep(0.001)
+    await until(lambda: bool(failures))
     assert [type(error) for error in failures] == [QueueBrokenError]
 
 

@@ -16,6 +16,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import Handle
 from tests.fmq.conftest import COUNT, QUANTUM, elements
 from tests.fmq.words import words_of
+from tests.qos.recorded import until
 
 
 def datagrams() -> socket.socket:
@@ -161,7 +162,7 @@ class Counting:
         self._changed.set()
 
     async def has_read(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.count < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -273,9 +274,8 @@ class TestAQueueThatCannotBeWatched:
     ) -> None:
         Counting(unwatchable)
         second = Counting(other[1])
-        await asyncio.sleep(0.02)
         with words_of(other[0]) as words:
-            assert words[READER_SLEEPS]
+            await until(lambda: bool(words[READER_SLEEPS]))
         await exchange(other[0], second, 3)
 
     async def test_may_close_others_when_it_ends(
@@ -290,8 +290,7 @@ class TestAQueueThatCannotBeWatched:
             unwatchable, unwatchable.read_nowait, lambda _: other[1].close()
         )
         second = Counting(other[1])
-        await asyncio.sleep(0.01)
-        assert second.served.is_stopped
+        await until(lambda: second.served.is_stopped)
         assert strays == []
 
     async def test_ends_even_if_its_owner_fails_then(

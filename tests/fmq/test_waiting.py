@@ -21,7 +21,7 @@ def is_announced(ends: Ends) -> bool:
 
 
 async def until_asleep(ends: Ends) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not is_announced(ends):  # noqa: ASYNC110 - shared memory has no events
             await asyncio.sleep(0)
 
@@ -109,7 +109,7 @@ class TestTasks:
         ends.writer.write_nowait(FULL)
         with pytest.raises(TimeoutError):
             await ends.writer.write(elements(1), timeout=seconds)
-        assert await ends.reader.read(timeout=5) == FULL
+        assert await ends.reader.read(timeout=20) == FULL
 
     async def test_two_cannot_wait_at_one_end(self, ends: Ends) -> None:
         reading = asyncio.create_task(ends.reader.read())
@@ -129,7 +129,7 @@ class TestTasks:
         await until_asleep(ends)
         (ends.writer if waiting == "write" else ends.reader).close()
         with pytest.raises(QueueClosedError):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 20)
 
     async def test_what_can_never_be_is_an_error_at_once(self, ends: Ends) -> None:
         with pytest.raises(InvalidArgumentError):
@@ -191,7 +191,7 @@ def test_an_end_moves_from_loop_to_loop(ends: Ends) -> None:
         reading = asyncio.create_task(ends.reader.read())
         await until_asleep(ends)
         ends.writer.write_nowait(elements(1, number))
-        assert await asyncio.wait_for(reading, 5) == elements(1, number)
+        assert await asyncio.wait_for(reading, 20) == elements(1, number)
 
     for number in range(3):
         asyncio.run(exchange(number))

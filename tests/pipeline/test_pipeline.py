@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -22,7 +23,7 @@ from asyncnn.pipeline import (
 )
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
-from tests.networks import addition, chain
+from tests.networks import FOREVER, addition, chain, counting_up
 from tests.pipeline.conftest import collected, frames, running_sum, slow_frames, values
 
 MISSED = (MissedDeadlinePersistentError, MissedDeadlineTransientError)
@@ -114,7 +115,7 @@ class TestBackPressure:
                 pipeline.put_nowait(np.zeros(4, np.float32))
             assert pipeline.statistics().in_flight == 2
             await anext(pipeline)
-            assert await asyncio.wait_for(waiting, 5) == 2
+            assert await asyncio.wait_for(waiting, 20) == 2
 
     async def test_a_put_that_is_cancelled_leaves_its_room_to_others(
         self, device: Device
@@ -128,7 +129,7 @@ class TestBackPressure:
             await asyncio.sleep(0.005)
             await anext(pipeline)  # gives room to the first
             first.cancel()
-            assert await asyncio.wait_for(second, 5) == 1
+            assert await asyncio.wait_for(second, 20) == 1
             assert first.cancelled()
 
     async def test_a_frame_that_does_not_fit_takes_no_room(
@@ -163,14 +164,14 @@ class TestFailure:
     async def test_it_is_raised_after_the_results_before_it(self) -> None:
         async with open_device() as device:
             plus_one = await device.prepare(chain(1, 4))
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             stages = [
                 Stage("a", plus_one),
                 Stage("b", slow, inputs={"x": "put.image"}),
             ]
             frame = {
                 "x": np.zeros(4, np.float32),
-                "image": np.zeros((64, 64), np.float32),
+                "image": FOREVER,
             }
             async with Pipeline(*stages, timeout=0.001) as pipeline:
                 await pipeline.put(frame)
@@ -185,11 +186,10 @@ class TestFailure:
 
     async def test_frames_that_fail_are_skipped_if_that_is_wanted(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             pipeline = Pipeline(Stage("slow", slow), timeout=0.001, when_failed="skip")
-            image = np.zeros((64, 64), np.float32)
             async with pipeline:
-                results = await collected(pipeline.process([image] * 6))
+                results = await collected(pipeline.process([FOREVER] * 6))
             statistics = pipeline.statistics()
             assert not results
             assert statistics.failed == 6
@@ -218,13 +218,25 @@ class TestFailure:
 
     async def test_who_waits_to_put_is_told(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
-            image = np.zeros((64, 64), np.float32)
+            slow = await device.prepare(counting_up())
             pipeline = Pipeline(Stage("slow", slow), in_flight=1, timeout=0.005)
             async with pipeline:
-                await pipeline.put(image)
+                await pipeline.put(FOREVER)
                 with pytest.raises(MISSED):
-                    await asyncio.wait_for(pipeline.put(image), 5)
+                    await asyncio.wait_for(pipeline.put(FOREVER), 20)
+
+    @pytest.mark.parametrize("turns", range(4))
+    async def test_who_puts_as_it_ends_is_told(self, turns: int) -> None:
+        async with open_device() as device:
+            slow = await device.prepare(counting_up())
+            pipeline = Pipeline(Stage("slow", slow), in_flight=1, timeout=0.005)
+            async with pipeline, asyncio.timeout(20):
+                await pipeline.put(FOREVER)
+                time.sleep(0.1)  # noqa: ASYNC251 - its end is there, unread
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                with pytest.raises(MISSED):
+                    await pipeline.put(FOREVER)
 
     async def test_an_error_of_the_source_comes_after_its_frames(
         self, device: Device
@@ -243,16 +255,25 @@ class TestFailure:
 
 
 class TestClosing:
+    async def test_all_who_close_it_are_told_of_the_end(self) -> None:
+        async with open_device() as device:
+            slow = await device.prepare(counting_up())
+            pipeline = await Pipeline(Stage("a", slow))
+            await pipeline.put(FOREVER)
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(pipeline.aclose() for _ in range(3)))
+            assert pipeline.statistics().in_flight == 0
+
     async def test_leaving_ends_what_is_on_its_way(self) -> None:
         async with open_device() as device:
-            slow = await device.prepare(chain(4000, 64, 64))
+            slow = await device.prepare(counting_up())
             async with Pipeline(Stage("a", slow), Stage("b", slow)) as pipeline:
-                stream = pipeline.process([np.zeros((64, 64), np.float32)] * 100)
+                stream = pipeline.process([FOREVER] * 100)
                 await asyncio.sleep(0.01)
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
             with pytest.raises(RuntimeError):
-                await pipeline.put(np.zeros((64, 64), np.float32))
+                await pipeline.put(FOREVER)
             assert pipeline.statistics().in_flight == 0
 
     async def test_a_consumer_that_breaks_leaves_no_task_and_no_pool(

@@ -48,7 +48,7 @@ async def test_the_place_of_one_who_is_cancelled_goes_to_the_next(
     await asyncio.sleep(0)
     if not is_granted:
         room.give()
-    await asyncio.wait_for(second, 5)
+    await asyncio.wait_for(second, 20)
     assert first.cancelled()
     assert not room.take_nowait()
     room.give()
@@ -72,4 +72,5 @@ async def test_opening_lets_everyone_in() -> None:
     tasks = await waiting(room, 3)
     tasks[0].cancel()
     room.open()
-    await asyncio.wait_for(asyncio.gather(*tasks[1:]), 5)
+    await asyncio.wait_for(asyncio.gather(*tasks[1:]), 20)
+    await asyncio.wait_for(room.take(), 20)  # who comes too late to wait

@@ -37,7 +37,7 @@ class Recorded(Work):
         self.thread = threading.get_ident()
         self.started.set()
         if self.gate is not None:
-            assert self.gate.wait(5)
+            assert self.gate.wait(30)
         self.body()
         self.log.append(f"run {self.label}")
         return True
@@ -76,7 +76,7 @@ class Endless(Recorded):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

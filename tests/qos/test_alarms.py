@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import statistics
 import time
 from collections.abc import AsyncIterator
 
@@ -36,7 +37,7 @@ async def test_they_are_called_in_the_order_of_their_times(alarms: Alarms) -> No
     alarms.call_at(in_ms(-5), lambda: called.append("past"))
     alarms.call_at(in_ms(10), lambda: called.append("early"))
     began_ns = time.monotonic_ns()
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
     assert called == ["past", "early", "late"]
     assert time.monotonic_ns() - began_ns > 25 * MS
 
@@ -46,7 +47,7 @@ async def test_a_cancelled_one_is_not_called(alarms: Alarms) -> None:
     first = alarms.call_at(in_ms(1), lambda: pytest.fail("cancelled"))
     alarms.call_at(in_ms(3), done.set)
     alarms.cancel(first)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
     alarms.cancel(first)  # nothing happens
 
 
@@ -60,7 +61,7 @@ async def test_a_call_may_cancel_and_set_others(alarms: Alarms) -> None:
 
     alarms.call_at(at_ns, first)
     second = alarms.call_at(at_ns, lambda: pytest.fail("cancelled"))
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
 
 
 async def test_a_call_that_fails_keeps_none_from_being_called(alarms: Alarms) -> None:
@@ -76,7 +77,7 @@ async def test_a_call_that_fails_keeps_none_from_being_called(alarms: Alarms) ->
     at_ns = in_ms(2)
     alarms.call_at(at_ns, fail)
     alarms.call_at(at_ns, done.set)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
     assert told == [failure]
 
 
@@ -88,7 +89,7 @@ async def test_after_closing_nothing_is_called_until_another_is_set(
     alarms.cancel(closed)
     done = asyncio.Event()
     alarms.call_at(in_ms(3), done.set)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
 
 
 async def test_those_that_were_cancelled_do_not_pile_up(alarms: Alarms) -> None:
@@ -104,7 +105,7 @@ async def test_a_time_beyond_all_timers_is_waited_for(alarms: Alarms) -> None:
     alarms.call_at(2**63 - 1, lambda: pytest.fail("in three hundred years"))
     done = asyncio.Event()
     alarms.call_at(in_ms(2), done.set)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 20)
 
 
 async def test_it_has_one_descriptor_until_it_is_closed() -> None:
@@ -123,14 +124,14 @@ async def test_they_are_less_late_than_timers_of_the_loop() -> None:
     alarms = Alarms(asyncio.get_running_loop())
 
     async def late_ms() -> float:
-        total_ns = 0
+        late_ns: list[int] = []
         for _ in range(20):
             done = asyncio.Event()
             at_ns = in_ms(1.05)
             alarms.call_at(at_ns, done.set)
             await done.wait()
-            total_ns += time.monotonic_ns() - at_ns
-        return total_ns / 20 / MS
+            late_ns.append(time.monotonic_ns() - at_ns)
+        return statistics.median(late_ns) / MS
 
-    await best_of(5, late_ms, 0.4)  # a selector would wait for 0.95 ms longer
+    await best_of(20, late_ms, 0.4)  # a selector would wait for 0.95 ms longer
     alarms.close()

@@ -22,21 +22,21 @@ async def test_work_without_a_boundary_fails_and_its_lane_is_replaced(
     stuck = Stuck([], gate=gate)
     waiting = Recorded([])
     scheduler.submit(stuck)
-    stuck.started.wait(5)
+    assert stuck.started.wait(20)
     scheduler.submit(waiting)
-    await asyncio.wait_for(stuck.finished.wait(), 5)
+    await asyncio.wait_for(stuck.finished.wait(), 20)
     assert stuck.status is ErrorStatus.GENERAL_FAILURE
     (record,) = caplog.records
     assert "for 0.02 s (stuck_after_s)" in record.message
     assert record.fields == {"client": "local"}
-    await asyncio.wait_for(waiting.finished.wait(), 5)
+    await asyncio.wait_for(waiting.finished.wait(), 20)
     assert scheduler.threads == 1
     gate.set()  # the thread that was given up comes to its end, unnoticed
     await scheduler.aclose()
 
 
 async def test_long_work_with_boundaries_is_left_alone() -> None:
-    scheduler = Scheduler("long-lane", max_pending=8, stuck_after_s=0.01)
+    scheduler = Scheduler("long-lane", max_pending=8, stuck_after_s=0.05)
     work = endless()
     scheduler.submit(work)
     await until(lambda: work.stops >= 3)
@@ -57,12 +57,13 @@ async def test_an_idle_scheduler_tells_once_and_wakes_up_again() -> None:
         calls.append(scheduler.threads)
 
     scheduler.call_when_idle(0.02, on_idle)
-    for _ in range(2):
+    for turn in range(2):
         work = Recorded([])
         scheduler.submit(work)
         await work.finished.wait()
         assert scheduler.threads == 1
-        await asyncio.sleep(0.1)
+        await until(lambda: len(calls) > turn)  # noqa: B023
+        await asyncio.sleep(0.06)
     assert calls == [0, 0]
     await scheduler.aclose()
 

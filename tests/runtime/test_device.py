@@ -11,7 +11,7 @@ import pytest
 import asyncnn
 from asyncnn.hal.types import DeviceStatus, DeviceType
 from asyncnn.runtime.prepared import Path
-from tests.networks import F32, addition, chain
+from tests.networks import F32, FOREVER, addition, chain, counting_up
 
 X = np.array([1, 2, 3, 4], np.float32)
 
@@ -51,9 +51,8 @@ class TestOpenDevice:
 
     async def test_leaving_ends_what_is_pending(self) -> None:
         async with asyncnn.open_device() as device:
-            prepared = await device.prepare(chain(3000, 256, 256))
-            x = np.zeros((256, 256), np.float32)
-            runs = [asyncio.create_task(prepared.run(x)) for _ in range(5)]
+            prepared = await device.prepare(counting_up())
+            runs = [asyncio.create_task(prepared.run(FOREVER)) for _ in range(5)]
             await asyncio.sleep(0.01)
         results = await asyncio.gather(*runs, return_exceptions=True)
         assert {type(result) for result in results} == {asyncnn.DeviceClosedError}
@@ -180,11 +179,10 @@ class TestDeadline:
     async def test_a_timeout_ends_a_run(
         self, device: asyncnn.Device, path: Path
     ) -> None:
-        prepared = await device.prepare(chain(3000, 256, 256))
-        x = np.zeros((256, 256), np.float32)
+        prepared = await device.prepare(counting_up())
         started = time.perf_counter()
         with pytest.raises(asyncnn.MissedDeadlineTransientError):
-            await prepared.run(x, path=path, timeout=0.005)
+            await prepared.run(FOREVER, path=path, timeout=0.05)
         assert time.perf_counter() - started < 1
 
     @pytest.mark.parametrize("seconds", [0, -1])
@@ -217,9 +215,8 @@ class TestCancellation:
     async def test_a_cancelled_run_stops_between_two_operations(
         self, device: asyncnn.Device, path: Path
     ) -> None:
-        prepared = await device.prepare(chain(8000, 256, 256))
-        x = np.zeros((256, 256), np.float32)
-        task = asyncio.create_task(prepared.run(x, path=path))
+        prepared = await device.prepare(counting_up())
+        task = asyncio.create_task(prepared.run(FOREVER, path=path))
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.types import ErrorStatus
-from tests.networks import addition, chain
+from tests.devices.test_quality_of_service import Gate
+from tests.networks import FOREVER, addition, counting_up
 
 PATHS = ("async", "sync", "fenced")
 QUICK = asyncnn.DeviceSettings(inline_below_us=1e9)
@@ -27,7 +27,7 @@ def lane_threads() -> set[str]:
 
 
 async def until_idle() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while lane_threads():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -45,17 +45,8 @@ async def warm_model(
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """What an execution waits for before it begins."""
-    gate = threading.Event()
-    making = Workspace.making
-
-    def blocked(plan):  # type: ignore[no-untyped-def]
-        gate.wait(5)
-        return making(plan)
-
-    monkeypatch.setattr(Workspace, "making", blocked)
-    return gate
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
 
 
 class TestAClosedDevice:
@@ -139,8 +130,8 @@ class TestLeaving:
 
     async def test_a_fenced_run_that_waits_ends(self) -> None:
         async with asyncnn.open_device(settings=ON_LANES) as device:
-            prepared = await device.prepare(chain(3000, 64, 64))
-            first = prepared.run_fenced(np.zeros((64, 64), np.float32))
+            prepared = await device.prepare(counting_up())
+            first = prepared.run_fenced(FOREVER)
             second = prepared.run_fenced(first.outputs["z"], wait_for=[first])
         for run in (first, second):
             with pytest.raises(asyncnn.AsyncnnError):
@@ -156,9 +147,9 @@ class TestLeaving:
 
         async def use() -> None:
             async with asyncnn.open_device(settings=ON_LANES) as device:
-                prepared = await device.prepare(chain(3000, 64, 64))
-                x = np.zeros((64, 64), np.float32)
-                runs.extend(asyncio.create_task(prepared.run(x)) for _ in range(3))
+                prepared = await device.prepare(counting_up())
+                tasks = (asyncio.create_task(prepared.run(FOREVER)) for _ in range(3))
+                runs.extend(tasks)
                 await asyncio.sleep(0.005)
                 leaving.set()
 
@@ -168,53 +159,50 @@ class TestLeaving:
         await asyncio.sleep(after_s)
         user.cancel()
         await asyncio.gather(user, return_exceptions=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             ended = await asyncio.gather(*runs, return_exceptions=True)
         assert all(isinstance(each, asyncnn.DeviceClosedError) for each in ended)
         await until_idle()
 
     @pytest.mark.alone
     async def test_a_time_limit_around_it_is_kept_and_it_closes_by_itself(
-        self, gate: threading.Event
+        self, gate: Gate
     ) -> None:
         device = asyncnn.open_device(settings=ON_LANES)
         opened = await device.__aenter__()
         prepared = await opened.prepare(addition(4))
         run = asyncio.create_task(prepared.run({"x": X, "y": X}))
-        await asyncio.sleep(0.01)
+        await gate.reached()
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await device.__aexit__(None, None, None)
         assert time.monotonic() - began < 1
-        gate.set()
+        gate.open()
         with pytest.raises(asyncnn.DeviceClosedError):
             await run
         await until_idle()
 
     @pytest.mark.alone
-    async def test_work_that_is_stuck_ends_within_the_limit(
-        self, gate: threading.Event
-    ) -> None:
+    async def test_work_that_is_stuck_ends_within_the_limit(self, gate: Gate) -> None:
         settings = asyncnn.DeviceSettings(inline_below_us=0, stuck_after_s=0.05)
         async with asyncnn.open_device(settings=settings) as device:
             prepared = await device.prepare(addition(4))
             run = asyncio.create_task(prepared.run({"x": X, "y": X}))
-            await asyncio.sleep(0.01)
+            await gate.reached()
             began = time.monotonic()
         assert time.monotonic() - began < 1
         with pytest.raises(asyncnn.DeviceClosedError):
             await run
-        gate.set()
+        gate.open()
         await until_idle()
 
     async def test_its_end_with_the_loop_tells_those_who_wait(self) -> None:
         told: list[BaseException | asyncnn.Outputs] = []
 
         async def wait(prepared: asyncnn.PreparedModel) -> None:
-            x = np.zeros((64, 64), np.float32)
             try:
-                told.append(await prepared.run(x))
+                told.append(await prepared.run(FOREVER))
             except BaseException as error:
                 told.append(error)
                 raise
@@ -222,7 +210,7 @@ class TestLeaving:
         async def abandon() -> None:
             device = asyncnn.open_device(settings=ON_LANES)
             opened = await device.__aenter__()
-            prepared = await opened.prepare(chain(3000, 64, 64))
+            prepared = await opened.prepare(counting_up())
             tasks.append(asyncio.create_task(wait(prepared)))
             await asyncio.sleep(0.005)
             leaving = asyncio.create_task(device.__aexit__(None, None, None))
@@ -232,7 +220,7 @@ class TestLeaving:
         tasks: list[asyncio.Task[object]] = []
         await asyncio.to_thread(asyncio.run, abandon())
         assert len(told) == 1
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while lane_threads() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert not lane_threads()
@@ -260,7 +248,7 @@ class TestUnexpectedErrors:
     @pytest.mark.usefixtures("no_memory")
     @pytest.mark.parametrize("path", PATHS)
     async def test_a_run_fails(self, model: asyncnn.PreparedModel, path: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(asyncnn.GeneralFailureError) as raised:
                 await model.run({"x": X, "y": X}, path=path)  # type: ignore[arg-type]
         assert path == "sync" or "no room" in str(raised.value)
@@ -271,7 +259,7 @@ class TestUnexpectedErrors:
     ) -> None:
         first = model.run_fenced({"x": X, "y": X})
         second = model.run_fenced({"x": X, "y": X}, wait_for=[first])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             for run in (first, second):
                 with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
                     await run
@@ -283,7 +271,7 @@ class TestUnexpectedErrors:
         fence, source = asyncnn.fences.SyncFence.pair()
         run = model.run_fenced({"x": X, "y": X}, wait_for=[fence])
         source.signal()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
                 await run
 
@@ -293,7 +281,7 @@ class TestUnexpectedErrors:
         def fail(program: object, plan: object) -> None:
             raise MemoryError("no room for a workspace")
 
-        async with model.burst() as burst, asyncio.timeout(5):
+        async with model.burst() as burst, asyncio.timeout(20):
             await burst.run({"x": X, "y": X})
             with monkeypatch.context() as patch:
                 patch.setattr("asyncnn.engine.program.Program.idle_workspace", fail)

@@ -35,7 +35,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from tests.networks import F32, addition, chain
+from tests.networks import AT_ONCE, F32, FOREVER, addition, counting_up
 from tests.service.fake_driver import until
 
 ONE = np.ones(4, np.float32)
@@ -157,14 +157,13 @@ async def test_the_fenced_path_of_run_gives_the_same(device: Device) -> None:
 async def test_cancelling_the_fenced_path_of_run_ends_the_execution(
     device: Device,
 ) -> None:
-    prepared = await device.prepare(chain(8000, 64, 64))
-    x = np.zeros((64, 64), np.float32)
-    task = asyncio.create_task(_await(prepared.run([x], path="fenced")))
+    prepared = await device.prepare(counting_up())
+    task = asyncio.create_task(_await(prepared.run([FOREVER], path="fenced")))
     await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    follower = prepared.run_fenced([x], timeout=5)
+    follower = prepared.run_fenced([AT_ONCE], timeout=20)
     await follower
 
 

@@ -228,7 +228,7 @@ class TestStrangers:
                 stranger.connect(named_arrays._address(name))
                 stranger.setblocking(False)
                 loop = asyncio.get_running_loop()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     assert await loop.sock_recv(stranger, 100) == b""
             monkeypatch.undo()
             assert (await open_named_array(name)).shape == (4,)

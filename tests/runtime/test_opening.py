@@ -97,7 +97,7 @@ class TestDevices:
         async with opening() if is_block else await opening() as device:
 
             async def close() -> None:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     await device.aclose()
 
             with pytest.raises(asyncnn.WrongLoopError, match="another thread"):

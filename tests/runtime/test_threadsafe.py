@@ -26,7 +26,7 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.threadsafe import ThreadsafeRun
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
-from tests.networks import addition, chain
+from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.qos.recorded import until
 
 ONE = np.ones(4, np.float32)
@@ -59,7 +59,7 @@ class Told:
         self.event.set()
 
     async def ended(self) -> AsyncnnError | None:
-        assert await asyncio.to_thread(self.event.wait, 10)
+        assert await asyncio.to_thread(self.event.wait, 30)
         assert len(self.errors) == 1
         return self.errors[0]
 
@@ -94,31 +94,36 @@ async def test_a_lane_of_this_process_tells_itself() -> None:
 
 
 async def test_one_at_a_time_on_the_same_arrays(device: Device) -> None:
-    prepared = await device.prepare(chain(200, 100_000))
+    prepared = await device.prepare(counting_up())
     execution, told = prepared.reusable(), Told()
-    execution.launch_threadsafe(told)
+    execution.input()[:] = FOREVER
+    run = execution.launch_threadsafe(told)
     with pytest.raises(BusyError):
         execution.launch_threadsafe(told)
-    assert await told.ended() is None
+    run.cancel()
+    assert isinstance(await told.ended(), ResourceExhaustedTransientError)
+    execution.input()[:] = AT_ONCE
     await execution.run()
 
 
 async def test_one_of_two_threads_launches(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = await device.prepare(chain(200, 100_000))  # still runs when it is asked
-    execution, first, second = prepared.reusable(), Told(), Told()
+    prepared = await device.prepare(counting_up())  # still runs when it is asked
+    execution, first, second = prepared.reusable([FOREVER]), Told(), Told()
+    runs: list[ThreadsafeRun] = []
 
     def preempted(*args: Any) -> ThreadsafeRun:
         with monkeypatch.context() as usual:
             usual.setattr(reusable, "ThreadsafeRun", ThreadsafeRun)
-            execution.launch_threadsafe(second)
+            runs.append(execution.launch_threadsafe(second))
         return ThreadsafeRun(*args)
 
     monkeypatch.setattr(reusable, "ThreadsafeRun", preempted)
     with pytest.raises(BusyError):
         execution.launch_threadsafe(first)
-    assert await second.ended() is None
+    runs[0].cancel()
+    assert isinstance(await second.ended(), ResourceExhaustedTransientError)
     assert not first.errors
 
 
@@ -173,7 +178,7 @@ async def test_a_callback_that_raises_harms_nobody(
         raise ValueError("a mistake of the application")
 
     await asyncio.to_thread(execution.launch_threadsafe, fail)
-    assert await asyncio.to_thread(called.wait, 5)
+    assert await asyncio.to_thread(called.wait, 20)
     told = Told()
     while True:
         try:
@@ -186,8 +191,10 @@ async def test_a_callback_that_raises_harms_nobody(
 
 
 async def test_cancelling_ends_it_early_and_once(device: Device) -> None:
-    prepared = await device.prepare(chain(2000, 100_000))
+    prepared = await device.prepare(counting_up())
     executions = [prepared.reusable() for _ in range(3)]
+    for each in executions:
+        each.input()[:] = FOREVER
     told = [Told() for _ in executions]
 
     def launch_and_cancel() -> None:
@@ -203,22 +210,22 @@ async def test_cancelling_ends_it_early_and_once(device: Device) -> None:
     for done in told:
         assert isinstance(await done.ended(), ResourceExhaustedTransientError)
     for each in executions:
+        each.input()[:] = AT_ONCE
         await each.run(timeout=60)
 
 
 async def test_deadlines_hold(device: Device) -> None:
-    prepared = await device.prepare(chain(2000, 100_000))
-    told = Told()
-    await asyncio.to_thread(
-        lambda: prepared.reusable().launch_threadsafe(told, timeout=0.005)
-    )
+    prepared = await device.prepare(counting_up())
+    execution, told = prepared.reusable(), Told()
+    execution.input()[:] = FOREVER
+    await asyncio.to_thread(execution.launch_threadsafe, told, timeout=0.005)
     assert isinstance(await told.ended(), MissedDeadlineError)
 
 
 async def test_closing_the_device_ends_all_once() -> None:
     async with open_device() as device:
-        prepared = await device.prepare(chain(2000, 100_000))
-        executions = [prepared.reusable() for _ in range(4)]
+        prepared = await device.prepare(counting_up())
+        executions = [prepared.reusable([FOREVER]) for _ in range(4)]
         told = [Told() for _ in executions]
         for execution, done in zip(executions, told, strict=True):
             await asyncio.to_thread(execution.launch_threadsafe, done)
@@ -307,8 +314,9 @@ async def test_a_thread_that_blocks_is_told_that_the_loop_is_closed() -> None:
     closed.close()
     with driver_process() as driver:
         async with connect(driver.path) as device:
-            prepared = await device.prepare(chain(2000, 1_000_000))
+            prepared = await device.prepare(counting_up())
             async with prepared.burst() as burst:
+                burst.input()[:] = FOREVER
                 link = burst._controller._link
                 assert link is not None
                 link._loop = closed  # as if it had ended without closing the burst
@@ -319,8 +327,9 @@ async def test_a_thread_that_blocks_is_told_that_the_loop_is_closed() -> None:
 async def test_a_driver_that_dies_ends_a_thread_that_blocks() -> None:
     with driver_process() as driver:
         async with connect(driver.path) as device:
-            prepared = await device.prepare(chain(2000, 1_000_000))
+            prepared = await device.prepare(counting_up())
             async with prepared.burst() as burst:
+                burst.input()[:] = FOREVER
                 blocked = asyncio.create_task(
                     asyncio.to_thread(burst.run_in_place_blocking)
                 )

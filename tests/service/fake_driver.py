@@ -9,7 +9,7 @@ from asyncnn.hal.types import NO_TIMING, Capabilities, DeviceType, PerformanceIn
 from asyncnn.service import wire
 from asyncnn.service.decoding import decode_to_driver
 
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 BEFORE_FDS = b"\2"
 
 

@@ -115,7 +115,7 @@ class RawClient:
 
     async def is_hung_up_on(self) -> bool:
         """Tell whether the peer hangs up, whatever it says before."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while await self.receive():
                 pass
         return True
@@ -161,7 +161,7 @@ class RawClient:
         return answer
 
 
-async def until(condition: Callable[[], object], seconds: float = 5) -> None:
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
     """Wait for a condition that nothing announces, up to so many seconds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
@@ -219,7 +219,7 @@ class Inbox:
         self._changed.set()
 
     async def change(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self._changed.wait()
         self._changed.clear()
 

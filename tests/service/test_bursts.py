@@ -36,7 +36,7 @@ from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
 from tests.fmq.test_hostile_doorbells import SOCKETS
 from tests.fmq.words import add_to_word, words_of
-from tests.networks import addition, chain
+from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.service.conftest import LIMITS, Connect, Service, is_served
 from tests.service.raw import RawClient, until
 
@@ -60,18 +60,18 @@ async def test_a_run_through_queues_is_a_run(service: Service) -> None:
 
 async def test_a_cancelled_run_stops_in_the_driver(service: Service) -> None:
     async with connect(service.path) as device:
-        model = await device.prepare(chain(3000, 64, 64))
+        model = await device.prepare(counting_up())
         quick = await device.prepare(SUM)
         async with model.burst() as burst:
             for _ in range(3):
+                burst.input()[:] = FOREVER
                 task = asyncio.ensure_future(burst.run_in_place())
                 await asyncio.sleep(0.001)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 await quick.run([np.ones(4, np.float32)] * 2)
-            outputs = await burst.run(np.zeros((64, 64), np.float32))
-        assert (outputs["z"] == 3000).all()
+            assert (await burst.run(AT_ONCE - 5))["z"] == 0
 
 
 async def test_memory_of_the_client_alone_is_refused(service: Service) -> None:
@@ -185,7 +185,7 @@ async def test_the_death_of_the_driver_ends_what_waits() -> None:
             task = asyncio.ensure_future(controller.execute(request))
             await asyncio.sleep(0.05)
             os.kill(driver.pid, signal.SIGKILL)
-            result = await asyncio.wait_for(task, 5)
+            result = await asyncio.wait_for(task, 20)
             assert result.status is ErrorStatus.DEVICE_UNAVAILABLE
             assert result.kind is DriverDiedError
             assert "DEAD_OBJECT" in result.reason
@@ -259,7 +259,7 @@ class TestAHostileClient:
         assert isinstance(asked, wire.GetMemories)
         assert (asked.burst, asked.slots) == (5, (7,))
         client.send(wire.Memories(asked.call, 0, (9,)))
-        shape, _ = decode_result(await queues.results.read(timeout=5))
+        shape, _ = decode_result(await queues.results.read(timeout=20))
         assert shape.status is ErrorStatus.NONE
 
     async def test_cannot_have_memory_used_that_can_shrink(
@@ -274,7 +274,7 @@ class TestAHostileClient:
         asked = await client.receive()
         assert isinstance(asked, wire.GetMemories)
         client.send(wire.Memories(asked.call, 0, (9,)))
-        shape, _ = decode_result(await queues.results.read(timeout=5))
+        shape, _ = decode_result(await queues.results.read(timeout=20))
         assert shape.status is not ErrorStatus.NONE
 
     @pytest.mark.parametrize("split", [-1, 7, 2**62])

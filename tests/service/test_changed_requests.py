@@ -41,7 +41,7 @@ async def sums_of_four(service: Driver, place: str) -> AsyncIterator[IPreparedMo
 async def outcome(prepared: IPreparedModel, request: Request) -> ErrorStatus:
     callback = ExecutionFuture()
     status = prepared.execute_1_3(request, MeasureTiming.NO, None, None, callback)
-    result = await asyncio.wait_for(callback, 5)
+    result = await asyncio.wait_for(callback, 20)
     assert result.status is status or status is ErrorStatus.NONE
     return result.status
 

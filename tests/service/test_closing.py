@@ -51,7 +51,7 @@ class TestServers:
 
         def validate(_: Model) -> None:
             checking.set()
-            assert may_go.wait(5)
+            assert may_go.wait(20)
 
         monkeypatch.setattr(preparations, "validate_model", validate)
         path = tmp_path / "driver.sock"
@@ -123,7 +123,7 @@ class TestConnections:
 
         def encode(message: Any) -> object:
             encoding.set()
-            assert may_go.wait(5)
+            assert may_go.wait(20)
             return encoded(message)
 
         monkeypatch.setattr(staging, "_encoded", encode)

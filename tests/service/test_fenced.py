@@ -252,7 +252,7 @@ class TestFailing:
         )
         assert refused == (ErrorStatus.INVALID_ARGUMENT, None, None)
         gate.open()
-        await run.wait(5)
+        await run.wait(20)
 
     async def test_the_cause_goes_down_the_chain(
         self, model: PreparedModel, gate: Gate
@@ -301,7 +301,7 @@ class TestExporting:
         run = model.run_fenced([ONE, ONE], wait_for=[gate.fence])
         exported = SyncFence.from_fd(run.fence.fileno())
         gate.open()
-        await exported.wait(5)
+        await exported.wait(20)
         await run
         assert exported.signalled_at_ns == run.fence.signalled_at_ns
 
@@ -312,7 +312,7 @@ class TestExporting:
         exported = SyncFence.from_fd(run.fence.fileno())
         run.cancel()
         with pytest.raises(ResourceExhaustedTransientError):
-            await exported.wait(5)
+            await exported.wait(20)
 
     @pytest.mark.parametrize("turns", range(8))
     async def test_it_may_be_asked_for_at_any_moment(
@@ -323,7 +323,7 @@ class TestExporting:
         for _ in range(turns):
             await asyncio.sleep(0)
         exported = SyncFence.from_fd(run.fence.fileno())
-        await exported.wait(5)
+        await exported.wait(20)
 
     async def test_it_may_be_asked_for_on_any_thread(
         self, model: PreparedModel, gate: Gate
@@ -336,7 +336,7 @@ class TestExporting:
         thread.start()
         thread.join()
         gate.open()
-        await found[0].wait(5)
+        await found[0].wait(20)
 
 
 def on_file(path: Path) -> tuple[Request, np.ndarray]:
@@ -380,7 +380,7 @@ class TestCopies:
         await asyncio.sleep(0.05)  # the driver may be told of it late
         values[0], values[1] = 3, 4
         gate.open()
-        await fence.wait(5)
+        await fence.wait(20)
         np.testing.assert_array_equal(values[2], [7] * 4)
         status, launched, fenced = callback.get_execution_info()
         assert status is ErrorStatus.NONE
@@ -397,7 +397,7 @@ class TestCopies:
             fence, _ = Copied(model, again)(fence)
         values[:2] = 1
         gate.open()
-        await fence.wait(5)
+        await fence.wait(20)
         np.testing.assert_array_equal(values[1], [7] * 4)
 
     async def test_it_can_be_cancelled_and_miss_its_deadline(
@@ -408,9 +408,9 @@ class TestCopies:
         fence, callback = launch(gate.fence)
         callback.cancel()
         with pytest.raises(ResourceExhaustedTransientError):
-            await fence.wait(5)
+            await fence.wait(20)
         with pytest.raises(MissedDeadlineTransientError):
-            await late.wait(5)
+            await late.wait(20)
 
     async def test_the_cause_of_a_failure_is_passed_on(
         self, model: PreparedModel, gate: Gate, tmp_path: Path
@@ -418,7 +418,7 @@ class TestCopies:
         fence, _ = Copied(model, on_file(tmp_path / "values")[0])(gate.fence)
         gate.source.fail(ErrorStatus.INVALID_ARGUMENT)
         with pytest.raises(GeneralFailureError, match="INVALID_ARGUMENT"):
-            await fence.wait(5)
+            await fence.wait(20)
 
     async def test_the_first_failure_counts_while_others_are_active(
         self, model: PreparedModel, gate: Gate, tmp_path: Path
@@ -428,7 +428,7 @@ class TestCopies:
         fence, _ = launch(gate.fence, other.fence)
         other.source.fail(ErrorStatus.INVALID_ARGUMENT)
         with pytest.raises(GeneralFailureError):
-            await fence.wait(5)
+            await fence.wait(20)
 
     async def test_hanging_up_ends_it(
         self, driver: Path, gate: Gate, tmp_path: Path
@@ -440,7 +440,7 @@ class TestCopies:
             await asyncio.sleep(0.01)
         for each in (fence, exported):
             with pytest.raises(AsyncnnError):
-                await each.wait(5)
+                await each.wait(20)
 
 
 class TestDeath:
@@ -486,7 +486,7 @@ class TestDeath:
                     await asyncio.sleep(0.01)
                 for fence in (run.fence, exported):
                     with pytest.raises(AsyncnnError):
-                        await fence.wait(5)
+                        await fence.wait(20)
                 async with Server(hal, path):
                     await model.run([ONE, ONE])  # waits for the driver
                     await model.run_fenced([ONE, ONE])

@@ -231,7 +231,7 @@ class TestADriver:
             return driver.pid, str(driver.path)
 
         pid, path = await in_child(parent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while can_connect(path):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):

@@ -164,7 +164,7 @@ class TestExports:
         os.close(writer)
         exported = SyncFence.from_fd(reader)
         os.close(reader)
-        await exported.wait(5)
+        await exported.wait(20)
 
     async def test_twice(self, attach: Connect) -> None:
         client = await ready(attach())
@@ -190,4 +190,4 @@ async def test_leaving_with_everything_under_way(attach: Connect) -> None:
     os.close(reader)
     client.close()
     with pytest.raises(DeviceUnavailableError):
-        await exported.wait(5)
+        await exported.wait(20)

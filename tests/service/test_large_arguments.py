@@ -78,7 +78,7 @@ class Copying:
 
         def watched(staged: Staged) -> None:
             self.threads.append(threading.current_thread())
-            assert self.may_go.wait(5)
+            assert self.may_go.wait(20)
             copy(staged)
 
         patch.setattr(Staged, name, watched)
@@ -289,7 +289,7 @@ async def test_outputs_that_the_application_has_released_fail_their_execution(
         assert launch(prepared, callback, asked) is ErrorStatus.NONE
         assert pools[1].buffer is not None
         pools[1].buffer.release()
-        result = await asyncio.wait_for(callback, 5)
+        result = await asyncio.wait_for(callback, 20)
         assert result.status is ErrorStatus.GENERAL_FAILURE
         assert "released" in result.reason
     assert len(given_back) == 1
@@ -302,7 +302,7 @@ async def test_outputs_are_told_of_though_the_loop_ends_while_they_are_copied() 
 
     def copy() -> None:
         copying.set()
-        assert may_go.wait(5)
+        assert may_go.wait(20)
 
     before = asyncio.all_tasks()
     for name in ("first", "second"):

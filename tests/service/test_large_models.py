@@ -45,7 +45,7 @@ class Held:
 
     def __call__(self, *_: object) -> None:
         self.threads.append(threading.current_thread())
-        assert self.may_go.wait(5)
+        assert self.may_go.wait(20)
 
 
 def launch(device: RemoteDevice, model: Model = LARGE) -> PreparedModelFuture:

@@ -145,7 +145,7 @@ async def test_connections_that_have_ended_take_nobodys_turn() -> None:
         flood.readable()
     for flood in floods[:-1]:
         flood.may_go_on = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not floods[-1].read:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -179,7 +179,7 @@ async def two_processes(
 
 async def when_there_is_room(call: Callable[[], Awaitable[T]]) -> T:
     """Repeat a call until it is not refused."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while True:
             try:
                 return await call()

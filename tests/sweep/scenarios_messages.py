@@ -238,7 +238,7 @@ async def memories(client: Client) -> None:
     asked = await client.raw.receive()
     assert isinstance(asked, wire.GetMemories)
     await client.tell(wire.Memories(asked.call, ErrorStatus.NONE, (POOL,)))
-    assert await results.read(timeout=5)
+    assert await results.read(timeout=20)
 
 
 async def cancel_burst_request(client: Client) -> None:

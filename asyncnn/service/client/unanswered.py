@@ -89,7 +89,7 @@ MAX_UNANSWERED = 256
 Each keeps shared memory, which a driver that is only stopped may still write to.
 """
 
-_APART_S = 0.005
+_APART_NS = 5_000_000
 """Time between two looks at least, as each is at all calls."""
 
 _LONGEST_S = 3600.0
@@ -100,19 +100,20 @@ Expire: TypeAlias = Callable[[int], None]
 class DeadlineWatch:
     """Watches the calls of a connection by number. Belongs to the event loop.
 
-    ``grace_s`` after its deadline a call is given up. One timer serves all calls and
-    is left alone when they are answered, so that to watch one costs next to nothing.
-    ``due`` are those that are watched, ``unanswered`` those that were given up.
+    ``grace_s`` after its deadline a call is given up. If the loop was busy then, which
+    reads the answers, the driver has as long again: it cannot send more of them than
+    fit in the socket. One timer serves all calls and is left alone when they are
+    answered, so that to watch one costs next to nothing. ``due`` are those that are
+    watched, ``unanswered`` those that were given up.
     """
 
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
         self._grace_ns = None if math.isinf(grace_s) else round(grace_s * 1e9)
-        self.due: dict[int, tuple[int, Expire]] = {}
+        self.due: dict[int, tuple[int, Expire, bool]] = {}
         self.unanswered: set[int] = set()
         self._timer: ThreadTimer | None = None
         self._looks_at_ns = 0
-        self._looked_ns = 0
 
     def check_answers(self) -> None:
         """Check that the driver may be given another call.
@@ -132,7 +133,7 @@ class DeadlineWatch:
             return
         # One that has passed already is for the driver to refuse and count.
         due_ns = max(deadline_ns, time.monotonic_ns()) + self._grace_ns
-        self.due[number] = due_ns, expire
+        self.due[number] = due_ns, expire, False
         if self._timer is None:
             self._look_at(due_ns)
         elif due_ns < self._looks_at_ns:
@@ -159,13 +160,17 @@ class DeadlineWatch:
 
     def _look(self) -> None:
         self._timer = None
-        now_ns, looked_ns = time.monotonic_ns(), self._looked_ns
-        self._looked_ns = now_ns
-        for number, (due_ns, expire) in tuple(self.due.items()):
-            # Not at the first look: a loop that was busy may have answers to read.
-            # What one of them brings about may end others.
-            if due_ns <= looked_ns and self.due.pop(number, None) is not None:
+        now_ns = time.monotonic_ns()
+        was_busy = now_ns - self._looks_at_ns > _APART_NS
+        respite_ns = self._grace_ns if was_busy and self._grace_ns else _APART_NS
+        for number, (due_ns, expire, is_last) in tuple(self.due.items()):
+            if due_ns > now_ns or number not in self.due:
+                continue  # what an expired one brings about may end others
+            if is_last:
+                del self.due[number]
                 expire(number)
+            else:  # its answer may lie there unread
+                self.due[number] = now_ns + respite_ns, expire, True
         if self.due and self._timer is None:
-            earliest_ns = min(due_ns for due_ns, _ in self.due.values())
-            self._look_at(max(earliest_ns, now_ns + round(_APART_S * 1e9)))
+            earliest_ns = min(due_ns for due_ns, _, _ in self.due.values())
+            self._look_at(max(earliest_ns, now_ns + _APART_NS))

@@ -20,9 +20,11 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.service.process import running_driver
+from tests.measuring import best_of
 from tests.runtime.framework.crippled import CrippledDevice, Fault
 from tests.runtime.framework.mixed import FLOATS, WHEREVER_BETTER, assert_same, expected
 from tests.runtime.framework.test_omitted_outputs import argument
+from tests.service.raw import until
 
 T = asyncnn.OperationType
 CHAINED = replace(WHEREVER_BETTER, chains_drivers=True)
@@ -71,28 +73,41 @@ async def chained(
             assert not hal._host.active
 
 
+async def until_launched(devices: list[CrippledDevice], count: int = 1) -> None:
+    """Wait until each of the drivers was given so many executions, counted for ever."""
+    await until(lambda: all(each.fenced >= count for each in devices))
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("path", ["async", "sync"])
 async def test_they_go_on_while_the_loop_is_busy(path: str) -> None:
     shape = (2000, 2000)
     model, x = alternating(shape), shared(shape)
-    async with chained() as (device, _, _):
+    wanted = await expected({"x": x}, model)
+    async with chained() as (device, devices, _):
         prepared = await device.prepare(model)
         out = {"y": asyncnn.shared_array(shape)}
-        outputs = await prepared.run({"x": x}, out=out, path=path)
-        began = time.monotonic()
         await prepared.run({"x": x}, out=out, path=path)
-        usual_s = time.monotonic() - began
-        out["y"][...] = 0
-        task = asyncio.create_task(prepared.run({"x": x}, out=out, path=path))
-        await asyncio.sleep(0.003)  # it is launched, and the fences are handed out
-        time.sleep(5 * usual_s + 0.2)  # noqa: ASYNC251 - the loop is to be busy
-        began = time.monotonic()
-        outputs = await task
-        rest_s = time.monotonic() - began
-    assert not outputs.route.fell_back
-    assert_same(dict(outputs), await expected({"x": x}, model))
-    assert rest_s < usual_s / 2, (rest_s, usual_s)
+
+        async def rest() -> float:
+            """Return the part of a run that is left when the loop goes on."""
+            began = time.monotonic()
+            await prepared.run({"x": x}, out=out, path=path)
+            usual_s = time.monotonic() - began
+            out["y"][...] = 0
+            launched = devices[0].fenced
+            task = asyncio.create_task(prepared.run({"x": x}, out=out, path=path))
+            await until_launched(devices, launched + 2)
+            await asyncio.sleep(0.003)  # the fences are handed out
+            time.sleep(5 * usual_s + 0.2)  # noqa: ASYNC251 - the loop is to be busy
+            began = time.monotonic()
+            outputs = await task
+            rest_s = time.monotonic() - began
+            assert not outputs.route.fell_back
+            assert_same(dict(outputs), wanted)
+            return rest_s / usual_s
+
+        await best_of(4, rest, 0.4999)
 
 
 @pytest.mark.parametrize("path", ["async", "sync"])
@@ -124,12 +139,12 @@ async def test_what_fails_falls_back(fault: Fault) -> None:
 
 
 async def test_a_driver_that_is_killed_is_made_up_for() -> None:
-    shape = (500, 500)
+    shape = (1000, 1000)
     model, x = alternating(shape), shared(shape)
-    async with chained() as (device, _, pid):
+    async with chained() as (device, devices, pid):
         prepared = await device.prepare(model)
         task = asyncio.create_task(prepared.run({"x": x}))
-        await asyncio.sleep(0.002)
+        await until_launched(devices)
         os.kill(pid, signal.SIGKILL)
         outputs = await task
         assert_same(dict(outputs), await expected({"x": x}, model))
@@ -139,10 +154,10 @@ async def test_a_driver_that_is_killed_is_made_up_for() -> None:
 async def test_the_one_that_died_is_named_though_the_other_is_at_work() -> None:
     shape = (1500, 1500)
     model, x = alternating(shape, 2), shared(shape)
-    async with chained() as (device, _, pid):
+    async with chained() as (device, devices, pid):
         prepared = await device.prepare(model)
         task = asyncio.create_task(prepared.run({"x": x}))
-        await asyncio.sleep(0.004)  # the first driver computes, the second one waits
+        await until_launched(devices)  # the first driver computes, the second one waits
         os.kill(pid, signal.SIGKILL)
         outputs = await task
         assert_same(dict(outputs), await expected({"x": x}, model))
@@ -150,21 +165,19 @@ async def test_the_one_that_died_is_named_though_the_other_is_at_work() -> None:
 
 
 async def test_cancelling_and_deadlines_end_it() -> None:
-    shape = (1000, 1000)
-    model, x = alternating(shape), shared(shape)
+    shape = (2000, 2000)
+    model, x = alternating(shape, 12), shared(shape)
     forbidding = replace(CHAINED, fallback=Fallback.FORBID)
-    async with chained(forbidding) as (device, _, _):
+    async with chained(forbidding) as (device, devices, _):
         prepared = await device.prepare(model)
         task = asyncio.create_task(prepared.run({"x": x}))
-        await asyncio.sleep(0.003)
+        await until_launched(devices)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(asyncnn.MissedDeadlineError):
-            await prepared.run({"x": x}, timeout=0.004)
-        async with asyncio.timeout(5):
-            while device.hal._host.active:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+            await prepared.run({"x": x}, timeout=0.001)
+        await until(lambda: not device.hal._host.active)
 
 
 async def test_an_output_that_is_too_small_is_found_out() -> None:

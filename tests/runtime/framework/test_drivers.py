@@ -113,13 +113,13 @@ async def test_a_driver_that_is_killed_is_made_up_for(
 
 @pytest.mark.parametrize("path", ["async", "fenced"])
 async def test_a_driver_is_killed_in_the_midst_of_a_partition(path: str) -> None:
-    shape = (1500, 1500)
+    shape = (2000, 2000)
     given = inputs(shape)
     wanted = await expected(given, mixed(shape))
     async with with_driver({T.QUANTIZE, T.RELU6, T.DEQUANTIZE}) as (device, pid):
         prepared = await device.prepare(mixed(shape))
         task = asyncio.create_task(prepared.run(given, path=path))
-        await asyncio.sleep(0.004)
+        await asyncio.sleep(0.001)
         os.kill(pid, signal.SIGKILL)
         outputs = await task
         assert_same(outputs, wanted)

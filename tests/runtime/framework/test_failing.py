@@ -212,22 +212,18 @@ async def test_cancelling_ends_every_part_of_it() -> None:
         for delay in (0.0, 0.0005, 0.002):
             task = asyncio.create_task(prepared.run(given))
             await asyncio.sleep(delay)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        for _ in range(200):
-            if not device.hal._host.active:
-                break
-            await asyncio.sleep(0.01)
-        assert not device.hal._host.active
+            if task.cancel() or not delay:  # else it has ended, on a quick machine
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+        await until(lambda: not device.hal._host.active)
         assert_same(await prepared.run(given), await expected(given, mixed((512, 512))))
 
 
 async def test_closing_ends_what_runs() -> None:
-    given = inputs((768, 768))
+    given = inputs((512, 512))
     async with framework_with(Fault.NONE) as (device, _):
-        prepared = await device.prepare(mixed((768, 768)))
-        tasks = [asyncio.create_task(prepared.run(given)) for _ in range(4)]
+        prepared = await device.prepare(mixed((512, 512)))
+        tasks = [asyncio.create_task(prepared.run(given)) for _ in range(100)]
         await asyncio.sleep(0.002)
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(result, DeviceClosedError) for result in results)

@@ -24,6 +24,7 @@ from tests.runtime.framework.mixed import (
     expected,
     inputs,
 )
+from tests.service.raw import until
 
 T = asyncnn.OperationType
 PARTS = MOST_AT_ONCE + 2
@@ -85,7 +86,7 @@ async def preparing(
         ) as hal:
             device = Device("framework", hal)
             task = asyncio.create_task(device.prepare(alternating(), timeout=seconds))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(held.held) < 2:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)
@@ -156,6 +157,5 @@ async def test_cancelling_ends_all() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.01)
+        await until(lambda: not held.awaited)
         assert held.held
-        assert not held.awaited

@@ -26,7 +26,7 @@ class TestContenders:
         for _ in range(3):
             awaited = wait()
             assert inspect.isawaitable(awaited)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await awaited
 
     @pytest.mark.parametrize("contender", [fenced_chain, awaited_executions])
@@ -34,7 +34,7 @@ class TestContenders:
         async with NoOpDevice() as hal:
             wait = await contender(Device("no-op", hal))
             for _ in range(2):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     await wait()
 
     async def test_each_way_of_streaming_delivers_the_frames(self) -> None:

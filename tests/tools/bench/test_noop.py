@@ -130,7 +130,7 @@ class TestFencedExecution:
         assert fence.status is None
         for _, source in gates:
             source.signal()
-        await fence.wait(5)
+        await fence.wait(20)
 
     async def test_it_waits_for_nothing_that_is_over(self) -> None:
         for wait_for in ((), (SyncFence.signalled(),)):

@@ -1,5 +1,7 @@
 """Models written as ONNX compute the same in ONNX Runtime."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,3 +78,23 @@ def test_without_onnx_runtime_it_says_what_to_install(
     named = load(shared / "models" / "ad01_fp32.tflite")
     with pytest.raises(PeerMissingError, match=r"pip install asyncnn\[bench\]"):
         OnnxRuntime(named)
+
+
+REPORTING = """
+import os
+from asyncnn.tools.other_runtimes import onnx_runtime_version
+
+onnx_runtime_version()
+for entry in os.scandir("/proc/self/fd"):
+    print(os.path.realpath(entry.path))
+"""
+
+
+@pytest.mark.usefixtures("_installed")
+def test_reports_to_the_makers_of_a_peer_do_not_run_beside_it() -> None:
+    others = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    command = [sys.executable, "-c", REPORTING]
+    ran = subprocess.run(
+        command, env=others, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "onnxruntime" not in ran.stdout

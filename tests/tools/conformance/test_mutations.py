@@ -58,7 +58,10 @@ INVALID, GENERAL = ErrorStatus.INVALID_ARGUMENT, ErrorStatus.GENERAL_FAILURE
 NONE = ErrorStatus.NONE
 
 
-@pytest.mark.parametrize("transport", ["inprocess", "remote"])
+@pytest.mark.parametrize(
+    "transport",
+    ["inprocess", pytest.param("remote", marks=pytest.mark.exhaustive)],
+)
 def test_mutants_of_a_sample_are_refused(shared: Path, transport: str) -> None:
     passed = refused(find_specs(shared / "vts")[::EVERY], transport)
     assert passed.total() >= LEAST_OF_SAMPLE
