@@ -62,11 +62,6 @@ class GraphBuilder:
         """
         self._constants.add_pool(memory)
 
-    @property
-    def operands(self) -> Sequence[Operand]:
-        """All operands by their indices; their consumers are not counted yet."""
-        return self._operands
-
     def operand(self, index: int) -> Operand:
         """Return operand ``index``; its consumers are not counted yet.
 

@@ -184,9 +184,13 @@ class Node(OperatorTensors):
             types.
         """
         results = self.builder.operation(type_, inputs, outputs)
-        operation = Operation(type_, tuple(inputs), results)
+        count = len(inputs)
+        renumbered = Operation(
+            type_, tuple(range(count)), tuple(range(count, count + len(results)))
+        )
+        operands = [self.builder.operand(index) for index in (*inputs, *results)]
         try:
-            check_operation(operation, self.builder.operands, HalVersion.AIDL_V4)
+            check_operation(renumbered, operands, HalVersion.AIDL_V4)
         except InvalidArgumentError as error:
             raise UnsupportedOperatorError(error.message, hint=error.hint) from error
         return results
