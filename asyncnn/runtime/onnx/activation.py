@@ -3,10 +3,11 @@
 import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.graph_builder import MAX_RANK
 from asyncnn.runtime.onnx.approximation import error_function, log_of_1_and
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.elementwise import in_float32
-from asyncnn.runtime.onnx.emitter import F16, F32, I32, MAX_RANK, Value
+from asyncnn.runtime.onnx.emitter import F16, F32, I32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875

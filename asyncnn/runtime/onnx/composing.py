@@ -14,19 +14,18 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.graph_builder import MAX_RANK, dimensions_of
 from asyncnn.runtime.onnx.emitter import (
     B8,
     F16,
     F32,
     I32,
-    MAX_RANK,
     Q8,
     Q8S,
     Argument,
     Draft,
     Form,
     Value,
-    dimensions_of,
 )
 from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -122,7 +121,7 @@ class Composer(Draft):
         """Return elements of one or the other, all broadcast."""
         likes = (if_true, if_false, like)
         typed = next(value for value in likes if isinstance(value, Value))
-        pair = [self.lift(value, typed) for value in (if_true, if_false)]
+        pair = self.alike([self.lift(value, typed) for value in (if_true, if_false)])
         shape = np.broadcast_shapes(condition.shape, *(value.shape for value in pair))
         if typed.type == B8:
             # As a logical formula: the HAL selects no booleans.
@@ -135,7 +134,7 @@ class Composer(Draft):
             self.reshape(self.expand(value, shape), flat)
             for value in (condition, *pair)
         ]
-        form = typed.form
+        form = pair[0].form
         return self._as(self.emit(Op.SELECT, inputs, form, dtype=typed.dtype), shape)
 
     def full(self, shape: Shape, value: float, dtype: Any) -> Value:
@@ -157,6 +156,7 @@ class Composer(Draft):
         target = np.dtype(dtype)
         hal_type(target, "its result")
         form = Form.of(target)
+        value = self.plain(value)
         if value.type == form.type:
             if value.dtype == target and value.form == form:
                 return value
@@ -176,6 +176,25 @@ class Composer(Draft):
         if form.type in (Q8, Q8S):
             return self._to_bytes(value, target)
         return self.unary_to(Op.CAST, value, form, target)
+
+    def plain(self, value: Value) -> Value:
+        """Return bytes as the numbers they are, whatever they stand for."""
+        if value.type not in (Q8, Q8S):
+            return value
+        form = Form.of(value.dtype)
+        if value.form == form:
+            return value
+        if value.data is not None:
+            return self.quantized(value.data, form)
+        real = self.unary_to(Op.DEQUANTIZE, value, Form(F32), np.float32)
+        steps = self.add(self.div(real, value.form.scale), float(value.form.zero_point))
+        return self.unary_to(Op.QUANTIZE, steps, form, value.dtype)
+
+    def alike(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Return ``values`` with bytes that stand for the same, if need be plain."""
+        if len({value.form for value in values}) <= 1:
+            return values
+        return [self.plain(value) for value in values]
 
     def unary_to(self, type_: Op, value: Value, form: Form, dtype: Any) -> Value:
         """Draft an operation on each element that has another type of result."""

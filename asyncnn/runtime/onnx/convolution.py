@@ -1,9 +1,10 @@
 """Convolutions, in the layout of ONNX: the HAL's own argument for it is set.
 
 Only filters are moved, from [O, I, H, W] to the HAL's [O, H, W, I], when they are read.
-Signals of one axis become images of one row.
+Signals of one axis become images of one row, volumes many images.
 """
 
+import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,13 @@ from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import concatenate, pad, slice_, transpose
+from asyncnn.runtime.onnx.reshaping import (
+    concatenate,
+    gather,
+    pad,
+    slice_,
+    transpose,
+)
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
@@ -154,7 +161,8 @@ def dequantized_constant(codes: Value) -> Value:
     return Value(np.dtype(np.float32), codes.shape, form, real, producer=producer)
 
 
-def _image_filter(draft: Composer, value: Value) -> Value:
+def image_filter(draft: Composer, value: Value) -> Value:
+    """Return a filter of signals as one of images of one row; others as they are."""
     if value.rank != 3:
         return value
     codes = codes_of(value)
@@ -168,6 +176,8 @@ def _image_filter(draft: Composer, value: Value) -> Value:
 
 def _conv(node: Node) -> Value:
     value, filter_, draft = node.input(0), node.input(1), node.draft
+    if value.rank == 5 and filter_.rank == 5:
+        return _volume(node)
     if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a convolution of rank {value.rank}")
     bias = node.input(2) if node.has(2) else None
@@ -175,9 +185,51 @@ def _conv(node: Node) -> Value:
     image = as_image(draft, value)
     groups = node.attribute("group", 1)
     result = convolved(
-        draft, image, _image_filter(draft, filter_), bias, sliding, groups
+        draft, image, image_filter(draft, filter_), bias, sliding, groups
     )
     return of_rank(draft, result, value.rank)
+
+
+_MAX_LAYERS = 1 << 6
+"""Most layers of a window of volumes, each of which is a convolution of its own."""
+
+
+def _volume(node: Node) -> Value:
+    """Return a convolution of an [N, C, D, H, W]: of images, summed over the layers.
+
+    What one layer of the window gives is a convolution of all the images under it.
+    """
+    value, filter_, draft = node.input(0), node.input(1), node.draft
+    kernel = filter_.shape[2:]
+    strides, dilations = spatial(node, "strides", 3), spatial(node, "dilations", 3)
+    pads = paddings(node, value.shape[2:], kernel, 3)
+    extent = (kernel[0] - 1) * dilations[0] + 1
+    padded = pad(draft, value, [(0, 0), (0, 0), pads[0], (0, 0), (0, 0)])
+    batches, channels, depth, *size = padded.shape
+    if not all(filter_.shape) or kernel[0] > _MAX_LAYERS or extent > depth:
+        raise InvalidArgumentError(f"a window of {list(kernel)} in {list(value.shape)}")
+    count = (depth - extent) // strides[0] + 1
+    sliding = Sliding(
+        (kernel[1], kernel[2]),
+        (strides[1], strides[2]),
+        (dilations[1], dilations[2]),
+        (pads[1], pads[2]),
+    )
+    layers: list[Value] = []
+    images = transpose(draft, padded, (0, 2, 1, 3, 4))
+    for layer in range(kernel[0]):
+        first = layer * dilations[0]
+        places = np.arange(first, first + count * strides[0], strides[0])
+        under = gather(draft, images, draft.constant(places.astype(np.int32)), 1)
+        flat = draft.reshape(under, (batches * count, channels, *size))
+        one = slice_(draft, filter_, (0, 0, layer, 0, 0), _part(filter_.shape, 1, 2))
+        one = draft.reshape(one, (*filter_.shape[:2], *kernel[1:]))
+        bias = node.input(2) if node.has(2) and not layer else None
+        groups = node.attribute("group", 1)
+        layers.append(convolved(draft, flat, one, bias, sliding, groups))
+    total = functools.reduce(draft.add, layers)
+    whole = draft.reshape(total, (batches, count, *total.shape[1:]))
+    return transpose(draft, whole, (0, 2, 1, 3, 4))
 
 
 def of_rank(draft: Composer, result: Value, rank: int) -> Value:
@@ -267,7 +319,7 @@ def _conv_transpose(node: Node) -> Value:
         raise InvalidArgumentError(f"{value.shape[1]} channels for {channels} filters")
     if rank == 1:
         strides, dilations, pads = [1, *strides], [1, *dilations], [(0, 0), *pads]
-    filter_ = _image_filter(draft, filter_)
+    filter_ = image_filter(draft, filter_)
     if groups > 1 or max(dilations) > 1:
         filter_ = _spread(node, filter_, groups, dilations)
     bias = node.input(2) if node.has(2) else None

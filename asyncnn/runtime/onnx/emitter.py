@@ -5,7 +5,6 @@ what produces it. Operations whose results nothing needs are never built: a conv
 may draft the float form of what a quantised form replaces later.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -35,6 +34,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.graph_builder import dimensions_of
 from asyncnn.runtime.model import NamedModel, names_by_index
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
 from asyncnn.runtime.tflite.allowance import Allowance
@@ -61,23 +61,8 @@ class Form(msgspec.Struct, frozen=True):
         return cls(type_, 1.0 if type_ in (Q8, Q8S) else 0.0)
 
 
-MAX_RANK = 4
-"""Highest rank of most operations."""
-
-
 MAX_OPERATIONS = 1 << 18
 """Most operations of a draft, those that are not needed included."""
-
-
-def dimensions_of(shape: Shape) -> Shape:
-    """Return ``shape`` as the HAL has it.
-
-    Rank 0 becomes 1, and of more than four axes the first ones are merged.
-    """
-    first = len(shape) - MAX_RANK + 1
-    if first > 1:
-        return (math.prod(shape[:first]), *shape[first:])
-    return shape or (1,)
 
 
 class Value:

@@ -117,10 +117,12 @@ def _constant(node: Node, budget: Budget) -> Array:
     return node.read_tensor(tensor)
 
 
-def _constant_of_shape(node: Node, budget: Budget) -> Array:
+def _constant_of_shape(node: Node, budget: Budget) -> Array | None:
     shape = tuple(node.integers(0))
     if any(length < 0 for length in shape):
         raise InvalidArgumentError(f"a constant of shape {list(shape)}")
+    if math.prod(shape) > MAX_ELEMENTS:
+        return None  # the device fills it
     budget.take(shape, 0)
     tensor = node.attribute("value")
     value = np.zeros(1, np.float32) if tensor is None else node.read_tensor(tensor)
@@ -322,7 +324,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Pow": lambda base, power: np.power(base, power).astype(base.dtype),
 }
 
-FOLDERS: dict[str, Callable[[Node, Budget], Array]] = {
+FOLDERS: dict[str, Callable[[Node, Budget], Array | None]] = {
     **{name: _elementwise(function) for name, function in _ELEMENTWISE.items()},
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,

@@ -3,6 +3,7 @@
 What is refused does not end it: all that cannot be imported is named in one error.
 """
 
+import math
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -30,20 +31,23 @@ from asyncnn.runtime.onnx import (
     resize,
 )
 from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import Building, Form, Value
+from asyncnn.runtime.onnx.emitter import F16, F32, I32, Building, Form, Value
 from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
-from asyncnn.runtime.onnx.quantization import Readers, bytes_of, readers_of
+from asyncnn.runtime.onnx.quantization import KEEPING, Readers, bytes_of, readers_of
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
     captured,
     inner_graphs,
     onnx_package,
+    operator_name,
+    place_of,
 )
-from asyncnn.runtime.onnx.tensors import checked_shape, hal_type
+from asyncnn.runtime.onnx.tensors import HAL_TYPES, checked_shape, hal_type
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 MAX_DEPTH = 32
@@ -53,6 +57,20 @@ MAX_NODES = 1 << 16
 """Most nodes of a file, counted wherever they are put in place."""
 
 _UNKNOWN = "this operator cannot be imported"
+
+
+_MAX_FILLED = 1 << 27
+"""Most elements of a constant that the device fills, as no constant has so many."""
+
+
+def _constant_of_shape(node: Node) -> Value:
+    """Return a constant that was too large to be folded."""
+    shape, tensor = node.integers(0), node.attribute("value")
+    value = np.zeros(1, np.float32) if tensor is None else node.read_tensor(tensor)
+    is_filled = HAL_TYPES.get(value.dtype) in (F16, F32, I32)
+    if value.size != 1 or not is_filled or math.prod(shape) > _MAX_FILLED:
+        raise InvalidArgumentError(f"a constant of shape {shape} is too large")
+    return node.draft.full(tuple(shape), value.reshape(()).item(), value.dtype)
 
 
 def _dropout(node: Node) -> list[Value | None]:
@@ -80,6 +98,7 @@ CONVERTERS: dict[str, Converter] = {
     **reduction.CONVERTERS,
     **reshaping.CONVERTERS,
     **resize.CONVERTERS,
+    "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,
 }
 """By the operator's name; those of other domains than ONNX's have that in front."""
@@ -172,7 +191,7 @@ class Import:
             )
         lost: set[str] = set()
         for index, proto in enumerate(nodes):
-            self._places.append(_place(index, proto))
+            self._places.append(place_of(index, proto))
             read = {name for name in proto.input if name}
             for graph in inner_graphs(proto):
                 read |= captured(graph, self._budget.visit)
@@ -206,10 +225,8 @@ class Import:
         return True
 
     def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
-        name = proto.op_type
-        if proto.domain not in DOMAINS:
-            name = f"{proto.domain}.{name}"
-        self._refusals.add(name, index, ": ".join(self._places), error)
+        place = ": ".join(self._places)
+        self._refusals.add(operator_name(proto), index, place, error)
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
@@ -219,8 +236,15 @@ class Import:
         return name in CONVERTERS or name in FOLDED or is_function(name)
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
-        inputs = [_find(names, name, "input") if name else None for name in proto.input]
-        node = Node(proto, inputs, self.draft, opsets.of(proto.domain), names)
+        inputs: Sequence[Value | None] = [
+            _find(names, name, "input") if name else None for name in proto.input
+        ]
+        opset = opsets.of(proto.domain)
+        if proto.domain in DOMAINS and opset < NEWER_OPSET:
+            inputs = by_newer_rules(proto, inputs, self.draft)
+        if proto.op_type not in KEEPING:
+            inputs = [v if v is None else self.draft.plain(v) for v in inputs]
+        node = Node(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader
         node.run_graph = lambda graph, given: self.run(graph, names, opsets, given)
         results = self._results(node, proto, inputs, opsets)
@@ -332,9 +356,3 @@ def _find(names: Mapping[str, Value], name: str, what: str) -> Value:
         raise InvalidArgumentError(
             f"{what} {name[:80]!r} is not computed before it is read"
         ) from None
-
-
-def _place(index: int, proto: Any) -> str:
-    domain = "" if proto.domain in DOMAINS else f"{proto.domain[:40]}."
-    computed = next(iter(proto.output), "")[:80]
-    return f"node {index} ({domain}{proto.op_type[:80]}), which computes {computed!r}"

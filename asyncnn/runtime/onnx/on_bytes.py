@@ -57,6 +57,9 @@ _LIKE = frozenset(
 _MOVES = frozenset((Op.RESHAPE, Op.TRANSPOSE, Op.SLICE, Op.STRIDED_SLICE, Op.GATHER))
 """Operations that do nothing but move elements."""
 
+_ROUNDING = frozenset((Op.AVERAGE_POOL_2D, Op.RESIZE_BILINEAR, Op.MEAN))
+"""Those of them that round: to a step of the input, which may be a long one."""
+
 _ANY = frozenset((Op.ADD, Op.SUB, Op.MUL, Op.CONCATENATION, Op.HARD_SWISH))
 _WEIGHTED = frozenset(
     (Op.CONV_2D, Op.DEPTHWISE_CONV_2D, Op.GROUPED_CONV_2D, Op.FULLY_CONNECTED)
@@ -103,6 +106,8 @@ def _drafted(draft: Composer, operation: Drafted, form: Form) -> Value | None:
         if type_ in _FIXED:
             scale, zero = _FIXED[type_]
             like = Form(form.type, scale, zero + (128 if form.type == Q8 else 0))
+        if like != form and type_ in _ROUNDING.union(_FIXED):
+            return None  # it would round twice
         return draft.emit(type_, [codes, *given[1:]], like)
     if type_ in _ANY:
         parts = [_moved_codes(draft, value) for value in tensors]

@@ -6,6 +6,7 @@ drafted on floats is then needed by nothing. All else is computed as the standar
 on real numbers.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,8 +18,11 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.convolution import (
+    as_image,
     convolved,
     dequantized_constant,
+    image_filter,
+    of_rank,
     sliding_of,
 )
 from asyncnn.runtime.onnx.elementwise import round_even
@@ -34,6 +38,7 @@ from asyncnn.runtime.onnx.matmul import product
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
 from asyncnn.runtime.onnx.reduction import reduce
+from asyncnn.runtime.onnx.reshaping import slice_
 
 _BYTES: Mapping[np.dtype[Any], Any] = {
     np.dtype(np.uint8): Q8,
@@ -235,9 +240,9 @@ def _stored(node: Node, real: Value, index: int) -> Value:
 def _q_linear_conv(node: Node) -> Value:
     draft = node.draft
     value, filter_ = _real(node, 0), node.input(3)
-    if value.rank != 4:
+    if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a convolution of rank {value.rank}")
-    weights = _filter(node, filter_)
+    weights = image_filter(draft, _filter(node, filter_))
     bias = None
     if node.has(8):
         scales = node.data(1).reshape(-1) * node.data(4).reshape(-1)
@@ -245,7 +250,9 @@ def _q_linear_conv(node: Node) -> Value:
         bias = draft.constant((steps * scales).astype(np.float32))
     sliding = sliding_of(node, value, filter_.shape[2:])
     groups = node.attribute("group", 1)
-    return _stored(node, convolved(draft, value, weights, bias, sliding, groups), 6)
+    image = as_image(draft, value)
+    result = convolved(draft, image, weights, bias, sliding, groups)
+    return _stored(node, of_rank(draft, result, value.rank), 6)
 
 
 def _filter(node: Node, filter_: Value) -> Value:
@@ -254,7 +261,7 @@ def _filter(node: Node, filter_: Value) -> Value:
     data = node.data(3)
     if form is not None:
         return dequantized_constant(node.draft.quantized(data, form))
-    along = [-1, 1, 1, 1]
+    along = [-1] + [1] * (data.ndim - 1)
     if scales.size != data.shape[0] or zeros.size not in (1, data.shape[0]):
         raise InvalidArgumentError(f"{scales.size} scales for {list(data.shape)}")
     if zeros.any() or data.dtype != np.int8:
@@ -312,23 +319,41 @@ def _mat_mul_integer(node: Node) -> Value:
 _EXACT_TERMS = 1 << 8
 """Products of bytes whose sum is exact in float32."""
 
+_MAX_PARTS = 1 << 8
+"""Most convolutions that a sum of more products is cut into."""
+
 
 def _conv_integer(node: Node) -> Value:
     draft = node.draft
     value, filter_ = node.input(0), node.input(1)
-    if value.rank != 4 or filter_.rank != 4:
+    if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a convolution of rank {value.rank}")
-    if int(np.prod(filter_.shape[1:])) > _EXACT_TERMS:
-        raise node.refuse("sums of so many products, which float32 would round")
-    data = draft.cast(_whole(node, 0, 2), np.float32)
+    if not all(filter_.shape):
+        raise InvalidArgumentError(f"a filter of {list(filter_.shape)}")
     weights = node.data(1).astype(np.float32)
     if node.has(3):
-        zeros = node.data(3).astype(np.float32).reshape(-1, 1, 1, 1)
-        weights = weights - zeros
-    sliding = sliding_of(node, value, filter_.shape[2:])
+        zeros = node.data(3).astype(np.float32)
+        weights -= zeros.reshape(-1, *(1,) * (weights.ndim - 1))
+    window, depth = int(np.prod(filter_.shape[2:])), filter_.shape[1]
     groups = node.attribute("group", 1)
-    result = convolved(draft, data, draft.constant(weights), None, sliding, groups)
-    return draft.cast(result, np.int32)
+    step = min(max(_EXACT_TERMS // window, 1), depth)
+    if window > _EXACT_TERMS or (
+        step < depth and (groups > 1 or depth > step * _MAX_PARTS)
+    ):
+        raise node.refuse("sums of so many products, which float32 would round")
+    sliding = sliding_of(node, value, filter_.shape[2:])
+    image = as_image(draft, draft.cast(_whole(node, 0, 2), np.float32))
+    parts = []
+    for first in range(0, depth, step):
+        part = image
+        if step < depth:
+            size = list(image.shape)
+            size[1] = min(step, depth - first)
+            part = slice_(draft, image, (0, first, 0, 0), size)
+        some = draft.constant(weights[:, first : first + step])
+        found = convolved(draft, part, image_filter(draft, some), None, sliding, groups)
+        parts.append(draft.cast(found, np.int32))
+    return of_rank(draft, functools.reduce(draft.add, parts), value.rank)
 
 
 def _dynamic(node: Node) -> Sequence[Value]:
@@ -353,6 +378,17 @@ _MICROSOFT: dict[str, Converter] = {
     "QLinearLeakyRelu": _q_linear_unary(_q_linear_leaky),
     "QLinearGlobalAveragePool": _q_linear_unary(_pooled),
 }
+
+KEEPING = frozenset(
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"),
+        *_MICROSOFT,
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+        *("Slice", "Split", "Concat", "Gather", "Expand", "Tile", "Pad", "MaxPool"),
+        *("DepthToSpace", "SpaceToDepth", "If", "Loop", "Scan"),
+    )
+)
+"""Operators that keep what bytes stand for; to others these are plain numbers."""
 
 CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": _quantize_linear,

@@ -8,12 +8,12 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.graph_builder import MAX_RANK
 from asyncnn.runtime.onnx.composing import Composer, merged_axes
 from asyncnn.runtime.onnx.emitter import (
     F16,
     F32,
     I32,
-    MAX_RANK,
     Q8,
     Q8S,
     Value,
@@ -107,7 +107,7 @@ def _after(axes: Sequence[int], place: int, found: int) -> list[int]:
 
 def concatenate(draft: Composer, values: Sequence[Value], axis: int) -> Value:
     """Return the values one behind the other along ``axis``."""
-    values = [value for value in values if value.shape[axis]]
+    values = draft.alike([value for value in values if value.shape[axis]])
     if len(values) == 1:
         return values[0]
     shape = list(values[0].shape)

@@ -20,10 +20,10 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
 from asyncnn.runtime.onnx.protobuf import split
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
-from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
-OLDEST_OPSET = 7
-"""Older operators broadcast and normalise by other rules."""
+OLDEST_OPSET = 6
+"""Older operators reshape, cast and cut by other rules; what runs them is rare."""
 
 DOMAINS = frozenset({"", "ai.onnx"})
 """Both names of ONNX's own operators."""
@@ -117,7 +117,7 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
     return Source(
         graph,
         _weights(graph, reader, parts.raw),
-        tuple(_axes(info) for info in graph.input),
+        _inputs(graph),
         opsets,
         {(_domain(f.domain), f.name): f for f in model.functions},
         reader,
@@ -150,6 +150,43 @@ def _weights(
             raise InvalidArgumentError(f"two initializers {tensor.name[:80]!r}")
         weights[tensor.name] = reader.array(tensor, position)
     return weights
+
+
+def operator_name(proto: Any) -> str:
+    """Return the name of a node's operator, behind that of a domain not ONNX's own."""
+    name = str(proto.op_type)[:80]
+    return name if proto.domain in DOMAINS else f"{proto.domain[:40]}.{name}"
+
+
+def place_of(index: int, proto: Any) -> str:
+    """Return where a node is, for messages."""
+    computed = next(iter(proto.output), "")[:80]
+    return f"node {index} ({operator_name(proto)}), which computes {computed!r}"
+
+
+def _inputs(graph: Any) -> tuple[Axes, ...]:
+    """Return what the file says of its inputs.
+
+    :raises UnsupportedOperatorError: if the HAL has no such tensors; it names all
+        nodes that read them.
+    """
+    found, refusals = [], Refusals()
+    for info in graph.input:
+        try:
+            found.append(_axes(info))
+        except UnsupportedOperatorError as error:
+            readers = [
+                (index, proto)
+                for index, proto in enumerate(graph.node)
+                if info.name in proto.input
+            ]
+            if error.hint or not readers:
+                raise
+            for index, proto in readers:
+                place = place_of(index, proto)
+                refusals.add(operator_name(proto), index, place, error)
+    refusals.raise_any()
+    return tuple(found)
 
 
 def _axes(info: Any) -> Axes:

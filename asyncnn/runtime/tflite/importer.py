@@ -43,11 +43,11 @@ from asyncnn.runtime.tflite.schema import (
     decoding,
     read_contents,
 )
-from asyncnn.runtime.tflite.scope import Importing, Scope
+from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
 from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
-from asyncnn.runtime.unsupported import Refusals
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -144,6 +144,7 @@ def _import(
         {*input_names, *output_names},
     )
     shapes = shapes_by_name(input_names, input_shapes)
+    _check_inputs(graph)
     inputs = [
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
@@ -209,6 +210,25 @@ def _chosen(contents: Contents, signature: str | None) -> Graph:
     raise InvalidArgumentError(
         f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
+
+
+def _check_inputs(graph: Graph) -> None:
+    """Name the operators that read inputs which the HAL cannot have.
+
+    :raises UnsupportedOperatorError: if there are any.
+    """
+    refusals = Refusals()
+    for number in graph.inputs:
+        if not graph.tensors[number].unsupported:
+            continue
+        try:
+            describe(graph.tensors[number])
+        except UnsupportedOperatorError as error:
+            for operator in graph.operators:
+                if number in operator.inputs:
+                    place = place_of(graph, operator)
+                    refusals.add(operator.name, operator.index, place, error)
+    refusals.raise_any()
 
 
 def _input(

@@ -36,7 +36,7 @@ def _strided_slice(node: Node) -> None:
         return
     source = node.read(0)
     like = node.builder.operand(source)
-    bounds = _bounds_of(node, like.dimensions)
+    bounds = bounds_of(node, like.dimensions)
     begins, ends, strides = (
         node.integers(column) for column in zip(*bounds, strict=True)
     )
@@ -49,7 +49,7 @@ def _strided_slice(node: Node) -> None:
     node.store(node.compute(OperationType.STRIDED_SLICE, inputs, output))
 
 
-def _bounds_of(node: Node, dimensions: Sequence[int]) -> list[tuple[int, int, int]]:
+def bounds_of(node: Node, dimensions: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return begin, end and stride of each axis, all masks applied."""
     options = node.options("StridedSliceOptions")
     begins, ends, strides = (node.values(index).tolist() for index in (1, 2, 3))

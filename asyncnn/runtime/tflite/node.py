@@ -96,7 +96,7 @@ class Node(OperatorTensors):
 
     def variable(self, index: int) -> Variable:
         """Return the variable that the tensor of input ``index`` is."""
-        return Variable.of(self._graph, self.tensor(index))
+        return Variable.of(self.graph, self.tensor(index))
 
     def read_all(self) -> list[int]:
         """Return the operands of all inputs."""

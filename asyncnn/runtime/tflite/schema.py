@@ -486,8 +486,10 @@ class _Reader:
 
     def _operator_name(self, code: Any) -> str:
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        if number == tflite.BuiltinOperator.CUSTOM:
-            name = self._name(code.CustomCode())[:80]
+        # Compilers for other processors leave the number out of custom operators.
+        custom = code.CustomCode()
+        if number == tflite.BuiltinOperator.CUSTOM or (custom and not number):
+            name = self._name(custom)[:80]
             # It gets into messages, which are of one line.
             shown = "".join(each if each.isprintable() else " " for each in name)
             return f"CUSTOM {shown}"

@@ -15,10 +15,11 @@ from asyncnn.extensions import CustomOperators
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
-from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.graph_builder import MAX_RANK, GraphBuilder, dimensions_of
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
 from asyncnn.runtime.tflite.folding import folded
+from asyncnn.runtime.tflite.many_axes import convert_many, has_many_axes
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
 from asyncnn.runtime.tflite.schema import (
@@ -128,8 +129,13 @@ class Scope:
                 f"{tensor.label} is given a value of another type or quantisation: "
                 f"{OperandType(given.type).name}"
             )
-        shape = tensor.shape or (1,)
+        shape = dimensions_of(tensor.shape)
         if shape != given.dimensions and all(given.dimensions):
+            if len(tensor.shape) > MAX_RANK:
+                raise UnsupportedOperatorError(
+                    f"{tensor.label} has more than four axes, and not the lengths that "
+                    "the file says"
+                )
             self._resize(tensor.index, given.dimensions)
 
     def _resize(self, index: int, shape: Shape) -> None:
@@ -191,10 +197,10 @@ class Scope:
         try:
             self._convert(operator)
         except UnsupportedOperatorError as error:
-            place = _place(self.graph, operator)
+            place = place_of(self.graph, operator)
             refusals.add(operator.name, operator.index, place, error)
         except InvalidArgumentError as error:
-            raise error.at(_place(self.graph, operator)) from error
+            raise error.at(place_of(self.graph, operator)) from error
         if len(refusals) > known:
             self.node(operator).stand_in()
 
@@ -216,7 +222,10 @@ class Scope:
             for position, shape in enumerate(result_shapes(node)):
                 if shape != node.result(position).shape:
                     self._resize(node.result(position).index, shape)
-        converter(node)
+        if has_many_axes(node):
+            convert_many(node, converter)
+        else:
+            converter(node)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:
@@ -230,7 +239,8 @@ class Scope:
                 )
 
 
-def _place(graph: Graph, operator: Operator) -> str:
+def place_of(graph: Graph, operator: Operator) -> str:
+    """Return where an operator is, for messages."""
     place = f"operator {operator.index} ({operator.name})"
     if graph.index:
         place += f" of {graph.label}"

@@ -9,7 +9,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
-from asyncnn.runtime.graph_builder import GraphBuilder
+from asyncnn.runtime.graph_builder import GraphBuilder, dimensions_of
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,
@@ -34,8 +34,9 @@ _ZERO_POINTS = {"INT16": (0, 0), "INT8": (-128, 127), "UINT8": (0, 255)}
 def describe(tensor: Tensor) -> Operand:
     """Return type, dimensions and quantisation of the operand of ``tensor``.
 
-    The HAL has no tensors of rank 0 and of int64: they become rank 1 and int32. Bytes
-    without quantisation get scale 1, so that they stand for themselves.
+    The HAL has no tensors of rank 0 and of int64: they become rank 1 and int32. Of more
+    than four axes the first ones are merged. Bytes without quantisation get scale 1, so
+    that they stand for themselves.
 
     :raises UnsupportedOperatorError: if the HAL has no such tensors.
     :raises InvalidArgumentError: if the tensor contradicts itself.
@@ -44,7 +45,7 @@ def describe(tensor: Tensor) -> Operand:
         raise UnsupportedOperatorError(f"{tensor.label} has {tensor.unsupported}")
     if 0 in tensor.shape:
         raise UnsupportedOperatorError(f"{tensor.label} has no elements")
-    dimensions = tensor.shape or (1,)
+    dimensions = dimensions_of(tensor.shape)
     size_of_data_bytes(_TYPES[tensor.type], dimensions)
     if tensor.type not in _ZERO_POINTS:
         return Operand(_TYPES[tensor.type], dimensions)
@@ -153,7 +154,7 @@ class OperatorTensors:
 
     def __init__(self, graph: Graph, operator: Operator) -> None:
         self.operator = operator
-        self._graph = graph
+        self.graph = graph
 
     def has(self, index: int) -> bool:
         """Tell whether input ``index`` is there and not left out."""
@@ -167,7 +168,7 @@ class OperatorTensors:
         """
         if not self.has(index):
             raise InvalidArgumentError(f"input {index} is missing")
-        return self._graph.tensors[self.operator.inputs[index]]
+        return self.graph.tensors[self.operator.inputs[index]]
 
     def intermediate(self, index: int) -> Tensor:
         """Return the tensor that describes intermediate result ``index``.
@@ -177,7 +178,7 @@ class OperatorTensors:
         intermediates = self.operator.intermediates
         if index >= len(intermediates) or intermediates[index] < 0:
             raise InvalidArgumentError(f"intermediate tensor {index} is missing")
-        return self._graph.tensors[intermediates[index]]
+        return self.graph.tensors[intermediates[index]]
 
     def result(self, index: int = 0) -> Tensor:
         """Return the tensor of output ``index``.
@@ -187,7 +188,7 @@ class OperatorTensors:
         outputs = self.operator.outputs
         if index >= len(outputs) or outputs[index] < 0:
             raise InvalidArgumentError(f"output {index} is missing")
-        return self._graph.tensors[outputs[index]]
+        return self.graph.tensors[outputs[index]]
 
     def target(self, index: int = 0) -> Operand:
         """Return what the file promises output ``index`` to be."""

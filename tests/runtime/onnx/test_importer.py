@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import asyncnn
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -242,8 +242,8 @@ class TestRefusals:
                 "float64",
             ),
             (
-                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=6),
-                "operator set 6",
+                model([node("Abs", ["x"], ["y"])], [tensor("x", (2,))], ["y"], opset=5),
+                "operator set 5",
             ),
             (
                 model(
@@ -257,6 +257,54 @@ class TestRefusals:
     )
     def test_what_is_refused_is_named(self, proto: Any, message: str) -> None:
         with pytest.raises(UnsupportedOperatorError, match=message):
+            imported(proto)
+
+    def test_all_that_read_text_are_named(self) -> None:
+        text = helper.make_tensor_value_info("t", onnx.TensorProto.STRING, (2,))
+        proto = model(
+            [
+                node("StringJoin", ["t"], ["u"], domain="com.example"),
+                node("Identity", ["t"], ["y"]),
+            ],
+            [text],
+            ["u", "y"],
+        )
+        with pytest.raises(UnsupportedOperatorError) as found:
+            imported(proto)
+        names = [each.name for each in found.value.operators]
+        assert names == ["com.example.StringJoin", "Identity"]
+        for part in ("node 0", "node 1", "input 't' has elements of type STRING"):
+            assert part in str(found.value)
+
+    async def test_a_constant_too_large_to_be_folded_is_filled(self) -> None:
+        shape = (3000, 1500)
+        proto = model(
+            [
+                node(
+                    "ConstantOfShape",
+                    ["s"],
+                    ["w"],
+                    value=numpy_helper.from_array(np.float32([0.5])),
+                ),
+                node("MatMul", ["x", "w"], ["y"]),
+            ],
+            [tensor("x", (2, 3000))],
+            ["y"],
+            {"s": np.int64(shape)},
+        )
+        x = np.random.default_rng(3).standard_normal((2, 3000)).astype(np.float32)
+        found = await results(imported(proto), x=x)
+        wanted = np.broadcast_to(x.sum(1, keepdims=True) / 2, (2, 1500))
+        np.testing.assert_allclose(found["y"], wanted, rtol=1e-3, atol=1e-3)
+
+    def test_a_constant_too_large_to_be_filled_is_an_error(self) -> None:
+        proto = model(
+            [node("ConstantOfShape", ["s"], ["y"])],
+            [tensor("x", (1,))],
+            ["y"],
+            {"s": np.int64([1 << 20, 1 << 20])},
+        )
+        with pytest.raises(InvalidArgumentError, match="too large"):
             imported(proto)
 
     def test_bfloat16_is_refused_by_name(self) -> None:

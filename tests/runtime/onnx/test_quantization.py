@@ -279,3 +279,131 @@ async def test_dynamic_quantisation_is_right_to_a_step() -> None:
     assert abs(found[0].astype(int) - wanted[0].astype(int)).max() <= 1
     np.testing.assert_allclose(found[1].reshape(()), wanted[1], rtol=1e-6)
     assert abs(int(found[2].item()) - int(wanted[2])) <= 1
+
+
+Q_CONV = ["x", "x_s", "x_z", "w", "w_s", "w_z", "y_s", "y_z", "b"]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("scales", [1, 8])
+async def test_quantised_convolutions_of_signals(groups: int, scales: int) -> None:
+    weights = {
+        "x_s": np.float32(0.02), "x_z": np.uint8(120),
+        "w": RNG.integers(-127, 127, (8, 4 // groups, 3), np.int8, endpoint=True),
+        "w_s": np.full(scales, 0.015, np.float32)[() if scales == 1 else slice(None)],
+        "w_z": np.int8(np.zeros(scales))[() if scales == 1 else slice(None)],
+        "y_s": np.float32(0.05), "y_z": np.uint8(128),
+        "b": RNG.integers(-500, 500, 8, np.int32),
+    }  # fmt: skip
+    for name in ("w_s", "w_z"):
+        weights[name] = weights[name].reshape(() if scales == 1 else (scales,))
+    proto = model(
+        [node("QLinearConv", Q_CONV, ["y"], group=groups, pads=[1, 2], strides=[2])],
+        [tensor("x", (2, 4, 11), np.uint8)],
+        [tensor("y", None, np.uint8)],
+        weights,
+    )
+    await compare(proto)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "options"),
+    [
+        ((1, 4, 6, 6), (5, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ((1, 70, 5, 5), (3, 70, 3, 3), {"strides": [2, 2]}),
+        ((2, 4, 17), (6, 4, 5), {"pads": [2, 2], "dilations": [2]}),
+        ((1, 300, 9), (4, 300, 1), {}),
+        ((1, 6, 9), (6, 1, 3), {"group": 6}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+async def test_integer_convolutions_are_exact_however_deep(
+    shape: tuple[int, ...], kernel: tuple[int, ...], options: Any, dtype: Any
+) -> None:
+    limits = np.iinfo(dtype)
+    weights = RNG.integers(limits.min, limits.max, kernel, dtype, endpoint=True)
+    parameters = {"w": weights, "x_z": np.uint8(77), "w_z": dtype(3)}
+    proto = model(
+        [node("ConvInteger", ["x", "w", "x_z", "w_z"], ["y"], **options)],
+        [tensor("x", shape, np.uint8)],
+        [tensor("y", None, np.int32)],
+        parameters,
+    )
+    await compare(proto, lsb=0)
+
+
+@pytest.mark.parametrize("zero", [np.uint8(131), np.int8(-9)])
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ([node("Cast", ["q"], ["y"], to=6)], np.int32),
+        ([node("Identity", ["q"], ["p"]), node("Cast", ["p"], ["y"], to=6)], np.int32),
+        ([node("MatMulInteger", ["q", "w"], ["y"])], np.int32),
+        ([node("Max", ["q", "c"], ["y"])], None),
+        ([node("Where", ["is", "q", "c"], ["y"])], None),
+        ([node("Concat", ["q", "c"], ["y"], axis=0)], None),
+        ([node("Concat", ["q", "r"], ["y"], axis=0)], None),
+        ([node("Add", ["q", "c"], ["y"])], None),
+        (
+            [
+                node("DequantizeLinear", ["q", "other", "z"], ["f"]),
+                node("QuantizeLinear", ["f", "s", "z"], ["y"]),
+            ],
+            None,
+        ),
+    ],
+    ids=lambda value: value[-1].op_type if isinstance(value, list) else None,
+)
+async def test_other_operators_read_bytes_as_they_are(
+    body: list[Any], dtype: Any, zero: Any
+) -> None:
+    kind = np.asarray(zero).dtype
+    weights = {
+        "s": np.float32(0.03), "z": zero, "t": np.float32(0.01),
+        "other": np.float32(0.05),
+        "c": RNG.integers(0, 100, (4, 6)).astype(kind),
+        "is": RNG.integers(0, 2, (4, 6)).astype(np.bool_),
+        "w": RNG.integers(-100, 100, (6, 5)).astype(np.int8),
+    }  # fmt: skip
+    read = {name for made in body for name in made.input}
+    first = [node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    if "r" in read:
+        first.append(node("QuantizeLinear", ["x", "t", "z"], ["r"]))
+    read |= {name for made in first for name in made.input}
+    proto = model(
+        [*first, *body],
+        [tensor("x", (4, 6))],
+        [tensor("y", None, dtype or kind)],
+        {name: array for name, array in weights.items() if name in read},
+    )
+    x = RNG.standard_normal((4, 6)).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    wanted = session.run(None, {"x": x})[0]
+    found = (await results(imported(proto), x=x))["y"]
+    difference = found.astype(int).reshape(wanted.shape) - wanted.astype(int)
+    steps = 1 if "f" in {name for made in body for name in made.output} else 0
+    assert abs(difference).max() <= steps
+    assert wanted.std() > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        ("Sigmoid", {}, (2, 3, 8, 8)),
+        ("Softmax", {"axis": 3}, (2, 3, 4, 4)),
+        ("AveragePool", {"kernel_shape": [3, 3]}, (2, 3, 8, 8)),
+        ("GlobalAveragePool", {}, (2, 3, 8, 8)),
+    ],
+)
+async def test_a_result_is_rounded_once(
+    name: str, options: Any, shape: tuple[int, ...]
+) -> None:
+    proto = around(
+        [node(name, ["x_f"], ["y_f"], **options)],
+        {"x": (0.05, np.int8(3))},
+        {},
+        (0.005, np.int8(-20)),
+        {"x": shape},
+    )
+    await compare(proto, lsb=0)

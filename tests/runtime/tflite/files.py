@@ -21,6 +21,7 @@ TYPES = {
     np.dtype(np.bool_): tflite.TensorType.BOOL,
     np.dtype(np.complex64): tflite.TensorType.COMPLEX64,
     np.dtype(object): tflite.TensorType.RESOURCE,
+    np.dtype(np.bytes_): tflite.TensorType.STRING,
 }
 BEHIND = b"BEHINDIT"
 """Stands for the offset of data behind the flatbuffer until that is known."""

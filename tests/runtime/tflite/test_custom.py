@@ -15,7 +15,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import F32, f32
-from tests.runtime.tflite.files import Op, T, flex, given, packed, write
+from tests.runtime.tflite.files import NUMBERS, Op, T, flex, given, packed, write
 from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.mediapipe_formulas import (
     SAME,
@@ -346,6 +346,15 @@ class TestOfOnesOwn:
             prepared = await device.prepare(model)
             (y,) = (await prepared.run([np.float32([1, 2, 3])])).values()
         np.testing.assert_array_equal(y, [6, 4, 2])
+
+    def test_a_name_without_a_number_is_that_of_a_custom_operator(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(NUMBERS, "CUSTOM", NUMBERS["ADD"])
+        x = T(F32, (3,))
+        content = file_of(Op("DISPATCH_OP", [x, x], [T(F32, (3,))]))
+        with pytest.raises(UnsupportedOperatorError, match="CUSTOM DISPATCH_OP"):
+            import_tflite(from_buffer(content))
 
     def test_without_the_extension_an_error_says_what_to_give(self) -> None:
         with pytest.raises(UnsupportedOperatorError) as caught:

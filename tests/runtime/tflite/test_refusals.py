@@ -262,6 +262,16 @@ class TestLists:
             assert each.reason in message
         assert "extensions=[...]" in caught.value.hint
 
+    def test_all_that_read_text_are_listed(self) -> None:
+        text, found = T(np.bytes_, (3,)), f32(3)
+        operators = [Op("Normalize", [text], [found]), Op("Count", [text], [f32(3)])]
+        with pytest.raises(UnsupportedOperatorError) as caught:
+            imported(*operators)
+        names = [each.name for each in caught.value.operators]
+        assert names == ["CUSTOM Normalize", "CUSTOM Count"]
+        assert "2 operators cannot be imported" in caught.value.message
+        assert "elements of type STRING" in caught.value.message
+
     def test_what_reads_a_refused_result_is_no_refusal_itself(self) -> None:
         x, y = f32(3), f32(3)
         operators = [

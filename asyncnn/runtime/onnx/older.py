@@ -1,0 +1,85 @@
+"""What operators meant in operator set 6, where newer ones mean something else.
+
+Nodes are made to mean the same by the newer rules, or are refused: until then, a second
+operand was not stretched unless the node said so, along axes that the node named, and
+the phase of training was the default of operators that have one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Shape
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.emitter import Value
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+NEWER_OPSET = 7
+"""The first operator set of today's rules."""
+
+_PAIRS = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor"),
+        *("Equal", "Greater", "Less"),
+    )
+)
+_TRAINED = frozenset({"BatchNormalization", "Dropout"})
+_RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+
+
+def by_newer_rules(
+    proto: Any, inputs: Sequence[Value | None], draft: Composer
+) -> Sequence[Value | None]:
+    """Return the inputs of a node of operator set 6 as newer operators take them.
+
+    :raises InvalidArgumentError: if the axes of the second one are not where they fit.
+    :raises UnsupportedOperatorError: if the newer operator cannot do the same.
+    """
+    name = str(proto.op_type)
+    numbers = {one.name: one.i for one in proto.attribute}
+    if name in _TRAINED and not numbers.get("is_test", 0):
+        raise UnsupportedOperatorError("it trains, as is_test is 0")
+    if name == "Upsample":
+        raise UnsupportedOperatorError("it scales by rules older than operator set 7")
+    has_sequence = name in _RECURRENT and any(proto.output[:1])
+    if has_sequence and not numbers.get("output_sequence", 0):
+        raise UnsupportedOperatorError("a sequence that is left empty")
+    if len(inputs) < 2:
+        return inputs
+    first, second = inputs[:2]
+    if first is None or second is None:
+        return inputs
+    if name in _PAIRS:
+        aligned = second.shape
+        if numbers.get("broadcast", 0):
+            aligned = _aligned(first.shape, second.shape, numbers.get("axis"))
+        elif first.shape != second.shape:
+            raise InvalidArgumentError(
+                f"{list(first.shape)} and {list(second.shape)} without broadcasting"
+            )
+    elif name == "PRelu" and len(second.shape) == 1:
+        aligned = _aligned(first.shape, second.shape, 1)
+    else:
+        return inputs
+    return (first, draft.reshape(second, aligned), *inputs[2:])
+
+
+def _aligned(first: Shape, second: Shape, axis: int | None) -> Shape:
+    """Return ``second`` with an axis for each of ``first`` from ``axis`` on."""
+    if all(length == 1 for length in second):
+        return (1,) * len(first)
+    place = len(first) - len(second) if axis is None else axis
+    place += len(first) if place < 0 and axis is not None else 0
+    end = place + len(second)
+    if (
+        place < 0
+        or end > len(first)
+        or any(
+            length not in (1, whole)
+            for length, whole in zip(second, first[place:end], strict=True)
+        )
+    ):
+        raise InvalidArgumentError(
+            f"{list(second)} has no place from axis {place} on in {list(first)}"
+        )
+    return second + (1,) * (len(first) - end)

@@ -1,0 +1,402 @@
+"""Operators on tensors of more than four axes, which few of the HAL's operations take.
+
+Their operands have the first axes merged. An operator that treats neighbouring axes
+alike is converted with these merged; one that works along single axes is done one axis
+after the other, on what lies before it, along it and behind it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.runtime.graph_builder import MAX_RANK
+from asyncnn.runtime.tflite.indexing import bounds_of
+from asyncnn.runtime.tflite.node import Converter, Node
+from asyncnn.runtime.tflite.rearranging import transpose
+from asyncnn.runtime.tflite.reshaping import join
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+Lowered: TypeAlias = Callable[[Node, Converter], None]
+"""Converts an operator, by the converter that it has for four axes if it likes."""
+
+
+def has_many_axes(node: Node) -> bool:
+    """Tell whether a tensor of the operator has more than four axes."""
+    inputs = [node.tensor(i) for i in range(len(node.operator.inputs)) if node.has(i)]
+    outputs = [node.result(i) for i in range(len(node.operator.outputs))]
+    return any(len(tensor.shape) > MAX_RANK for tensor in (*inputs, *outputs))
+
+
+def convert_many(node: Node, converter: Converter) -> None:
+    """Convert an operator on tensors of many axes.
+
+    :raises UnsupportedOperatorError: if that takes more than four axes in the HAL.
+    """
+    lowered = _LOWERED.get(node.operator.name)
+    if lowered is None:
+        raise UnsupportedOperatorError("a tensor of more than four axes")
+    lowered(node, converter)
+
+
+def _with_shapes(
+    node: Node,
+    converter: Converter,
+    shapes: Sequence[Shape],
+    result: Shape,
+    *,
+    constants: Mapping[int, Array] | None = None,
+    first: int | None = None,
+) -> None:
+    """Convert the operator as if its inputs and its output had other shapes.
+
+    ``constants`` take the place of inputs that are constants, and operand ``first``
+    that of input 0.
+    """
+    tensors = list(node.graph.tensors)
+    operands: dict[int, int] = {}
+    for position, shape in enumerate(shapes):
+        if not node.has(position):
+            continue
+        tensor = node.tensor(position)
+        data = (constants or {}).get(position, tensor.data)
+        if first is not None and not position:
+            data = None
+            operands[tensor.index] = node.reshape(first, shape)
+        elif data is not None:
+            data = data.reshape(shape)
+        else:
+            operands[tensor.index] = node.reshape(node.read(position), shape)
+        tensors[tensor.index] = replace(
+            tensor, shape=shape, data=data, is_variable=False
+        )
+    output = node.result()
+    tensors[output.index] = replace(output, shape=result)
+    graph = replace(node.graph, tensors=tensors)
+    others = (node.builder, operands, node.variables, node.allowance)
+    converter(Node(graph, node.operator, *others))
+    node.store(node.reshape(operands[output.index], node.target().dimensions))
+
+
+def _merge(part: Shape, groups: Sequence[Sequence[int]]) -> Shape:
+    return tuple(math.prod(part[axis] for axis in axes) for axes in groups)
+
+
+def _pairs(node: Node, converter: Converter) -> None:
+    """Merge neighbours along which all operands broadcast alike."""
+    target = node.result().shape
+    count = len(node.operator.inputs)
+    shapes = [_padded(node.tensor(i).shape, len(target)) for i in range(count)]
+    groups = _broadcasting(target, shapes)
+    _with_shapes(
+        node,
+        converter,
+        [_merge(shape, groups) or (1,) for shape in shapes],
+        _merge(target, groups) or (1,),
+    )
+
+
+def _padded(shape: Shape, rank: int) -> Shape:
+    if len(shape) > rank:
+        raise InvalidArgumentError(f"{list(shape)} for a result of {rank} axes")
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _broadcasting(target: Shape, shapes: Sequence[Shape]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    kinds: list[list[bool]] = []
+    for axis, length in enumerate(target):
+        if length == 1:
+            continue
+        kind = [shape[axis] == length for shape in shapes]
+        if kinds and kinds[-1] == kind:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+    if len(groups) > MAX_RANK:
+        raise UnsupportedOperatorError("broadcasting along more than four axes")
+    return groups
+
+
+def _last(node: Node, converter: Converter) -> None:
+    """Merge all axes of input 0 and the output but the last one."""
+    shapes = [node.tensor(i).shape for i in range(len(node.operator.inputs))]
+    whole, result = shapes[0], node.result().shape
+    if not whole or len(result) != len(whole):
+        raise UnsupportedOperatorError("a tensor of more than four axes")
+    shapes[0] = (math.prod(whole[:-1]), whole[-1])
+    _with_shapes(node, converter, shapes, (math.prod(result[:-1]), result[-1]))
+
+
+def _product(node: Node, converter: Converter) -> None:
+    """Merge the axes before the matrices."""
+    target = node.result().shape
+    shapes = [_padded(node.tensor(i).shape, len(target)) for i in (0, 1)]
+    groups = _broadcasting(target[:-2], [shape[:-2] for shape in shapes])
+    if len(groups) > MAX_RANK - 2:
+        raise UnsupportedOperatorError("broadcasting along more than two axes")
+    _with_shapes(
+        node,
+        converter,
+        [(*_merge(shape, groups), *shape[-2:]) for shape in shapes],
+        (*_merge(target, groups), *target[-2:]),
+    )
+
+
+def _reduction(node: Node, converter: Converter) -> None:
+    """Merge neighbours that are reduced, and those that are not."""
+    shape, result = node.tensor(0).shape, node.result().shape
+    axes = {node.axis(int(axis), len(shape)) for axis in node.values(1).ravel()}
+    groups: list[list[int]] = []
+    for axis in range(len(shape)):
+        if groups and (groups[-1][0] in axes) == (axis in axes):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    if len(groups) > MAX_RANK:
+        order = sorted(range(len(shape)), key=lambda axis: (axis in axes, axis))
+        whole = moved_axes(node, node.read(0), shape, order)
+        count = math.prod(shape[axis] for axis in axes)
+        rows = math.prod(shape) // count
+        last = np.array([1], np.int32)
+        shapes = [(rows, count), (1,)]
+        left = (rows, 1)[: 2 if len(result) == len(shape) else 1]
+        _with_shapes(node, converter, shapes, left, constants={1: last}, first=whole)
+        return
+    merged = _merge(shape, groups)
+    reduced = [place for place, found in enumerate(groups) if found[0] in axes]
+    keeps = len(result) == len(shape)
+    left = tuple(
+        1 if place in reduced else length
+        for place, length in enumerate(merged)
+        if keeps or place not in reduced
+    )
+    places = np.array(reduced, np.int32)
+    shapes = [merged, places.shape]
+    _with_shapes(node, converter, shapes, left or (1,), constants={1: places})
+
+
+def _three(node: Node, operand: int, shape: Shape, axis: int) -> int:
+    """Return ``operand`` with all axes before and all behind ``axis`` merged."""
+    parts = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+    return node.reshape(operand, parts)
+
+
+def _cut(node: Node, operand: int, axis: int, places: range) -> int:
+    """Return the elements at ``places`` along an axis of an operand of three."""
+    like = node.builder.operand(operand)
+    shape = [*like.dimensions]
+    if len(places) == shape[axis] and places.step == 1:
+        return operand
+    shape[axis] = len(places)
+    output = replace(like, dimensions=tuple(shape))
+    if places.step == 1:
+        begin = [places.start if place == axis else 0 for place in range(3)]
+        inputs = [operand, node.integers(begin), node.integers(shape)]
+        return node.compute(OperationType.SLICE, inputs, output)
+    node.allowance.take_elements((len(places),))
+    inputs = [operand, node.scalar(axis), node.integers(places)]
+    return node.compute(OperationType.GATHER, inputs, output)
+
+
+def _reshape(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    node.store(node.reshape(node.read(0), node.target().dimensions))
+
+
+def _slice(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    operand, shape = node.read(0), list(node.tensor(0).shape)
+    if node.operator.name == "STRIDED_SLICE":
+        bounds = [range(*bound) for bound in bounds_of(node, shape)]
+    else:
+        pairs = zip(node.values(1).tolist(), node.values(2).tolist(), strict=True)
+        found = zip(pairs, shape, strict=True)
+        bounds = [range(b, n if s < 0 else b + s) for (b, s), n in found]
+    for axis, places in enumerate(bounds):
+        ends = (places[0], places[-1]) if places else (-1,)
+        if not all(0 <= end < shape[axis] for end in ends):
+            raise InvalidArgumentError(f"{places} of {shape[axis]} elements")
+        operand = _cut(node, _three(node, operand, tuple(shape), axis), 1, places)
+        shape[axis] = len(places)
+    node.store(node.reshape(operand, node.target().dimensions))
+
+
+def _pieces(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    name = node.operator.name
+    place = 1 if name == "SPLIT" else 0
+    shape, count = node.tensor(place).shape, len(node.operator.outputs)
+    if name == "UNPACK":
+        axis = node.options("UnpackOptions").Axis()
+    else:
+        axis = node.value(2 if name == "SPLIT_V" else 0)
+    axis = node.axis(axis, len(shape))
+    whole = _three(node, node.read(place), shape, axis)
+    end = 0
+    for index in range(count):
+        if name == "SPLIT_V":
+            size = node.result(index).shape[axis]
+        else:
+            size = shape[axis] // count
+        end += size
+        if end > shape[axis]:
+            raise InvalidArgumentError(f"pieces of {shape[axis]} elements")
+        piece = _cut(node, whole, 1, range(end - size, end))
+        node.store(node.reshape(piece, node.target(index).dimensions), index)
+
+
+def _joined(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    target, result = node.target(), node.result().shape
+    is_pack = node.operator.name == "PACK"
+    options = node.options("PackOptions" if is_pack else "ConcatenationOptions")
+    axis = node.axis(options.Axis(), len(result))
+    operands = []
+    for index in range(len(node.operator.inputs)):
+        shape = node.tensor(index).shape
+        if is_pack:
+            shape = (*shape[:axis], 1, *shape[axis:])
+        operand = node.requantize(node.read(index), target)
+        operands.append(_three(node, operand, shape, axis))
+    if target.type == OperandType.TENSOR_INT32:
+        whole = join(node, operands, 1)
+    else:
+        parts = (math.prod(result[:axis]), result[axis], math.prod(result[axis + 1 :]))
+        inputs = [*operands, node.scalar(1)]
+        output = replace(target, dimensions=parts)
+        whole = node.compute(OperationType.CONCATENATION, inputs, output)
+    if not is_pack:
+        whole = node.activate(whole, options.FusedActivationFunction())
+    node.store(node.reshape(whole, target.dimensions))
+
+
+def _repeated(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    result = node.result().shape
+    shape = list(_padded(node.tensor(0).shape, len(result)))
+    operand = node.read(0)
+    for axis, wanted in enumerate(result):
+        count = wanted // max(shape[axis], 1)
+        if count * shape[axis] != wanted:
+            raise InvalidArgumentError(f"{shape} is not repeated to {list(result)}")
+        if count == 1:
+            continue
+        three = _three(node, operand, tuple(shape), axis)
+        like = node.builder.operand(three)
+        before, length, behind = like.dimensions
+        output = replace(like, dimensions=(before, length * count, behind))
+        inputs = [three, node.integers((1, count, 1))]
+        operand = node.compute(OperationType.TILE, inputs, output)
+        shape[axis] = wanted
+    node.store(node.reshape(operand, node.target().dimensions))
+
+
+def _gather(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    options, shape = node.options("GatherOptions"), node.tensor(0).shape
+    if options.BatchDims():
+        raise UnsupportedOperatorError("batches of indices, and more than four axes")
+    axis = node.axis(options.Axis(), len(shape))
+    whole = _three(node, node.read(0), shape, axis)
+    count = math.prod(node.tensor(1).shape)
+    indices = node.reshape(node.read(1), (count,))
+    like = node.builder.operand(whole)
+    before, _, behind = like.dimensions
+    output = replace(like, dimensions=(before, count, behind))
+    inputs = [whole, node.scalar(1), indices]
+    found = node.compute(OperationType.GATHER, inputs, output)
+    node.store(node.reshape(found, node.target().dimensions))
+
+
+def _transpose(node: Node, converter: Converter) -> None:
+    node.as_bytes = True
+    order = permutation(node.values(1), len(node.tensor(0).shape))
+    operand = moved_axes(node, node.read(0), node.tensor(0).shape, order)
+    node.store(node.reshape(operand, node.target().dimensions))
+
+
+def permutation(values: Array, rank: int) -> list[int]:
+    """Return the order of ``rank`` axes that a constant says.
+
+    :raises InvalidArgumentError: if it is none.
+    """
+    order = [int(axis) + (rank if axis < 0 else 0) for axis in values.ravel()]
+    if sorted(order) != list(range(rank)):
+        raise InvalidArgumentError(f"an order of {rank} axes: {order[:20]}")
+    return order
+
+
+def moved_axes(node: Node, operand: int, shape: Shape, order: Sequence[int]) -> int:
+    """Return ``operand``, of ``shape``, with its axes in another order, as any shape.
+
+    Axes of length 1 cost nothing, and axes that stay together move as one.
+    """
+    groups: list[list[int]] = []
+    long = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    for axis in (axis for axis in order if shape[axis] != 1):
+        if groups and long.index(axis) == long.index(groups[-1][-1]) + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    places = sorted(range(len(groups)), key=lambda place: groups[place])
+    lengths = [_merge(shape, groups)[place] for place in places]
+    left = [places.index(place) for place in range(len(groups))]
+    if len(left) <= MAX_RANK:
+        return transpose(node, node.reshape(operand, tuple(lengths) or (1,)), left)
+    # One after the other to its place: before it, what it passes, itself, the rest.
+    for place in range(len(left)):
+        found = left[place]
+        parts = (
+            math.prod(lengths[:place]),
+            math.prod(lengths[place:found]),
+            lengths[found],
+            math.prod(lengths[found + 1 :]),
+        )
+        if found != place:
+            operand = transpose(node, node.reshape(operand, parts), (0, 2, 1, 3))
+        lengths.insert(place, lengths.pop(found))
+        left = [p + 1 if place <= p < found else p for p in left]
+        left[place] = place
+    return operand
+
+
+_LOWERED: Mapping[str, Lowered] = {
+    **dict.fromkeys(
+        (
+            *("ABS", "CAST", "CEIL", "COS", "DEQUANTIZE", "ELU", "EXP", "FLOOR"),
+            *("GELU", "HARD_SWISH", "LEAKY_RELU", "LOG", "LOGICAL_NOT", "LOGISTIC"),
+            *("NEG", "QUANTIZE", "RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1"),
+            *("ROUND", "RSQRT", "SIGN", "SIN", "SQRT", "SQUARE", "TANH"),
+            *("ADD", "ADD_N", "DIV", "FLOOR_DIV", "FLOOR_MOD", "MAXIMUM", "MINIMUM"),
+            *("MUL", "POW", "SQUARED_DIFFERENCE", "SUB", "PRELU", "SELECT_V2"),
+            *("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
+            *("LOGICAL_AND", "LOGICAL_OR", "NOT_EQUAL"),
+        ),
+        _pairs,
+    ),
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "FULLY_CONNECTED"), _last),
+    **dict.fromkeys(("L2_NORMALIZATION",), _last),
+    **dict.fromkeys(
+        (
+            *("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"),
+            *("REDUCE_ALL", "REDUCE_ANY"),
+        ),
+        _reduction,
+    ),
+    **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), _reshape),
+    **dict.fromkeys(("SLICE", "STRIDED_SLICE"), _slice),
+    **dict.fromkeys(("SPLIT", "SPLIT_V", "UNPACK"), _pieces),
+    **dict.fromkeys(("CONCATENATION", "PACK"), _joined),
+    **dict.fromkeys(("TILE", "BROADCAST_TO"), _repeated),
+    "BATCH_MATMUL": _product,
+    "GATHER": _gather,
+    "TRANSPOSE": _transpose,
+}
+"""By the operator's name in the schema."""
