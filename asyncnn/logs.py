@@ -27,6 +27,7 @@ kind every ten seconds, which says how many others there were.
 Source: the HAL's property ``debug.nn.vlog`` and its macros VLOG and VLOG_IS_ON.
 """
 
+import errno
 import logging
 import os
 import re
@@ -189,6 +190,9 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 """Exit status of a process that was started with what it cannot work with."""
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Numbers of errors that say that a disk takes no more."""
+
 
 @contextmanager
 def errors_as_lines(
@@ -196,13 +200,16 @@ def errors_as_lines(
 ) -> Iterator[None]:
     """End the process with one line for an error that has a message.
 
-    The status is 1 for an error of ``failures``, and 2 for any other.
+    The status is 1 for an error of ``failures`` and for a disk that takes no more, and
+    2 for any other.
     """
     try:
         yield
     except (AsyncnnError, OSError) as error:
         print(f"asyncnn: {one_line(error)}", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_FAILED if isinstance(error, failures) else EXIT_BAD_INPUT)
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        has_failed = is_full or isinstance(error, failures)
+        sys.exit(EXIT_FAILED if has_failed else EXIT_BAD_INPUT)
 
 
 def one_line(error: AsyncnnError | OSError) -> str:

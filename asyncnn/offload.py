@@ -7,7 +7,9 @@ executions.
 """
 
 import asyncio
+import mmap
 import os
+import resource
 import sys
 import threading
 import time
@@ -23,6 +25,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOMENT_NS = 200_000
+
+_FIRST_BYTES = 1 << 20
+"""What a thread may take at first: one arena of Python's allocator."""
+
+_USUAL_STACK_BYTES = 8 << 20
+"""That of a thread whose size nothing limits."""
 
 SWITCH_INTERVAL_S = 0.001
 """How long a thread that computes keeps the interpreter from an event loop."""
@@ -124,12 +132,30 @@ def start_thread(thread: threading.Thread) -> None:
     :raises ResourceExhaustedTransientError: if the system has no more.
     """
     try:
+        _require_room()
         thread.start()
-    except RuntimeError as error:
+    except (MemoryError, OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ResourceExhaustedTransientError(
-            f"no thread can be started: {error}",
+            f"no thread can be started: {reason}",
             hint="the limit of processes (ulimit -u) or memory may be reached",
         ) from error
+
+
+def _require_room() -> None:
+    """Check that there is memory for a thread to begin in.
+
+    One that has a stack and nothing else never says that it has begun, and Python waits
+    for that for ever.
+
+    :raises OSError: if there is too little.
+    """
+    stack_bytes = threading.stack_size()
+    if not stack_bytes:
+        stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
+        if stack_bytes == resource.RLIM_INFINITY:
+            stack_bytes = _USUAL_STACK_BYTES
+    mmap.mmap(-1, stack_bytes + _FIRST_BYTES, mmap.MAP_PRIVATE).close()
 
 
 class _Call(Generic[T]):

@@ -51,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # What is exact to the bit is said of this device; tests of others name them.
     os.environ.setdefault("ASYNCNN_DEVICE", "reference")
+    # What is kept of this machine and user, such as measured capabilities, would decide
+    # where models run.
+    state = config.rootpath / ".pytest_cache/state"
+    state.mkdir(parents=True, exist_ok=True)
+    os.environ["XDG_STATE_HOME"] = str(state)
     # Its threads open descriptors at any time, which look like leaks of a test.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     loop, eager = config.getoption("--loop"), config.getoption("--eager")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -201,3 +202,48 @@ async def test_what_frees_much_is_called_on_a_thread_or_here_without_one(
     assert call_on_thread(call) is None
     here = threading.get_ident()
     assert [ident == here for ident in called] == [False, True]
+
+
+STARTING = """
+import resource, signal, threading
+from pathlib import Path
+from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.offload import start_thread
+
+signal.alarm(20)
+gate, started = threading.Event(), 0
+stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+for pages in range(24):
+    thread = threading.Thread(target=gate.wait)
+    pages_now = int(Path("/proc/self/statm").read_text().split()[0])
+    most = 4096 * (pages_now + pages) + stack
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    try:
+        start_thread(thread)
+        started += 1
+    except ResourceExhaustedTransientError:
+        pass
+    unlimited = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, unlimited)
+start_thread(threading.Thread(target=gate.set))
+print("ended")
+"""
+
+
+def test_a_thread_that_gets_a_stack_and_no_more_is_not_waited_for() -> None:
+    """Whose first allocation fails, that is, at some of these limits of memory."""
+    ran = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            'ulimit -s 1024; exec "$@"',
+            "sh",
+            sys.executable,
+            "-c",
+            STARTING,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ended\n", "")

@@ -151,11 +151,7 @@ class BurstController:
         except (MissedDeadlinePersistentError, MissedDeadlineTransientError) as error:
             return failed(error)
         except EndedError as error:
-            if self._closed_by is not None:
-                return failed(self._closed_by)
-            if isinstance(error.cause, DeviceUnavailableError):
-                return failed(cause_of_death(self._prepared) or error.cause)
-            return failed(error.cause)
+            return failed(self._cause_of_end(error.cause))
         except UnsendableError as error:
             return await self._fall_back(request, options, str(error))
         finally:
@@ -179,10 +175,10 @@ class BurstController:
                 cause = self._closed_by or GeneralFailureError(_NO_QUEUES)
                 return failed(cause)
             if link.ended_by is not None:
-                return failed(link.ended_by)
+                return failed(self._cause_of_end(link.ended_by))
             return link.execute_blocking(request, measure)
         except EndedError as error:
-            return failed(self._closed_by or error.cause)
+            return failed(self._cause_of_end(error.cause))
         except UnsendableError as error:
             return failed(GeneralFailureError(str(error)))
         finally:
@@ -226,6 +222,14 @@ class BurstController:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _cause_of_end(self, cause: AsyncnnError) -> AsyncnnError:
+        """Return why the burst has ended; its device may know better than the link."""
+        if self._closed_by is not None:
+            return self._closed_by
+        if isinstance(cause, DeviceUnavailableError):
+            return cause_of_death(self._prepared) or cause
+        return cause
 
     async def _reopened_until(self, deadline: int | None, ended: "Link") -> "Link":
         """Open the burst anew; a driver that is stopped does not answer that either.

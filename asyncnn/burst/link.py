@@ -176,7 +176,8 @@ class Link:
             # The loop may close the queues in the middle of it, with their memory.
             cause = self.ended_by
             if cause is None:
-                self._loop.call_soon_threadsafe(self._die)
+                with contextlib.suppress(RuntimeError):  # it is closed: so are we
+                    self._loop.call_soon_threadsafe(self._die)
                 cause = DeviceUnavailableError(str(error))
             raise EndedError(cause) from error
         return self._result if answer == self._answer else self._decode(answer)

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from asyncnn import __version__
+from asyncnn.cli.ending import INTERRUPTED, output_ending
 from asyncnn.hal.errors import (
     DriverDiedError,
     ExecutionFailedError,
@@ -135,14 +136,16 @@ def main() -> None:
 
     The status is 1 if an execution failed on its way, and 2 otherwise.
     """
-    join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
-    with errors_as_lines(_FAILURES):
+    with errors_as_lines(_FAILURES), output_ending():
+        join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
         try:
             status = app(standalone_mode=False)
         except typer.Abort:
             status = EXIT_FAILED
         except _UsageError as error:
             status = _refused(error)
+    if status in INTERRUPTED:
+        typer.echo("interrupted", err=True)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -18,6 +18,7 @@ from asyncnn.cli.options import (
     console,
     counted,
     progress,
+    rounded,
 )
 from asyncnn.output_files import check_writable, write_file
 from asyncnn.tools.bench.presenting import draw_table, page_of
@@ -179,7 +180,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
             options["progress"] = benchmark.progress
         check_writable(json_file, html_file)
         module = import_module(f"asyncnn.tools.bench.bench_{name}")
-        report: Report = module.bench(**options)
+        report: Report = rounded(module.bench(**options))
         _print(report)
         if json_file is not None:
             write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))

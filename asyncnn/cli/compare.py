@@ -83,13 +83,14 @@ def compare(
 
     tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
+    content = view(map_model_file(model))
     with located(model):
-        kind.check_reads(kind_of(view(map_model_file(model))))
+        kind.check_reads(kind_of(content))
     named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
     given = (
         []
         if input_file is None
-        else samples_of(load_arrays(input_file), "input", named.inputs)
+        else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
     comparison = Comparison(
         path=model,

@@ -157,7 +157,7 @@ def _asked(
     given = (
         []
         if input_file is None
-        else samples(load_arrays(input_file), "input", named.inputs)
+        else samples(load_arrays(input_file), "input", named.inputs, input_file)
     )
     relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
     inquiry = Inquiry(

@@ -17,6 +17,7 @@ from asyncnn.cli.options import (
     console,
     load_extended,
     print_json,
+    rounded,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
@@ -28,6 +29,9 @@ _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
 _PIPE_WIDTH = 130
 _INTERRUPTED = 130
+
+_MOST = 10**9
+"""The largest of each number for LoadGen, which has them in 64 bits of nanoseconds."""
 
 
 class _ModelOrCompare(TyperGroup):
@@ -81,8 +85,12 @@ def run(
     latency_bound_ms: Annotated[
         float, typer.Option(help="What 99 % of Server queries may take.")
     ] = 100.0,
-    queries: Annotated[int, typer.Option(min=1, help="Queries at least.")] = 100,
-    seconds: Annotated[float, typer.Option(min=0, help="Duration at least.")] = 10.0,
+    queries: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Queries at least.")
+    ] = 100,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=_MOST, help="Duration at least.")
+    ] = 10.0,
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="Judge answers, not times.")
     ] = False,
@@ -114,8 +122,10 @@ def run(
         (target_qps, "--target-qps"),
         (latency_bound_ms, "--latency-bound-ms"),
     ):
-        if value is not None and not 0 < value < float("inf"):
-            raise InvalidArgumentError(f"{option} must be positive")
+        if value is not None and not 0 < value <= _MOST:
+            raise InvalidArgumentError(
+                f"{option} must be positive, and at most {_MOST:,}"
+            )
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
@@ -153,7 +163,7 @@ def run(
         log_dir=log_dir,
     )
     with _interruptible():
-        report = anyio.run(run_all, options)
+        report = rounded(anyio.run(run_all, options))
     if json:
         print_json(report)
     else:
@@ -240,7 +250,7 @@ def compare(
             rounds=rounds,
         )
         with _interruptible():
-            report = anyio.run(compared, comparison, announced)
+            report = rounded(anyio.run(compared, comparison, announced))
     out = console(markup=True)
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
@@ -287,7 +297,7 @@ def _interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         from asyncnn.tools.loadgen.judge import is_running
 
-        typer.echo("interrupted", err=True)
         if is_running():
+            typer.echo("interrupted", err=True)
             os._exit(_INTERRUPTED)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asyncnn.cli.ending import Interruption
 from asyncnn.cli.options import (
     AtolOption,
     LsbOption,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from asyncnn.tools.mlts.suite_records import Preparation, Row, SuiteReport
 
 _WIDTH = 80
+_NOT_REACHED = "not measured"
 _CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -116,6 +118,8 @@ def mlts(
 
     Exits with 1 if outputs of a device are off, with 2 on bad input. A model
     that a device refuses is a line that says why.
+
+    An interrupt ends it with what was measured until then, and 130.
     """
     from asyncnn.tools.mlts.suite_records import read_report
 
@@ -128,20 +132,25 @@ def mlts(
             raise InvalidArgumentError(
                 "--from measures nothing", hint="leave out the models"
             )
-        report = read_report(source)
-    else:
-        if folder is None and not builtin:
-            raise InvalidArgumentError(
-                "there is nothing to measure",
-                hint="give a folder of models, --builtin, or --from",
-            )
-        report = _measured(
-            _wanted(folder, builtin, pattern, dataset, accuracy, (lsb, rtol, atol)),
-            _suite(device or (), path, transport, peers, runs, seconds),
+    elif folder is None and not builtin:
+        raise InvalidArgumentError(
+            "there is nothing to measure",
+            hint="give a folder of models, --builtin, or --from",
         )
-    _print(report)
-    _write(report, earlier, json, csv, html)
-    if not report.passed:
+    with Interruption() as interruption:
+        if source is not None:
+            report: SuiteReport | None = read_report(source)
+        else:
+            report = _measured(
+                _wanted(folder, builtin, pattern, dataset, accuracy, (lsb, rtol, atol)),
+                _suite(device or (), path, transport, peers, runs, seconds),
+                interruption,
+            )
+        if report is not None:
+            _print(report)
+            _write(report, earlier, json, csv, html)
+    interruption.exit()
+    if report is not None and not report.passed:
         raise typer.Exit(1)
 
 
@@ -193,7 +202,10 @@ def _suite(
     )
 
 
-def _measured(wanted: "Wanted", suite: "Suite") -> "SuiteReport":
+def _measured(
+    wanted: "Wanted", suite: "Suite", interruption: Interruption
+) -> "SuiteReport | None":
+    """Return what was measured, until a signal came; None if that is nothing."""
     from functools import partial
 
     import anyio
@@ -201,12 +213,15 @@ def _measured(wanted: "Wanted", suite: "Suite") -> "SuiteReport":
     from asyncnn.tools.mlts import run_suite
     from asyncnn.tools.mlts.suite_models import suite_models
 
+    kept: list[SuiteReport] = []
     with suite_models(wanted) as models:
         progress = _Progress()
+        work = partial(run_suite, models, suite, progress, kept.append)
         try:
-            return anyio.run(partial(run_suite, models, suite, progress))
+            whole = anyio.run(interruption.cancelling, work)
         finally:
             progress.end()
+    return whole or next(iter(kept), None)
 
 
 class _Progress:
@@ -250,7 +265,7 @@ def _print(report: "SuiteReport") -> None:
         rows = report.of_model(model.name)
         size = f"{_kilobytes(model.weights_bytes)} of weights"
         out.print(
-            f"{model.name}: {model.problem or size}"
+            f"{model.name}: {model.problem or (size if rows else _NOT_REACHED)}"
             + (f", judged by {model.evaluator}" if model.evaluator else ""),
             highlight=False,
         )
@@ -259,7 +274,8 @@ def _print(report: "SuiteReport") -> None:
             out.print(_table(measured))
         for line in _lines(rows):
             out.print(f"  {line}", highlight=False)
-    for line in (*report.notes, report.settings, str(report.environment)):
+    how_far = filter(None, [report.interrupted])
+    for line in (*report.notes, report.settings, str(report.environment), *how_far):
         out.print(line, highlight=False, soft_wrap=True)
 
 

@@ -152,11 +152,12 @@ def _collect(options: RunOptions) -> _Job:
     if options.input_file is None:
         inputs = [random_sample(model.inputs)]
     else:
-        inputs = samples(load_arrays(options.input_file), "input", model.inputs)
+        arrays = load_arrays(options.input_file)
+        inputs = samples(arrays, "input", model.inputs, options.input_file)
     if options.check_file is None:
         return _Job(model, extensions, inputs, None, {}, options.input_file is None)
     arrays = load_arrays(options.check_file)
-    expected = samples(arrays, options.check_key, model.outputs)
+    expected = samples(arrays, options.check_key, model.outputs, options.check_file)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{counted(len(inputs), 'input sample')}, but "

@@ -4,14 +4,19 @@ Modules that take long to import are imported by the functions that need them: e
 command line loads this module, even one that only asks for help.
 """
 
+import errno
+import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.errors import counted as counted
 
 if TYPE_CHECKING:
@@ -89,6 +94,14 @@ AtolOption: TypeAlias = Annotated[
 ]
 
 
+_OPTIONS = {
+    "input_shapes": "--input-shape",
+    "constants cannot be": "--constant cannot be",
+    "load(path, extensions=[...])": "--extension",
+}
+"""What errors of `load` say, and what the command line calls it."""
+
+
 def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
     """Return the names that an option has, separated by commas.
 
@@ -127,18 +140,33 @@ def load_extended(
     from asyncnn.runtime.model_file import load
 
     extensions = [load_extension(place) for place in places]
-    model = load(
-        path,
-        extensions=extensions,
-        input_shapes=_input_shapes(shapes),
-        constants=constants_of(constants),
-    )
+    with _naming_options():
+        model = load(
+            path,
+            extensions=extensions,
+            input_shapes=_input_shapes(shapes),
+            constants=constants_of(constants),
+        )
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
     if used - given:
         installed = sorted((used - given).intersection(installed_extensions()))
         extensions += [load_extension(name) for name in installed]
     return model.knowing(extensions), tuple(extensions)
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Have errors of `load` speak of options, not of its arguments."""
+    try:
+        yield
+    except AsyncnnError as error:
+        for argument, option in _OPTIONS.items():
+            error.message = error.message.replace(argument, option)
+            error.hint = error.hint.replace(argument, option)
+        hint = f" ({error.hint})" if error.hint else ""
+        error.args = (f"{error.message}{hint}",)
+        raise
 
 
 def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -198,6 +226,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LEAST_DECIMALS, _LEAST_DIGITS = 3, 6
+
+WIDTH = 80
+"""Columns of what is printed where no terminal says how many it has."""
+
 
 def console(
     *, stderr: bool = False, markup: bool = False, width: int | None = None
@@ -212,9 +245,15 @@ def console(
     from rich.text import Text
 
     class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            # `asyncnn.cli.ending` tells what that means.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(printable(text), **how)
 
+    if width is None and os.environ.get("COLUMNS") == "0":  # it says nothing
+        width = WIDTH
     return Screen(stderr=stderr, markup=markup, emoji=markup, width=width)
 
 
@@ -255,6 +294,34 @@ def announced(items: Sequence[str]) -> Iterator[str]:
         if stderr.is_terminal:
             stderr.print(f"{number} of {len(items)}: {item}")
         yield item
+
+
+def rounded(record: T) -> T:
+    """Return what was measured, with numbers as long as they mean something.
+
+    Numbers in structs, sequences and mappings keep six digits, and three decimals at
+    least. What is shown of a report and what is written are made of the same ones.
+    """
+    found: Any = record
+    if isinstance(record, float):
+        found = _rounded(record)
+    elif isinstance(record, msgspec.Struct):
+        names = record.__struct_fields__
+        found = replace(record, **{n: rounded(getattr(record, n)) for n in names})
+    elif isinstance(record, dict):
+        found = {key: rounded(value) for key, value in record.items()}
+    elif type(record) in (list, tuple):
+        kind: Any = type(record)
+        sequence: Any = record
+        found = kind([rounded(each) for each in sequence])
+    return cast("T", found)
+
+
+def _rounded(value: float) -> float:
+    if not value or not math.isfinite(value):
+        return value
+    leading = math.floor(math.log10(abs(value)))
+    return round(value, max(_LEAST_DECIMALS, _LEAST_DIGITS - 1 - leading))
 
 
 def print_json(record: Any) -> None:

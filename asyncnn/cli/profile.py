@@ -15,6 +15,7 @@ from asyncnn.cli.options import (
     load_extended,
     print_json,
     progress,
+    rounded,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
@@ -82,8 +83,8 @@ def profile(
 
     if source is None:
         assert model is not None
-        found = _measured(
-            model, input_file, device, extension, input_shape, constant, runs
+        found = rounded(
+            _measured(model, input_file, device, extension, input_shape, constant, runs)
         )
     else:
         found = _read(source)
@@ -126,7 +127,8 @@ def _measured(
     if input_file is None:
         inputs = random_sample(named.inputs)
     else:
-        inputs = samples(load_arrays(input_file), "input", named.inputs)[0]
+        arrays = load_arrays(input_file)
+        inputs = samples(arrays, "input", named.inputs, input_file)[0]
     told = "random" if input_file is None else input_file.name
     order = Order(path.name, named, inputs, told, runs)
 

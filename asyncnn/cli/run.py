@@ -19,6 +19,7 @@ from asyncnn.cli.options import (
     chosen,
     counted,
     print_json,
+    rounded,
 )
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
@@ -136,7 +137,7 @@ def run(
         session=session,
         tolerance=Tolerance.asked(lsb, rtol, atol),
     )
-    report = anyio.run(run_model, options)
+    report = rounded(anyio.run(run_model, options))
     if json:
         print_json(report)
     else:

@@ -25,7 +25,7 @@ _OTHER_LINES = 7
 """Lines besides rows and texts: the device, and for each table its head and its end."""
 
 WIDE = 120
-"""Columns of a terminal from which on everything is shown, and of a pipe."""
+"""Columns of a terminal from which on everything is shown."""
 
 _NAME_COLUMNS = 16
 
@@ -61,10 +61,10 @@ class _Row(NamedTuple):
 
 
 def print_once(statistics: DeviceStatistics) -> None:
-    """Print the picture of one look, wide enough for all facts in a pipe."""
+    """Print the picture of one look."""
     changes = Changes()
     changes.look(time.monotonic())
-    out = console() if console().is_terminal else console(width=WIDE)
+    out = console()
     out.print(picture(statistics, changes, out.width))
 
 

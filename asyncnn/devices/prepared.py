@@ -23,7 +23,7 @@ from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.inlining import Inliner, inline_below_us
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.traced_work import TracedExecuteWork
+from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import Executable, ExecuteWork
 from asyncnn.engine.repeated_requests import RepeatedRequest, RepeatedRequests
 from asyncnn.hal.errors import (
@@ -144,10 +144,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        recorder = active.recorder
-        kind: Callable[..., ExecuteWork] = (
-            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
-        )
+        kind = ExecuteWork if active.recorder is None else recorded_work()
         work = kind(
             self._executable,
             request,
@@ -196,10 +193,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        recorder = active.recorder
-        kind: Callable[..., ExecuteWork] = (
-            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
-        )
+        kind = ExecuteWork if active.recorder is None else recorded_work()
         executable = self._executable
         work = kind(executable, request, options, report, client, False, repeated)
         cancel = self._scheduler.cancel_threadsafe

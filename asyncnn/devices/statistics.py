@@ -6,6 +6,7 @@ the device may have become busy or free, and read the status then.
 
 import asyncio
 import os
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -169,6 +170,12 @@ class StatusListeners:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of this process that are in memory."""
-    pages = int(_STATM.read_text().split()[1])
+    """Return the bytes of this process that are in memory.
+
+    Where no descriptor is left to ask by, the most that ever were.
+    """
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return pages * os.sysconf("SC_PAGE_SIZE")

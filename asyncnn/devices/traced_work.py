@@ -5,7 +5,7 @@ while nothing records is an `ExecuteWork`, which has no part of this.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
@@ -35,7 +35,13 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import Client, Pause
-from asyncnn.tracing import Layer, Phase, Recorder, Trace
+from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
+
+
+def recorded_work() -> Callable[..., ExecuteWork]:
+    """Return what makes work that the recording is told of, if it has not ended."""
+    recorder = active.recorder
+    return ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
 
 
 class TracedExecuteWork(ExecuteWork):

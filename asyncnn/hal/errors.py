@@ -194,6 +194,22 @@ EXHAUSTED = frozenset(
 )
 """What the system reports when something has run out that may be there again."""
 
+_SPACE = "free some of the disk, or of the user's share of it"
+_WAYS_OUT = {
+    errno.EMFILE: "close what is not used, or raise the limit of files (ulimit -n)",
+    errno.ENFILE: "the whole system has no descriptor left (fs.file-max)",
+    errno.ENOMEM: "free memory, or raise the limit of it (ulimit -v, cgroups)",
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+}
+
+
+def way_out(error: BaseException) -> str:
+    """Return the hint for what the system has run out of; none for other errors."""
+    if isinstance(error, MemoryError):
+        return _WAYS_OUT[errno.ENOMEM]
+    return _WAYS_OUT.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+
 
 def failure_of(error: BaseException) -> AsyncnnError:
     """Return the member of the family that any exception amounts to.
@@ -204,7 +220,7 @@ def failure_of(error: BaseException) -> AsyncnnError:
     if isinstance(error, AsyncnnError):
         return error
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        return ResourceExhaustedTransientError(str(error.strerror))
+        return ResourceExhaustedTransientError(str(error.strerror), hint=way_out(error))
     try:
         reason = str(error)
     except Exception:  # it is a stranger's

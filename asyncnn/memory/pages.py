@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
+    way_out,
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.handles import (
@@ -158,7 +159,8 @@ def failure(error: Exception, where: str) -> AsyncnnError:
     reason = getattr(error, "strerror", None) or error
     code = getattr(error, "errno", None)
     if code in EXHAUSTED or isinstance(error, MemoryError):
-        return ResourceExhaustedTransientError(f"{where}: {reason}")
+        message = f"{where}: {reason}"
+        return ResourceExhaustedTransientError(message, hint=way_out(error))
     return GeneralFailureError(f"{where}: {reason}")
 
 

@@ -193,7 +193,6 @@ class Scheduler:
 
     def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
         """Do what `cancel` does, on any thread, to work that ``ends_anywhere``."""
-        # A forked child may have inherited the lock of the lanes while it was held.
         if work not in self._open or self._refusal is _inherited:
             return
         work.abort(status)
@@ -205,7 +204,8 @@ class Scheduler:
 
         Does nothing if it is finished. What is separable is finished now.
         """
-        if work not in self._open:
+        # A forked child may have inherited the lock of the lanes while it was held.
+        if work not in self._open or self._refusal is _inherited:
             return
         # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)

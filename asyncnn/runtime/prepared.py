@@ -28,6 +28,7 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     Request,
 )
+from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.buffers import MakeArray, Slot
 from asyncnn.runtime.burst import Burst, IRecovering, IRoutedElsewhere, open_burst
@@ -364,7 +365,8 @@ class PreparedModel:
             such path, or ``checkpoint`` is less than 1.
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
-        from asyncnn.runtime.session import OpeningSession
+        with os_errors("sessions cannot be imported"):
+            from asyncnn.runtime.session import OpeningSession
 
         model = self._sessions or self._shared_by_sessions()
         context = OpeningSession(model, self._launch, state, path, checkpoint)
@@ -387,7 +389,8 @@ class PreparedModel:
         return opened, first
 
     def _shared_by_sessions(self) -> "SessionModel":
-        from asyncnn.runtime.session_steps import SessionModel
+        with os_errors("sessions cannot be imported"):
+            from asyncnn.runtime.session_steps import SessionModel
 
         infos, counts = self.states, (len(self.inputs), len(self.outputs))
         self._sessions = SessionModel(
@@ -404,8 +407,9 @@ class PreparedModel:
 
         :raises InvalidArgumentError: if the model has no such signature.
         """
-        from asyncnn.runtime.model_description import find_signature
-        from asyncnn.runtime.signatures import SignatureRuns
+        with os_errors("signatures cannot be imported"):
+            from asyncnn.runtime.model_description import find_signature
+            from asyncnn.runtime.signatures import SignatureRuns
 
         signature = find_signature(self._model.signatures, name)
         return SignatureRuns(signature, self.run, self.session)

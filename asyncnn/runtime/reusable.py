@@ -362,7 +362,8 @@ class ReusableExecution:
 
         :raises AsyncnnError: as `run`.
         """
-        if self._is_running or self._launched:
+        # Nothing is called in between, where another thread could begin as well.
+        while self._is_running or self._launched:
             self.check_free()
         self._is_running = True
         try:

@@ -5,6 +5,8 @@ lane, and the lane's thread calls back. Everything else goes by its event loop.
 """
 
 import asyncio
+import os
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
@@ -23,6 +25,8 @@ Done: TypeAlias = Callable[[AsyncnnError | None], None]
 """Called once, with None or the error of the execution."""
 
 Run: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+
+_Task: TypeAlias = asyncio.Task[AsyncnnError | None]
 
 
 class IOneAtATime(Protocol):
@@ -85,24 +89,35 @@ class ThreadsafeRun(IExecutionCallback):
 
         :raises DeviceClosedError: if the loop is closed.
         """
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[weakref.ref[_Task]] = []
 
-        async def awaited() -> None:
+        async def awaited() -> AsyncnnError | None:
             self._is_marking = True
             self._owner.release()  # `run` marks it as used itself, before it waits
-            await run()
+            try:
+                await run()
+            except Exception as error:  # returned, as a closed loop retrieves nothing
+                return failure_of(error)
+            return None
+
+        pending = _Pending(self, awaited())
 
         def start() -> None:
             if self._is_dead:
-                self._end(_cancelled())
+                self.end(_cancelled())
                 return
-            task = asyncio.get_running_loop().create_task(awaited())
-            tasks.append(task)  # here, as the loop keeps no strong reference
-            task.add_done_callback(self._ended)
+            task = asyncio.get_running_loop().create_task(pending.awaited)
+            # As asyncio does where another object sees to it: here, `_Pending`.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.add_done_callback(pending.ended)
+            # Weakly, or what is held by the application would hold the task.
+            tasks.append(weakref.ref(task))
 
         def stop() -> None:
-            for task in tasks:
-                task.cancel()
+            for reference in tasks:
+                task = reference()
+                if task is not None:
+                    task.cancel()
 
         try:
             if loop is None:
@@ -110,7 +125,8 @@ class ThreadsafeRun(IExecutionCallback):
             loop.call_soon_threadsafe(start)
         except RuntimeError:
             self._owner.release()
-            raise DeviceClosedError("the event loop of the model is closed") from None
+            pending.forget()
+            raise _closed() from None
         call = loop.call_soon_threadsafe
 
         def ask_to_stop() -> None:
@@ -119,18 +135,56 @@ class ThreadsafeRun(IExecutionCallback):
 
         self.link_to_death(ask_to_stop)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def ended(self, task: _Task) -> None:
+        """Take the outcome of what was awaited, and call back."""
         if task.cancelled():
-            self._end(_cancelled())
+            self.end(_cancelled())
             return
-        error = task.exception()
-        self._end(None if error is None else failure_of(error))
+        error = task.exception()  # of those that stop the application
+        self.end(task.result() if error is None else failure_of(error))
 
-    def _end(self, error: AsyncnnError | None) -> None:
+    def end(self, error: AsyncnnError | None) -> None:
+        """Call back, where the event loop has done the execution."""
         self.unlink_to_death()
         if not self._is_marking:  # or it takes the mark of one launched meanwhile
             self._owner.release()
         self._tell(error)
+
+
+class _Pending:
+    """What an event loop is to await for ``run``, which is told if the loop drops it.
+
+    A loop that closes forgets what waits for its turn there.
+    """
+
+    __slots__ = ("_pid", "_run", "awaited")
+
+    def __init__(
+        self, run: ThreadsafeRun, awaited: Coroutine[Any, Any, AsyncnnError | None]
+    ) -> None:
+        self._run: ThreadsafeRun | None = run
+        self._pid = os.getpid()
+        self.awaited = awaited
+
+    def ended(self, task: _Task) -> None:
+        """Tell how the task has ended."""
+        if self._run is not None:
+            self._run.ended(task)
+
+    def forget(self) -> None:
+        """Tell nothing, as it was refused."""
+        self._run = None
+
+    def __del__(self) -> None:
+        self.awaited.close()
+        run = self._run
+        # A forked child drops a copy: the execution is its parent's.
+        if run is not None and not run.is_done and self._pid == os.getpid():
+            run.end(_closed())
+
+
+def _closed() -> AsyncnnError:
+    return DeviceClosedError("the event loop of the model is closed")
 
 
 def _cancelled() -> AsyncnnError:

@@ -112,7 +112,10 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 10.0
+"""For which a driver that starts may do nothing; a busy machine lets it do little."""
+
+_LONGEST_START_S = 180.0
 _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
 _LOOK_FOR_DRIVER_S = 0.002
@@ -304,7 +307,9 @@ def _start(
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
+    latest = time.monotonic() + _LONGEST_START_S
     deadline = time.monotonic() + _START_TIMEOUT_S
+    used = _used_ticks(driver.pid)
     while not can_connect(driver.path):
         status = driver.process.poll()
         if status is not None:
@@ -316,8 +321,26 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
                 hint="the reason is on standard error",
             )
         if time.monotonic() > deadline:
-            raise NoDriverError("the driver does not start")
+            before, used = used, _used_ticks(driver.pid)
+            deadline = time.monotonic() + _START_TIMEOUT_S
+            if used == before or time.monotonic() > latest:
+                raise NoDriverError(
+                    "the driver does not start, though its process runs",
+                    hint="see what keeps the machine busy, or start one with asyncnn "
+                    "serve and connect to its socket",
+                )
         yield _LOOK_FOR_DRIVER_S
+
+
+def _used_ticks(pid: int) -> int:
+    """Return the processor time that a process has used; 0 if that cannot be told."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # The name, in parentheses, may have spaces.
+    user, system = status.rpartition(")")[2].split()[11:13]
+    return int(user) + int(system)
 
 
 def _until_ended(driver: DriverProcess) -> Iterator[float]:

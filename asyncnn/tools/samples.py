@@ -17,7 +17,7 @@ import numpy as np
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import replacing
-from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.model import TensorInfo, located
 
 HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
@@ -25,6 +25,9 @@ HAL_ATOL = 1e-5
 
 ALONE = ""
 """Stands for the name of an array that has none, the only one of its file."""
+
+_MOST_NAMES = 12
+"""Arrays of a file that are told where the one that is needed is not there."""
 
 Sample = dict[str, Array]
 """Arrays by input or output name."""
@@ -52,23 +55,34 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
 
 def samples(
-    arrays: dict[str, Array], key: str, infos: Sequence[TensorInfo]
+    arrays: dict[str, Array], key: str, infos: Sequence[TensorInfo], file: Path
 ) -> list[Sample]:
     """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
 
-    An array without a name is the only sample.
+    An array without a name is the only sample. ``arrays`` are those of ``file``.
 
     :raises InvalidArgumentError: if there is none, a number is missing, or a sample
         lacks a tensor.
     """
-    if ALONE in arrays:
-        if len(infos) != 1:
-            raise InvalidArgumentError(
-                f"an .npy file has one array, and the model {len(infos)} {key}s: "
-                f"{', '.join(info.name for info in infos)}",
-                hint=f"write an .npz file with {key}_0.{infos[0].name} and so on",
-            )
-        return [{infos[0].name: arrays[ALONE]}]
+    with located(file):
+        if ALONE in arrays:
+            return [_alone(arrays[ALONE], key, infos)]
+        return _numbered(arrays, key, infos)
+
+
+def _alone(array: Array, key: str, infos: Sequence[TensorInfo]) -> Sample:
+    if len(infos) != 1:
+        raise InvalidArgumentError(
+            f"an .npy file has one array, and the model {len(infos)} {key}s: "
+            f"{', '.join(info.name for info in infos)}",
+            hint=f"write an .npz file with {key}_0.{infos[0].name} and so on",
+        )
+    return {infos[0].name: array}
+
+
+def _numbered(
+    arrays: dict[str, Array], key: str, infos: Sequence[TensorInfo]
+) -> list[Sample]:
     pattern = re.compile(rf"{re.escape(key)}_(\d+)(?:\.(.+))?$")
     found: dict[int, Sample] = {}
     for name, array in arrays.items():
@@ -78,11 +92,13 @@ def samples(
             found.setdefault(number, {})[tensor] = array
     if not found:
         raise InvalidArgumentError(
-            f"no array is called {key}_0",
-            hint=f"found: {', '.join(sorted(arrays)[:8]) or 'no array at all'}",
+            f"no array is called {key}_0", hint=f"it has {_names(arrays)}"
         )
     if sorted(found) != list(range(len(found))):
-        raise InvalidArgumentError(f"samples of {key} are not numbered 0, 1, 2, ...")
+        raise InvalidArgumentError(
+            f"samples of {key} are not numbered 0, 1, 2, ...",
+            hint=f"it has {_names(arrays)}",
+        )
     names = {info.name for info in infos}
     for number, sample in found.items():
         if sample.keys() != names:
@@ -91,6 +107,12 @@ def samples(
                 f"model has {', '.join(sorted(names))}"
             )
     return [found[number] for number in range(len(found))]
+
+
+def _names(arrays: dict[str, Array]) -> str:
+    left = len(arrays) - _MOST_NAMES
+    more = [f"{left} more"] if left > 0 else []
+    return ", ".join([*sorted(arrays)[:_MOST_NAMES], *more]) or "no array at all"
 
 
 def save_samples(

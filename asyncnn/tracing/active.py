@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncnn.hal.errors import AsyncnnError
+from asyncnn.output_files import check_writable
 from asyncnn.tracing.spans import (
     Layer,
     Phase,
@@ -155,6 +156,8 @@ def recording_to(sink: Callable[[Sequence[Span]], None]) -> Iterator[Recorder]:
 def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     """Record this process, called ``name``, and write a trace to ``path`` at the end.
 
+    A file that is there already stays as it is until then.
+
     Driver processes that are started meanwhile record, too; those that have ended by
     then are in the same trace.
 
@@ -162,7 +165,7 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     :raises OSError: if ``path`` cannot be written to.
     """
     path = Path(path).absolute()
-    path.write_bytes(b"")  # better refused now than in the end
+    check_writable(path)  # better refused now than in the end
     with _recording_part(path, name) as active:
         previous = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = os.fspath(path)

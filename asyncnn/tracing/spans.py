@@ -20,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from asyncnn.output_files import write_file
+
 
 class Layer(StrEnum):
     """The part of the system that did it."""
@@ -164,7 +166,10 @@ def append_part(path: Path, events: Iterable[Event]) -> None:
 def merge_parts(parts: Iterable[Path], path: Path) -> None:
     """Write one trace of the events in ``parts`` in order of time, and delete those.
 
-    A line that a killed process did not finish is left out.
+    A line that a killed process did not finish is left out. What is at ``path`` stays
+    there until the trace is complete.
+
+    :raises OSError: if it cannot be written; the parts are deleted then, too.
     """
     events: list[Event] = []
     consumed = list(parts)
@@ -176,6 +181,8 @@ def merge_parts(parts: Iterable[Path], path: Path) -> None:
                 continue
     # Stable: an event that encloses others of the same time stays in front of them.
     events.sort(key=lambda event: event.get("ts", 0.0))
-    path.write_bytes(_encode({"traceEvents": events, "displayTimeUnit": "ns"}))
-    for part in consumed:
-        part.unlink(missing_ok=True)
+    try:
+        write_file(path, _encode({"traceEvents": events, "displayTimeUnit": "ns"}))
+    finally:
+        for part in consumed:
+            part.unlink(missing_ok=True)

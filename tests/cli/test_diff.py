@@ -13,6 +13,8 @@ from playwright.async_api import Page
 import asyncnn
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.tools.pages import SortableTable
+from asyncnn.tools.pages.drawing import load_page
 from tests.cli.conftest import Ran
 from tests.networks import addition, chain
 from tests.tools.test_comparison import addition_in_onnx
@@ -227,6 +229,26 @@ def test_a_report_is_drawn_again_from_its_json(
     refused = asyncnn_command("diff", report)
     assert refused.status == 2
     assert "is no report of asyncnn diff" in refused.err
+
+
+def test_counts_and_whole_steps_stand_in_full(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    models = [
+        network(tmp_path / f"{constant}.asyncnn", constant, scale=1 / 64)
+        for constant in (1.0, 1.5)
+    ]
+    file = tmp_path / "diff.html"
+    assert asyncnn_command("diff", *models, "--html", file).status == 1
+    (table,) = (
+        part
+        for part in load_page(file.read_text()).parts
+        if isinstance(part, SortableTable)
+    )
+    for place, *_, error, own, units, differing, _ in table.rows:
+        numbers = [each for each in (error, own, units, differing) if each is not None]
+        assert numbers, place
+        assert all(isinstance(each, int) for each in numbers)
 
 
 def test_a_page_that_cannot_be_written(

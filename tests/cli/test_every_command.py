@@ -1,17 +1,21 @@
 """What holds for every command and each of its options."""
 
+import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.main import get_command
 
 import asyncnn
 from asyncnn.cli.app import app
+from asyncnn.cli.options import rounded
 from asyncnn.hal.errors import counted
 from asyncnn.tools.bench.presenting import draw_table
 from asyncnn.tools.bench.report import Table
@@ -136,6 +140,43 @@ def test_a_wide_table_of_a_benchmark_is_drawn_in_parts(width: int) -> None:
     for word in (*headings, *(cell for row in rows for cell in row)):
         assert word in text
     assert text.count("model_1") == len(parts)
+
+
+def numbers_of(document: Any) -> Iterator[float]:
+    if isinstance(document, float):
+        yield document
+    elif isinstance(document, dict):
+        for value in document.values():
+            yield from numbers_of(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from numbers_of(value)
+
+
+def test_measured_numbers_are_as_long_as_they_mean_something() -> None:
+    class Measured(msgspec.Struct, frozen=True):
+        values: dict[str, tuple[float, ...]]
+        name: str = "1.23456789"
+        count: int = 123456789
+        nothing: float | None = None
+
+    exact = (1234567.891234, 12.3456789, -0.00012345678, 0.0, math.inf)
+    short = (1234567.891, 12.3457, -0.000123457, 0.0, math.inf)
+    assert rounded([Measured({"a": exact})]) == [Measured({"a": short})]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run", MODEL, "--json"), ("profile", MODEL, "--runs", 3, "--json")],
+    ids=lambda words: str(words[0]),
+)
+def test_reports_have_no_digits_that_mean_nothing(
+    asyncnn_command: Command, words: tuple[object, ...]
+) -> None:
+    numbers = list(numbers_of(json.loads(asyncnn_command(*words).out)))
+    assert len(numbers) > 1
+    for number in numbers:
+        assert number in (round(number, 3), float(f"{number:.6g}"))
 
 
 def test_counts_have_plurals() -> None:

@@ -77,6 +77,48 @@ def test_one_that_is_damaged_is_refused_in_one_line(
 def test_one_without_arrays_is_refused(
     asyncnn_command: Command, model: Path, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "nothing.npz")
-    ran = asyncnn_command("run", model, "--input", tmp_path / "nothing.npz")
-    assert ran.err.endswith("no array is called input_0 (found: no array at all)\n")
+    path = tmp_path / "nothing.npz"
+    np.savez(path)
+    ran = asyncnn_command("run", model, "--input", path)
+    lacking = f"asyncnn: {path}: no array is called input_0"
+    assert ran.err == f"{lacking} (it has no array at all)\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("run",), ("profile",), ("diff",), ("compare", "--with", "litert")]
+)
+def test_one_with_other_arrays_is_named_with_them(
+    asyncnn_command: Command, tmp_path: Path, shared: Path, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "others.npz"
+    np.savez(path, **{f"x{number:02}": X for number in range(14)})
+    model = shared / "models" / "hello_world_float.tflite"
+    ran = asyncnn_command(*words, model, "--input", path)
+    assert ran.status == 2
+    first = ", ".join(f"x{number:02}" for number in range(12))
+    lacking = f"asyncnn: {path}: no array is called input_0"
+    assert ran.err == f"{lacking} (it has {first}, 2 more)\n"
+
+
+class TestOptionsOfModels:
+    def test_they_are_named_where_files_do_not_take_them(
+        self, asyncnn_command: Command, model: Path
+    ) -> None:
+        for option in ("--input-shape", "--constant"):
+            ran = asyncnn_command("graph", model, option, "x=4")
+            said = f"{option} cannot be given for asyncnn files"
+            assert ran.err == f"asyncnn: {model}: {said}\n"
+
+    def test_they_are_named_where_files_need_them(
+        self, asyncnn_command: Command, tmp_path: Path
+    ) -> None:
+        helper = pytest.importorskip("onnx.helper")
+        unknown = helper.make_tensor_value_info("x", 1, None)
+        output = helper.make_tensor_value_info("y", 1, [3])
+        node = helper.make_node("Abs", ["x"], ["y"])
+        graph = helper.make_graph([node], "graph", [unknown], [output])
+        path = tmp_path / "shapeless.onnx"
+        path.write_bytes(helper.make_model(graph).SerializeToString())
+        ran = asyncnn_command("inspect", path)
+        assert ran.status == 2
+        assert ran.err.endswith("has no shape (give one, by --input-shape)\n")

@@ -99,3 +99,17 @@ def test_only_commands_and_tools_print_to_terminals() -> None:
         if {name.split(".")[0] for name in imported(path)} & {"typer", "rich"}
     }
     assert printing == {"cli", "tools"}
+
+
+def test_an_interrupt_while_commands_are_imported_ends_it_silently() -> None:
+    begin = "import sys; from asyncnn.cli import main; sys.meta_path.insert(0, Finder)"
+    program = f"""
+class Finder:
+    @staticmethod
+    def find_spec(*args):
+        raise KeyboardInterrupt
+{begin}; main()
+"""
+    arguments = [sys.executable, "-c", program, "devices"]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

@@ -280,6 +280,19 @@ class TestCommand:
         assert ran.status == 0
         assert ran.out.startswith("asyncnn-reference: ")
         assert "executions" in ran.out
+        assert "left out below 120 columns" in ran.out
+        assert max(map(len, ran.out.splitlines())) <= 80
+
+    def test_a_wide_pipe_has_all(
+        self,
+        asyncnn_command: Command,
+        driver: DriverProcess,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(WIDE))
+        ran = asyncnn_command("top", "--socket", driver.path, "--once")
+        assert "weight" in ran.out
+        assert "left out" not in ran.out
 
     def test_json_has_names_and_microseconds(
         self, asyncnn_command: Command, driver: DriverProcess

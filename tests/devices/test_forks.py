@@ -17,6 +17,7 @@ from asyncnn.engine import Program
 from asyncnn.qos.watching import ThreadTimer
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
+from tests.qos.recorded import until
 
 X = np.arange(4, dtype=np.float32)
 INPUTS = {"x": X, "y": X}
@@ -73,6 +74,28 @@ async def test_leaving_the_childs_copy_ends_at_once_and_the_parents_goes_on() ->
 
     assert in_child_blocking(lambda: on_a_loop(leave)) == "left"
     await prepared.run(INPUTS)
+    await opening.__aexit__(None, None, None)
+
+
+async def test_the_childs_copy_of_a_framework_waits_for_nothing() -> None:
+    opening = asyncnn.open_devices(
+        "sample-minimal",
+        settings=ON_LANES,
+        framework=asyncnn.FrameworkSettings(moving_weight=0.0),
+    )
+    device = await opening.__aenter__()
+    prepared = await device.prepare(chain(300, 100_000))
+    running = asyncio.create_task(prepared.run(np.zeros(100_000, np.float32)))
+    fenced = prepared.run_fenced(np.zeros(100_000, np.float32))
+    await until(lambda: len(device.hal._host.active) == 2)
+
+    async def leave() -> int:
+        fenced.cancel()
+        await opening.__aexit__(None, None, None)
+        return len(device.hal._host.active)
+
+    assert in_child_blocking(lambda: on_a_loop(leave)) == "2"
+    assert (await running)["z"][0] == (await fenced)["z"][0] == 300
     await opening.__aexit__(None, None, None)
 
 

@@ -16,6 +16,7 @@ from asyncnn.qos.accounting import MISSES
 from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
 from tests.networks import FOREVER, chain, counting_up
+from tests.service.test_descriptors import only
 
 X = np.zeros(8, np.float32)
 NONE = ErrorStatus.NONE
@@ -106,3 +107,9 @@ def test_resident_bytes_are_those_that_the_kernel_tells() -> None:
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("VmRSS"))
     assert resident_bytes() == pytest.approx(int(line.split()[1]) * 1024, rel=0.05)
+
+
+def test_memory_is_told_where_no_descriptor_is_left_to_ask_by() -> None:
+    before = resident_bytes()
+    with only(0):
+        assert resident_bytes() >= before - (1 << 20)

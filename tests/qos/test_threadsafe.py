@@ -336,14 +336,15 @@ async def test_an_application_that_is_stopped_still_closes() -> None:
     await scheduler.aclose()
 
 
-async def test_a_forked_child_cancels_nothing(scheduler: Scheduler) -> None:
+@pytest.mark.parametrize("call", ["cancel", "cancel_threadsafe"])
+async def test_a_forked_child_cancels_nothing(scheduler: Scheduler, call: str) -> None:
     busy, gate = await held(scheduler)
     work = Noted()
     await asyncio.to_thread(scheduler.submit_threadsafe, work)
 
     def child() -> list[int]:
         signal.alarm(5)  # the lock below stays held for ever here
-        scheduler.cancel_threadsafe(work, ErrorStatus.GENERAL_FAILURE)
+        getattr(scheduler, call)(work, ErrorStatus.GENERAL_FAILURE)
         return work.ended_on
 
     with warnings.catch_warnings():

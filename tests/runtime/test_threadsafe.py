@@ -1,6 +1,7 @@
 """Executions that threads launch: told once, in time, and by whom."""
 
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator
@@ -247,6 +248,32 @@ def test_a_loop_that_is_closed_is_told_at_once(tmp_path: Path) -> None:
         execution.launch_threadsafe(Told())
 
 
+@pytest.mark.parametrize("turns", [0, 1], ids=["before", "as a task"])
+def test_a_loop_that_closes_tells_what_it_has_not_begun(
+    turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def made() -> ReusableExecution:
+        async with open_device() as device:
+            prepared = await device.prepare(addition(4))
+            return prepared.reusable(path="fenced")
+
+    loop, told = asyncio.new_event_loop(), Told()
+    try:
+        execution = loop.run_until_complete(made())
+        run = execution.launch_threadsafe(told)
+        for _ in range(turns):
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+    finally:
+        loop.close()
+    gc.collect()
+    (error,) = told.errors
+    assert isinstance(error, DeviceClosedError)
+    assert run.is_done
+    execution.check_free()
+    assert not caplog.text
+
+
 async def test_memory_goes_with_its_execution() -> None:
     async with open_device() as device:
         prepared = await device.prepare(addition(4))
@@ -299,6 +326,32 @@ async def test_a_burst_runs_on_a_thread_that_blocks(device: Device) -> None:
         assert burst.statistics().sent == 3
     with pytest.raises(DeviceClosedError):
         await asyncio.to_thread(burst.run_in_place_blocking)
+
+
+async def test_a_thread_that_blocks_is_told_who_has_ended_the_burst() -> None:
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        burst = await prepared.burst()
+    for _ in range(2):
+        with pytest.raises(DeviceClosedError, match="the device is closed"):
+            await asyncio.to_thread(burst.run_in_place_blocking)
+    await burst.aclose()
+
+
+async def test_a_loop_that_closed_while_a_thread_blocked_does_not_hide_the_end() -> (
+    None
+):
+    closed = asyncio.new_event_loop()
+    closed.close()
+    async with open_device() as device:
+        prepared = await device.prepare(addition(4))
+        async with prepared.burst() as burst:
+            link = burst._controller._link
+            assert link is not None
+            link._loop = closed
+            link._requests.close()
+            with pytest.raises(DeviceUnavailableError):
+                await asyncio.to_thread(burst.run_in_place_blocking)
 
 
 async def test_a_burst_does_not_block_its_own_event_loop(device: Device) -> None:

@@ -3,12 +3,17 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    InvalidArgumentError,
+    NoDriverError,
+)
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server
 from asyncnn.service.process import (
@@ -78,6 +83,21 @@ async def test_one_that_takes_too_long_is_an_error(
         pytest.raises(DeviceUnavailableError, match="does not start"),
         driver_process(),
     ):
+        pytest.fail("started")
+
+
+def test_one_that_is_slow_on_a_busy_machine_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncnn.service.process._START_TIMEOUT_S", 0.0)
+    ticks = count()
+    told = "asyncnn.service.process._used_ticks"
+    monkeypatch.setattr(told, lambda pid: next(ticks))
+    with driver_process() as driver:
+        assert can_connect(driver.path)
+    assert next(ticks) > 2
+    monkeypatch.setattr(told, lambda pid: 1)
+    with pytest.raises(NoDriverError, match="asyncnn serve"), driver_process():
         pytest.fail("started")
 
 

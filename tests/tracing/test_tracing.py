@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
     InMemorySpanExporter,
 )
 
-from asyncnn.tracing import Layer, Phase, Span, active, recording, recording_to
+from asyncnn.tracing import Layer, Phase, Span, active, recording, recording_to, span
 from asyncnn.tracing.active import OpenTelemetrySink
 from asyncnn.tracing.spans import FLUSH_SPANS
 
@@ -129,6 +129,29 @@ def test_a_line_that_a_killed_process_left_unfinished_is_skipped(
     with recording(path, "application"):
         (tmp_path / "trace.json.1.part").write_bytes(b'[]\n[{"ph": "X", "na')
     assert [event["ph"] for event in events_in(path)] == ["M"]
+
+
+def test_an_old_trace_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    with recording(path, "application"), span("work", Layer.OTHER, Phase.OVERALL):
+        assert path.read_text() == "old"
+    assert "traceEvents" in path.read_text()
+    assert os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_a_trace_that_does_not_end_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    code = (
+        "import os, sys\n"
+        "from asyncnn.tracing import recording\n"
+        "with recording(sys.argv[1], 'killed'):\n"
+        "    os._exit(3)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, path], check=False)
+    assert ran.returncode == 3
+    assert path.read_text() == "old"
 
 
 def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ from asyncnn.runtime.framework.partition_preparing import Prepared, Preparer
 from asyncnn.runtime.framework.planning import Planner
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
 from asyncnn.runtime.framework.submodels import build_submodels
+from asyncnn.runtime.home import Home
 from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class FrameworkDevice:
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
         self._preparations: set[asyncio.Task[Prepared]] = set()
+        self._home = Home()
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,6 +132,8 @@ class FrameworkDevice:
 
     async def aclose(self) -> None:
         """End what is pending, and wait until devices have let go of it."""
+        if self._home.is_inherited:
+            return  # it is the parent's to close
         host = self._host
         host.is_closed = True
         host.bursts.close()

@@ -30,11 +30,15 @@ from asyncnn.runtime.framework import CPU, Fallback
 from asyncnn.runtime.framework.fallback import FINAL, MISSED, reason_of
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space, Spaces
 from asyncnn.runtime.framework.steps import Step
+from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 
 MOST_GROWTHS = 8
 """Attempts to find room for a tensor of unknown size."""
 
 LEFT_OUT = "it is left out after failures"
+
+PARTITION = "partition on "
+"""What spans of partitions whose time was measured begin with; the device follows."""
 
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
@@ -355,6 +359,8 @@ class SteppedRun(IExecutionCallback):
             self._on_device_us = UINT64_MAX
         else:
             self._on_device_us += on_device_us
+        if active.recorder is not None and on_device_us != UINT64_MAX:
+            _record(active.recorder, step.usual.device, on_device_us)
         for position, shape in zip(step.outputs, answer.shapes, strict=False):
             if position >= 0:
                 self._shapes[position] = shape
@@ -462,3 +468,11 @@ class SteppedRun(IExecutionCallback):
         if space is not None and self._model.spaces is not None:
             self._model.spaces.give_back(space, is_clean=self._is_clean)
         self._model.ended(self)
+
+
+def _record(recorder: Recorder, device: str, on_device_us: int) -> None:
+    """Record how long a partition took that has ended now, as its device reports it."""
+    trace, ended_ns = Trace(recorder), time.monotonic_ns()
+    begun_ns = ended_ns - on_device_us * 1000
+    name = f"{PARTITION}{device}"
+    trace.add(name, Layer.RUNTIME, Phase.EXECUTION, begun_ns, ended_ns)

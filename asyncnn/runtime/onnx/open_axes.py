@@ -99,7 +99,7 @@ def _symbols(
             if not pairs:
                 raise InvalidArgumentError(
                     "too many axes of inputs have no length",
-                    hint="give them, by input_shapes or --input-shape",
+                    hint="give them, by input_shapes",
                 )
             symbols[symbol] = pairs.pop(0)
     return symbols

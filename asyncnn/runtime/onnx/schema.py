@@ -198,7 +198,7 @@ def _axes(info: Any) -> Axes:
     dtype = dtype_of(tensor.elem_type, what)
     if not tensor.HasField("shape"):
         raise UnsupportedOperatorError(
-            f"{what} has no shape", hint="pass input_shapes to load"
+            f"{what} has no shape", hint="give one, by input_shapes"
         )
     lengths: list[int | str] = []
     for axis in tensor.shape.dim:

@@ -80,7 +80,10 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
             return self.problem
         if math.isinf(self.largest):
             return "inf"
-        return f"{self.largest:.3g}{' LSB' if self.in_steps else ''}"
+        if not self.in_steps:
+            return f"{self.largest:.3g}"
+        is_whole = float(self.largest).is_integer()
+        return f"{self.largest:{'.0f' if is_whole else '.3g'}} LSB"
 
     def joined(self, other: "Distance | None") -> "Distance":
         """Return the distance over the samples of both."""

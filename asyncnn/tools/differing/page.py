@@ -55,17 +55,19 @@ def _row(operation: OperationReport) -> list[Value]:
         operation.place,
         operation.operation,
         operation.tensor,
-        None if error is None else _finite(error.largest),
-        None if own is None else _finite(own.largest),
-        None if own is None else _finite(own.units),
-        None if own is None else float(own.differing),
+        None if error is None else _drawn(error.largest, error),
+        None if own is None else _drawn(own.largest, own),
+        None if own is None else _drawn(own.units, own),
+        None if own is None else own.differing,
         "diverges" if operation.diverges else operation.problem,
     ]
 
 
-def _finite(value: float) -> Value:
-    """Return a number that can be drawn; infinity in words."""
-    return "inf" if math.isinf(value) else value
+def _drawn(value: float, of: Distance) -> Value:
+    """Return a number that can be drawn; infinity in words, whole steps in full."""
+    if math.isinf(value):
+        return "inf"
+    return int(value) if of.in_steps and value.is_integer() else value
 
 
 def _graph(report: DifferenceReport) -> Graph:

@@ -74,7 +74,7 @@ class Library:
         :raises InvalidArgumentError: if it does not fit the model.
         """
         arrays = load_arrays(path)
-        found = samples(arrays, "input", model.inputs)
+        found = samples(arrays, "input", model.inputs, path)
         for number, sample in enumerate(found):
             for info in model.inputs:
                 _check(info, sample[info.name], f"sample {number} of {path}")
@@ -88,7 +88,7 @@ class Library:
                     hint="labels are one integer for each sample",
                 )
         elif "output_0" in arrays or any(k.startswith("output_0.") for k in arrays):
-            goldens = samples(arrays, "output", model.outputs)
+            goldens = samples(arrays, "output", model.outputs, path)
             if len(goldens) != len(found):
                 raise InvalidArgumentError(
                     f"{path} has {len(goldens)} outputs for {len(found)} samples"

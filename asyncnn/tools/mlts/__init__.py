@@ -9,6 +9,7 @@ are records (`suite_records`), from which tables, CSV files (`suite_csv`) and pa
 ...     report = asyncio.run(run_suite(models, Suite(devices=("reference",))))
 """
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, counted
 from asyncnn.runtime.framework.device_registry import (
     SAMPLE,
     opener_of,
@@ -53,6 +54,7 @@ ALL = "all"
 DEFAULT_RUNS, DEFAULT_SECONDS = 100, 1.0
 
 _LIBRARIES = ("ai-edge-litert", "onnxruntime")
+_NO_ENERGY = "energy: the machine does not say, or not to this user"
 _SMALL_MODEL = "digits_float.asyncnn"
 
 Told: TypeAlias = Callable[[int, int, str], None]
@@ -97,8 +99,12 @@ async def run_suite(
     models: Sequence[SuiteModel],
     suite: Suite,
     told: Told = lambda done, total, what: None,
+    kept: Callable[[SuiteReport], None] = lambda report: None,
 ) -> SuiteReport:
     """Measure models, each on all devices, paths and transports by turns.
+
+    If it is cancelled, ``kept`` is given what was measured by then, whole rounds of a
+    model: nothing if there is none.
 
     :raises GeneralFailureError: if no device can be opened.
     """
@@ -109,6 +115,7 @@ async def run_suite(
         steps += 1
         told(steps, total, what)
 
+    rows: list[Row] = []
     plan = Plan(
         paths=suite.paths,
         peers=suite.peers,
@@ -116,28 +123,47 @@ async def run_suite(
         seconds=suite.seconds,
         meter=EnergyMeter.found(suite.powercap),
         told=tell,
+        kept=rows.extend,
     )
-    rows: list[Row] = []
+
+    def report(notes: Sequence[str], interrupted: str = "") -> SuiteReport:
+        if plan.meter is None:
+            notes = [*notes, _NO_ENERGY]
+        return SuiteReport(
+            format=FORMAT,
+            made_at=datetime.now(UTC).replace(microsecond=0),
+            environment=describe_environment(**installed_versions(*_LIBRARIES)),
+            settings=str(suite),
+            models=tuple(model.record for model in models),
+            rows=tuple(rows),
+            notes=tuple(notes),
+            interrupted=interrupted,
+        )
+
     async with open_targets(suite.devices, suite.transports) as (targets, notes):
         if not targets:
             raise GeneralFailureError(f"no device can be opened: {'; '.join(notes)}")
         for target in targets:
             await _warm_up(target)
         _warm_up_peers(suite.peers, models)
-        for number, model in enumerate(models, 1):
-            rows += await measure_model(model, targets, plan)
-            steps = number * (ROUNDS + 1)
-    if plan.meter is None:
-        notes.append("energy: the machine does not say, or not to this user")
-    return SuiteReport(
-        format=FORMAT,
-        made_at=datetime.now(UTC).replace(microsecond=0),
-        environment=describe_environment(**installed_versions(*_LIBRARIES)),
-        settings=str(suite),
-        models=tuple(model.record for model in models),
-        rows=tuple(rows),
-        notes=tuple(notes),
-    )
+        try:
+            for number, model in enumerate(models, 1):
+                rows += await measure_model(model, targets, plan)
+                steps = number * (ROUNDS + 1)
+        except CancelledError:
+            if any(row.latency is not None for row in rows):
+                kept(report(notes, _how_far(steps, models)))
+            raise
+    return report(notes)
+
+
+def _how_far(steps: int, models: Sequence[SuiteModel]) -> str:
+    """Return after which models, and rounds of the next, measuring has ended."""
+    done, rounds = divmod(steps, ROUNDS + 1)
+    text = f"interrupted after {done} of {counted(len(models), 'model')}"
+    if rounds > 1:
+        text += f", and {rounds - 1} of {ROUNDS} rounds of {models[done].name}"
+    return text
 
 
 async def _warm_up(target: Target) -> None:

@@ -176,7 +176,12 @@ class Target(msgspec.Struct, frozen=True, eq=False):
                 await self.device.prepare(load(model.path))
         saving, cached, size = await self._through_cache(model)
         return prepared, Preparation(
-            rounded(us), first[0], rounded(saving), rounded(cached), size, grown
+            rounded(us),
+            rounded(first)[0],
+            rounded(saving),
+            rounded(cached),
+            size,
+            grown,
         )
 
     async def _through_cache(
@@ -289,7 +294,9 @@ def _loaded(
     while _is_worth_repeating(us):
         with _timed(us):
             opening()
-    contender.preparation = Preparation(rounded(us), first[0], resident_kib=grown)
+    contender.preparation = Preparation(
+        rounded(us), rounded(first)[0], resident_kib=grown
+    )
     return contender
 
 

@@ -4,6 +4,7 @@ In each round every contender runs a batch, and the order rotates, so that what 
 the machine for a while slows all of them. Figures are of every run of all rounds.
 """
 
+from asyncio import CancelledError, sleep
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
@@ -33,6 +34,9 @@ ROUNDS = 5
 
 _FIGURE = "us"
 
+_AT_ONCE_US = 250_000.0
+"""Of runs that cannot be cancelled in between."""
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is measured.
@@ -48,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     meter: EnergyMeter | None = None
     told: Callable[[str], None] = lambda what: None
     """Called after the model is prepared and after each of `ROUNDS`."""
+    kept: Callable[[list[Row]], None] = lambda rows: None
+    """Called with what was measured until then if measuring is cancelled."""
 
 
 class _Entry:
@@ -101,8 +107,13 @@ class _Entry:
         meter = plan.meter
         if meter is not None:
             meter.joules()
+        us: list[float] = []
+        at_once = ceil(_AT_ONCE_US / max(self.least_us, 1e-3))
         try:
-            us = (await self.batch(runs))[_FIGURE]
+            for first in range(0, runs, at_once):
+                us += (await self.batch(min(at_once, runs - first)))[_FIGURE]
+                # What runs on this thread awaits nothing, and is cancelled here alone.
+                await sleep(0)
         except AsyncnnError as error:
             self.refusal = str(error)
             return
@@ -122,7 +133,7 @@ class _Entry:
             is_peer=contender.is_peer,
             refusal=self.refusal,
             latency=Latency.of(self.us) if self.us and not self.refusal else None,
-            joules=median(self.joules) if self.joules else None,
+            joules=round(median(self.joules), 9) if self.joules else None,
             preparation=contender.preparation,
             accuracy=accuracy,
         )
@@ -160,16 +171,26 @@ async def measure_model(
         for entry in entries:
             await entry.try_out(trial)
         plan.told(f"{name}, prepared")
-        for number in range(ROUNDS):
-            for entry in rotated(entries, number):
-                await entry.run_batch(plan)
-            plan.told(f"{name}, round {number + 1} of {ROUNDS}")
-        accuracies = judged(trial, entries)
-        rows = [
-            entry.row(name, accuracy)
-            for entry, accuracy in zip(entries, accuracies, strict=True)
-        ]
+        try:
+            for number in range(ROUNDS):
+                for entry in rotated(entries, number):
+                    await entry.run_batch(plan)
+                plan.told(f"{name}, round {number + 1} of {ROUNDS}")
+        except CancelledError:
+            rows = _rows(name, trial, entries)
+            measured = [row for row in rows if row.latency or row.refusal]
+            plan.kept([*measured, *refused])
+            raise
+        rows = _rows(name, trial, entries)
     return [*rows, *refused]
+
+
+def _rows(name: str, trial: Trial, entries: Sequence[_Entry]) -> list[Row]:
+    accuracies = judged(trial, entries)
+    return [
+        entry.row(name, accuracy)
+        for entry, accuracy in zip(entries, accuracies, strict=True)
+    ]
 
 
 async def _prepared(

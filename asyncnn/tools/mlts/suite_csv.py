@@ -67,7 +67,8 @@ def csv_of(report: SuiteReport) -> str:
 
 def _lines(report: SuiteReport) -> Iterator[str]:
     environment = report.environment
-    build = _plain(f"asyncnn {environment.asyncnn} on {environment.cpu}")
+    how_far = f", {report.interrupted}" if report.interrupted else ""
+    build = _plain(f"asyncnn {environment.asyncnn} on {environment.cpu}{how_far}")
     yield f"{report.made_at:%Y%m%d_%H%M%S},{build}"
     yield f"#{','.join(_HEADINGS)}"
     records = {model.name: model for model in report.models}

@@ -81,6 +81,7 @@ def page_of(report: SuiteReport, earlier: Sequence[SuiteReport] = ()) -> Page:
             report.settings,
             str(report.environment),
             *report.notes,
+            *filter(None, [report.interrupted]),
         ],
     )
 
@@ -93,6 +94,8 @@ def _summary(report: SuiteReport) -> str:
         f"{_counted(len(report.models), 'model')} on "
         f"{_counted(len(measured), 'way')} to run them, measured by turns in one run. "
     )
+    if report.interrupted:
+        told += f"It was {report.interrupted}. "
     if not judged:
         return told + "Nothing was there to judge outputs by."
     if not failures:
@@ -185,18 +188,25 @@ def _accuracy_cells(row: Row) -> list[Value]:
     accuracy = row.accuracy
     assert accuracy is not None
     figures = (
-        f"{name} {'-' if value is None else f'{value:.4g}'}"
+        f"{name} {'-' if value is None else _number(value)}"
         for name, value in accuracy.figures.items()
     )
     return [
         *_who(row),
         accuracy.evaluator,
         accuracy.samples,
-        Judged("accurate" if accuracy.passed else "off", accuracy.passed),
+        Judged(
+            "accurate" if accuracy.passed else "off", accuracy.passed, is_verdict=True
+        ),
         accuracy.largest_error,
         ", ".join(figures),
         "; ".join(accuracy.problems),
     ]
+
+
+def _number(value: float) -> str:
+    """Return a figure; counts of elements stand in full."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def _side_by_side(report: SuiteReport) -> Iterator[Part]:

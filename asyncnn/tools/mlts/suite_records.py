@@ -143,6 +143,8 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     """What was not measured on any model, and why."""
+    interrupted: str = ""
+    """How far it came, in words, if it was interrupted."""
 
     @property
     def passed(self) -> bool:

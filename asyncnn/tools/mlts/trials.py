@@ -106,7 +106,7 @@ def golden_trial(
     :raises InvalidArgumentError: if they do not fit the model or one another.
     """
     known = dict(arrays)
-    given = samples(known, "input", model.inputs)
+    given = samples(known, "input", model.inputs, file)
     name = str(known.get("evaluator", GOLDEN))
     if name not in OF_EXPECTED:
         raise InvalidArgumentError(
@@ -119,7 +119,7 @@ def golden_trial(
     keys = [_FLOAT_WEIGHTS_OUTPUT, _OUTPUT] if has_floats else [_OUTPUT]
     evaluators = []
     for key in keys:
-        expected = samples(known, key, model.outputs)
+        expected = samples(known, key, model.outputs, file)
         if len(expected) != len(given):
             raise InvalidArgumentError(
                 f"{file} has {len(given)} inputs, but {len(expected)} of {key}"

@@ -17,6 +17,8 @@ class Judged(msgspec.Struct, frozen=True):
     met: bool | None = None
     value: float | None = None
     """What the cell is sorted by; without it, the text is."""
+    is_verdict: bool = False
+    """Whether the text says itself that the goal was met or missed."""
 
 
 Value: TypeAlias = str | int | float | Judged | None

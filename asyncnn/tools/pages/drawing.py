@@ -150,7 +150,10 @@ def _cell(cell: Value, column: Column, place: int) -> str:
         text = escape(cell.text)
         if cell.met is not None:
             word = _MET[cell.met]
-            text += f' <span class="{word}">{word}</span>'
+            if cell.is_verdict:
+                text = f'<span class="{word}">{text}</span>'
+            else:
+                text += f' <span class="{word}">{word}</span>'
         attributes += number
     elif isinstance(cell, str):
         text = plots.broken(cell) if place == 0 else escape(cell)

@@ -75,8 +75,9 @@ class SegmentProfile(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Operations of the main subgraph that one device computes together.
 
-    ``instead_of`` is the device that was to do it. ``time_us`` is None if the device is
-    not in this process. ``arena_bytes`` hold its temporaries.
+    ``instead_of`` is the device that was to do it. ``arena_bytes`` hold temporaries.
+    Of a device in another process, whose operations are not seen, ``time_us`` is what
+    it reports of the whole partition, and ``is_reported``; None if it reports nothing.
     """
 
     device: str
@@ -85,6 +86,7 @@ class PartitionProfile(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None
     arena_bytes: int
     instead_of: str = ""
+    is_reported: bool = False
 
 
 class StageProfile(msgspec.Struct, frozen=True, kw_only=True):

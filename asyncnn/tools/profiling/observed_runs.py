@@ -1,7 +1,8 @@
 """Takes a profile: runs a model, observed and not in turn, and adds up what it sees.
 
 Nothing is prepared in another way than for any run. Devices of other processes tell
-nothing; a framework tells at least which of its devices have computed what.
+nothing but how long each partition takes them; a framework tells which of its devices
+have computed what.
 """
 
 import statistics
@@ -32,6 +33,7 @@ from asyncnn.tools.profiling.timeline import (
     Execution,
     Timeline,
     executions_of,
+    reported_times,
 )
 from asyncnn.tools.samples import Sample
 from asyncnn.tracing import Recorder, Span, active, recording_to
@@ -149,7 +151,9 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
     for number in rounds(order.runs or USUAL_RUNS):
         plain_ns.append(await runs.plain())
         executions = await runs.observed(observer)
-        lines.append(Timeline.of(*runs.last, executions, cost))
+        line = Timeline.of(*runs.last, executions, cost)
+        line.reported_ns = runs.reported_ns
+        lines.append(line)
         if order.runs is None and number >= LEAST_RUNS - 1 and time.monotonic() > due_s:
             break
     parts: dict[tuple[int, int], Parts] = {}
@@ -168,12 +172,16 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
 
 
 class _Runs:
-    """Runs of a prepared model; ``last`` is when the last one began and ended."""
+    """Runs of a prepared model; ``last`` is when the last one began and ended.
+
+    ``reported_ns`` are the times that devices report of its partitions, in their order.
+    """
 
     def __init__(self, prepared: PreparedModel, inputs: Sample) -> None:
         self._run = prepared.run
         self._inputs = inputs
         self.last = (0, 0)
+        self.reported_ns: list[int] = []
 
     async def plain(self) -> int:
         """Run once; return the nanoseconds that it took."""
@@ -188,9 +196,12 @@ class _Runs:
         recorder: Recorder
         with recording_to(spans.extend) as recorder, observing(observer.observation):
             begun_ns = time.perf_counter_ns()
-            await self._run(self._inputs)
+            outputs = await self._run(self._inputs, measure=True)
             self.last = begun_ns, time.perf_counter_ns()
             recorder.flush()
+        self.reported_ns = reported_times(spans)
+        if outputs.route is None and outputs.timing is not None:
+            self.reported_ns = [outputs.timing.time_on_device * 1000]
         return executions_of(spans, observer.entries)
 
 

@@ -60,6 +60,13 @@ def headlines(profile: Profile) -> list[str]:
             "Kernels marked anew are prepared in each run, as shapes or weights come "
             "with it."
         )
+    reported = [str(n) for n, p in enumerate(profile.partitions) if p.is_reported]
+    if reported:
+        some = f"partition{'' if len(reported) == 1 else 's'} {', '.join(reported)}"
+        lines.append(
+            f"Operations of {some} are not seen: another process computes them, and "
+            "reports the time of the whole."
+        )
     if profile.folded and profile.operations:
         lines.append(
             f"{profile.folded} of the main subgraph's operations have no part in runs: "
@@ -126,7 +133,8 @@ def _partitions(profile: Profile) -> SortableTable:
             )
             for number, each in enumerate(profile.partitions)
         ],
-        note="A partition without a time is computed by another process.",
+        note="A partition without a time is computed by another process, which "
+        "reports none.",
     )
 
 

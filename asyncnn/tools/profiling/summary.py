@@ -271,10 +271,13 @@ class Summary:
         whole = tuple(range(len(self._model.main.operations)))
         for number in range(max(len(route), 1)):
             own = [k for k, at in enumerate(self._of_execution) if at == number]
+            lines = self._seen.timelines
+            reported = _reported(lines, number, max(len(route), 1))
             time_us = share = None
             if own:
-                lines = self._seen.timelines
                 time_us, share = self._amount([_computed(line, own) for line in lines])
+            elif reported:
+                time_us, share = self._amount(reported)
             plans = [self._seen.executions[k].plan for k in own]
             arenas = [0 if plan is None else plan.arena.size_bytes for plan in plans]
             yield PartitionProfile(
@@ -284,6 +287,7 @@ class Summary:
                 share=share,
                 arena_bytes=max(arenas, default=0),
                 instead_of=route[number].instead_of if route else "",
+                is_reported=not own and time_us is not None,
             )
 
     def _stages(self) -> Iterable[StageProfile]:
@@ -317,6 +321,14 @@ def _median_us(times_ns: Iterable[float]) -> float:
 
 def _computed(line: Timeline, executions: Sequence[int]) -> int:
     return sum(line.computed_ns[k] for k in executions if k < len(line.computed_ns))
+
+
+def _reported(lines: Sequence[Timeline], number: int, count: int) -> list[int]:
+    """Return what runs report of a partition, of so many; nothing if one does not."""
+    found = [line.reported_ns[-count:] for line in lines]
+    if any(len(each) < count for each in found):
+        return []
+    return [each[number] for each in found]
 
 
 def _with_readers(

@@ -15,6 +15,7 @@ import msgspec
 
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
+from asyncnn.runtime.framework.stepping import PARTITION
 from asyncnn.tracing import Span
 
 
@@ -82,7 +83,7 @@ class Timeline:
 
     A step may have run several times: ``counts`` tells. ``computed_ns`` are the times
     that the executions took on their lanes, and ``observing_ns`` what telling of all
-    steps did.
+    steps did. ``reported_ns`` are those that devices report of partitions, in order.
     """
 
     def __init__(self, begun_ns: int, ended_ns: int, cost: Cost) -> None:
@@ -90,6 +91,7 @@ class Timeline:
         self.counts: Counter[Place] = Counter()
         self.stages: defaultdict[Stage, float] = defaultdict(float)
         self.computed_ns: list[int] = []
+        self.reported_ns: list[int] = []
         self.total_ns = ended_ns - begun_ns
         self.observing_ns = 0.0
         self._reached_ns = begun_ns
@@ -154,6 +156,13 @@ class Timeline:
 
 def _sum(times: Iterable[tuple[int, int]]) -> int:
     return sum(ended_ns - begun_ns for begun_ns, ended_ns in times)
+
+
+def reported_times(spans: Iterable[Span]) -> list[int]:
+    """Return the nanoseconds that devices report of the partitions of a run."""
+    of_partitions = [span for span in spans if span.name.startswith(PARTITION)]
+    of_partitions.sort(key=lambda span: span.ended_ns)
+    return [span.ended_ns - span.started_ns for span in of_partitions]
 
 
 def executions_of(spans: Iterable[Span], entries: Iterable[Entry]) -> list[Execution]:

@@ -393,7 +393,7 @@ async def test_other_operators_read_bytes_as_they_are(
         ("Sigmoid", {}, (2, 3, 8, 8)),
         ("Softmax", {"axis": 3}, (2, 3, 4, 4)),
         ("AveragePool", {"kernel_shape": [3, 3]}, (2, 3, 8, 8)),
-        ("GlobalAveragePool", {}, (2, 3, 8, 8)),
+        ("GlobalAveragePool", {}, (2, 3, 7, 7)),  # means of 49 steps are no ties
     ],
 )
 async def test_a_result_is_rounded_once(

@@ -1,7 +1,9 @@
 """Steps that are cancelled or late, sessions that are closed, and what they leave."""
 
 import asyncio
+import errno
 import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -214,3 +216,26 @@ async def test_sessions_leave_nothing_behind(opened: Opened, path: Any) -> None:
     for _ in range(3):
         await use()
     await until(lambda: buffers() == 0 and not leaks(before))
+
+
+@pytest.mark.parametrize("module", ["session", "session_steps"])
+async def test_one_that_cannot_be_imported_for_want_of_descriptors_may_be_later(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoDescriptors:
+        @staticmethod
+        def find_spec(name: str, *_: Any) -> None:
+            if name == f"asyncnn.runtime.{module}":
+                raise OSError(errno.EMFILE, "Too many open files")
+
+    async with asyncnn.open_device() as device:
+        prepared = await device.prepare(counting())
+        with monkeypatch.context() as starved:
+            starved.delitem(sys.modules, f"asyncnn.runtime.{module}", raising=False)
+            starved.setattr(sys, "meta_path", [NoDescriptors, *sys.meta_path])
+            with pytest.raises(
+                asyncnn.ResourceExhaustedTransientError, match=r"open files \(.*ulimit"
+            ):
+                prepared.session()
+        async with prepared.session() as session:
+            await session.run(X)

@@ -32,6 +32,12 @@ class TestDistance:
         assert str(found) == "2 LSB"
         assert of(got, CODES, want, CODES, lsb=2).passed
 
+    def test_whole_steps_are_told_in_full(self) -> None:
+        got, want = np.int32([70_000]), np.int32([0])
+        assert str(of(got, WHOLE, want, WHOLE)) == "70000 LSB"
+        halves = of(f32(0.25, 0, 0), FLOAT, np.int8([-10, -10, -10]), CODES)
+        assert str(halves) == "0.5 LSB"
+
     def test_without_any_step_allowed_a_step_is_the_unit(self) -> None:
         found = of(np.int8([1, 1, 3]), CODES, np.int8([1, 2, 3]), CODES, lsb=0)
         assert not found.passed

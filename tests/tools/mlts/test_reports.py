@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.mlts.suite_csv import RANGES, csv_of
@@ -25,9 +26,11 @@ from asyncnn.tools.pages import (
     SortableTable,
     Text,
 )
+from asyncnn.tools.pages.drawing import draw
 from tests.tools.mlts.conftest import report, row
 
 OFF = Accuracy("golden", 2, {}, ("sample 0, y: off, by 3",), None)
+JUDGED = {"accurate": Accuracy("golden", 2), "off": OFF}
 
 
 class TestJson:
@@ -247,6 +250,30 @@ class TestPage:
         assert isinstance(plot, History)
         day = "2026-03-04 09:05"
         assert plot.runs == [day, f"{day} (2)", f"{day} (3)"]
+
+    def test_a_verdict_is_told_once(self) -> None:
+        of = {name: report(row(accuracy=each)) for name, each in JUDGED.items()}
+        drawn = {name: draw(page_of(each)) for name, each in of.items()}
+        for name, word in (("accurate", "met"), ("off", "missed")):
+            assert f'<span class="{word}">{name}</span></td>' in drawn[name]
+            assert f">{word}</span>" not in drawn[name]
+
+    def test_counts_of_elements_stand_in_full(self) -> None:
+        figures = {"elements": 1234567.0, "share": 0.123456}
+        accuracy = Accuracy("golden", 2, figures)
+        parts = self.titled(report(row(accuracy=accuracy)))
+        table = parts["Accuracy"]
+        assert isinstance(table, SortableTable)
+        assert table.rows[0][-2] == "elements 1234567, share 0.1235"
+
+    def test_an_interrupted_report_says_so_in_each_form(self) -> None:
+        how_far = "interrupted after 1 of 2 models"
+        found = replace(report(row()), interrupted=how_far)
+        page = page_of(found)
+        assert f"It was {how_far}." in str(page.parts[0])
+        assert how_far in page.circumstances
+        assert csv_of(found).splitlines()[0].endswith(how_far)
+        assert how_far not in csv_of(report(row()))
 
     def test_the_summary_names_models_that_are_off(self) -> None:
         text = str(page_of(report(row(accuracy=OFF))).parts[0])

@@ -99,3 +99,16 @@ def test_three_hundred_nodes_take_less_than_a_second() -> None:
     began = time.perf_counter()
     lay_out([BOX] * 300, edges)
     assert time.perf_counter() - began < 1.0
+
+
+def test_time_grows_with_the_nodes_and_hardly_faster() -> None:
+    def spent_s(count: int) -> float:
+        edges = [(node, node + 1) for node in range(count - 1)]
+        edges += [(node, node + 3) for node in range(0, count - 3, 3)]
+        edges += [(node, node + 40) for node in range(0, count - 40, 97)]
+        begun_s = time.process_time()
+        lay_out([BOX] * count, edges)
+        return time.process_time() - begun_s
+
+    few_s = min(spent_s(1_000) for _ in range(3))
+    assert min(spent_s(10_000) for _ in range(2)) < 40 * few_s

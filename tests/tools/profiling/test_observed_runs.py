@@ -1,5 +1,11 @@
 """Profiles of models that are made up, on devices of every kind."""
 
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,8 +14,10 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import Model, Operand, OperationType
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
+from asyncnn.service.process import can_connect
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.observed_runs import LEAST_RUNS, Order, measure
+from asyncnn.tools.profiling.page import headlines
 from asyncnn.tools.samples import Sample, random_sample
 from asyncnn.tracing import active, recording_to
 from tests.engine.test_control_flow import if_model, scalar, while_model
@@ -212,7 +220,46 @@ async def test_a_driver_process_shows_how_long_it_takes() -> None:
     assert profile.operations == ()
     assert stages(profile) == {"on the device"}
     (partition,) = profile.partitions
-    assert partition.time_us is None
+    assert partition.is_reported
+    assert partition.time_us is not None
+    assert 0 < partition.time_us <= profile.observed_us
+    assert partition.share is not None
+    assert 0 < partition.share < 1
+    assert "Operations of partition 0 are not seen" in " ".join(headlines(profile))
+
+
+@pytest.fixture
+def quant_driver(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a driver process with the second of `mixed.DEVICES`."""
+    path = tmp_path / "driver.sock"
+    options = ["--socket", str(path), "--device", mixed.DEVICES[1]]
+    command = [sys.executable, "-m", "asyncnn", "serve", *options]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not can_connect(path):
+            assert process.poll() is None
+            time.sleep(0.02)
+        yield path
+        process.terminate()
+
+
+async def test_partitions_of_driver_processes_have_the_times_these_report(
+    quant_driver: Path,
+) -> None:
+    fast, _ = mixed.DEVICES
+    async with (
+        asyncnn.connect(quant_driver) as remote,
+        asyncnn.open_devices(remote, fast, framework=mixed.WHEREVER_BETTER) as device,
+    ):
+        profile = await on(device, mixed.mixed(), mixed.inputs())
+    here, there, again = profile.partitions
+    assert (here.device, again.device) == (fast, fast)
+    assert [each.is_reported for each in profile.partitions] == [False, True, False]
+    assert there.time_us is not None
+    assert 0 < there.time_us < profile.observed_us
+    assert {each.partition for each in profile.operations} == {0, 2}
+    told = [line for line in headlines(profile) if "are not seen" in line]
+    assert len(told) == 1
+    assert told[0].startswith("Operations of partition 1 are not seen")
 
 
 async def test_segments_are_measured_and_their_operations_apportioned() -> None:
