@@ -230,9 +230,8 @@ class Import:
         return True
 
     def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
-        name = operator_name(proto)
-        with self._refusals.collecting(name, index, ": ".join(self._places)):
-            raise error
+        place = ": ".join(self._places)
+        self._refusals.add(operator_name(proto), index, place, error)
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
