@@ -214,9 +214,18 @@ class _Part:
 
     @contextlib.contextmanager
     def recording(self, name: str) -> Iterator[Recorder]:
-        """Record this process, called ``name``, inside the block."""
+        """Record this process, called ``name``, inside the block.
+
+        :raises OSError: with the file's path, if it cannot even be begun.
+        """
         with recording_to(self._append_spans) as active:
-            self._append([process_event(self._pid, name)])
+            try:
+                append_part(self._path, [process_event(self._pid, name)])
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+                reason = error.strerror
+                raise OSError(error.errno, reason, os.fspath(self._path)) from error
             yield active
 
     def _append_spans(self, spans: Sequence[Span]) -> None:
