@@ -152,7 +152,6 @@ class ThreadsafeRun(IExecutionCallback):
             self._owner.release()
         self._tell(error)
 
-
     def end_unless_done(self, error: AsyncnnError) -> None:
         """Call back for an event loop that is closed, once, whatever thread asks."""
         with suppress(AlreadyNotifiedError):

@@ -337,10 +337,10 @@ class Owner:
 
 def test_one_under_way_when_its_loop_closes_ends_once_it_is_cancelled() -> None:
     loop, told = asyncio.new_event_loop(), Told()
-    answer = loop.create_future()  # kept, as by a device that still computes
+    kept = [loop.create_future()]  # as by a device that still computes
 
     async def answered() -> None:
-        await answer
+        await kept[0]
 
     run = ThreadsafeRun(Owner(), told)
     run.go_by(loop, answered)
@@ -353,7 +353,7 @@ def test_one_under_way_when_its_loop_closes_ends_once_it_is_cancelled() -> None:
         run.cancel()
         (error,) = told.errors
         assert isinstance(error, DeviceClosedError)
-    del answer, run
+    kept.clear()
     gc.collect()
     assert len(told.errors) == 1
 
