@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# `quick-measured` notes coverage meanwhile, and takes half as long again.
+# `quick-measured` also records coverage, and takes half as long again.
 QUICK_TIER ?= quick
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
@@ -44,7 +44,7 @@ coverage: $(READY)
 	$(BIN)/python -m tests.tiers quick-measured
 	$(MAKE) coverage-of-cases
 
-# What is to follow a `quick-measured` tier.
+# After the tier `quick-measured`: records the exhaustive cases, and checks the floor.
 coverage-of-cases: $(READY)
 	$(BIN)/python -m tests.tiers cases-measured
 	$(BIN)/coverage report

@@ -190,8 +190,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 """Exit status of a process that was started with what it cannot work with."""
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Numbers of errors that say that a disk takes no more."""
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Numbers of errors of writing, if a disk takes no more."""
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def errors_as_lines(
         yield
     except (AsyncnnError, OSError) as error:
         print(f"asyncnn: {one_line(error)}", file=sys.stderr)  # noqa: T201
-        is_full = isinstance(error, OSError) and error.errno in FULL
+        is_full = isinstance(error, OSError) and error.errno in DISK_FULL
         has_failed = is_full or isinstance(error, failures)
         sys.exit(EXIT_FAILED if has_failed else EXIT_BAD_INPUT)
 

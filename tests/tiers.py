@@ -94,7 +94,7 @@ TIERS: dict[str, tuple[Part, ...]] = {
         Part("cases, measured", "exhaustive and not alone", MEASURED, OF_ONE_CASE_EACH),
     ),
 }
-"""The measured ones add to what coverage has noted; what is alone has times to keep."""
+"""Parts by tier. Those that record coverage leave out tests `alone`, which it slows."""
 
 Pytest = Callable[[Sequence[str]], int]
 

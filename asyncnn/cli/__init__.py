@@ -1,8 +1,8 @@
 """Floor 8: the command line. `main` is the entry point of the ``asyncnn`` script.
 
 Every command ends with status 0 for success, 1 for a negative result (a check that
-failed), and 2 for bad input, which is one line on standard error. It is 130 or 143 for
-one that SIGINT or SIGTERM has ended.
+failed), and 2 for bad input, which is one line on standard error. The status is 130
+after SIGINT and 143 after SIGTERM.
 """
 
 import sys
@@ -11,7 +11,7 @@ from contextlib import suppress
 __all__ = ("main",)
 
 _INTERRUPTED = 130
-"""As shells have it of what SIGINT has ended."""
+"""Status of a command that SIGINT has ended, as shells give it: 128 + 2."""
 
 
 def main() -> None:

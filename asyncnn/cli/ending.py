@@ -1,4 +1,4 @@
-"""How commands end: interrupted, with nobody left to read, or with nowhere to write.
+"""How commands end: interrupted, after the reader of a pipe has gone, on a full disk.
 
 `output_ending` is around every command. `Interruption` is around one that keeps what it
 has done until a signal comes.
@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import typer
 
-from asyncnn.logs import FULL
+from asyncnn.logs import DISK_FULL
 
 T = TypeVar("T")
 
@@ -26,9 +26,9 @@ INTERRUPTED = {_OF_SIGNALS + int(each) for each in (signal.SIGINT, signal.SIGTER
 class Interruption:
     """Has the first SIGINT or SIGTERM cancel a task, and the second end the process.
 
-    ``signal`` is the one that came, None before. Without a task it is a
-    `KeyboardInterrupt`, which leaves the block as the exit status of the signal. What
-    is ignored, as SIGINT in the background of a shell, stays so.
+    ``signal`` is the number of the signal that came, None before. Outside `cancelling`
+    the first one raises `KeyboardInterrupt`, which leaves the block as `typer.Exit`. A
+    signal that is ignored, as SIGINT in the background of a shell, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Interruption:
             before = signal.getsignal(number)
             if before is not signal.SIG_IGN:
                 self._before[number] = before
-                signal.signal(number, self._come)
+                signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -80,7 +80,7 @@ class Interruption:
         finally:
             self._cancel = None
 
-    def _come(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         # What waits for another process, or is in a library, is not waited for twice.
         for each in self._before:
@@ -107,7 +107,8 @@ def output_ending() -> Iterator[None]:
             sys.exit(0)
         if not isinstance(error, OSError):
             raise
-        if error.errno in FULL and error.filename is None:  # others' errors have names
+        # Errors of other files have their names.
+        if error.errno in DISK_FULL and error.filename is None:
             _discard_output()
             raise OSError(error.errno, error.strerror, "standard output") from None
         raise

@@ -297,10 +297,10 @@ def announced(items: Sequence[str]) -> Iterator[str]:
 
 
 def rounded(record: T) -> T:
-    """Return what was measured, with numbers as long as they mean something.
+    """Return what was measured, without digits that mean nothing.
 
-    Numbers in structs, sequences and mappings keep six digits, and three decimals at
-    least. What is shown of a report and what is written are made of the same ones.
+    Floats in structs, lists, tuples and dicts keep six significant digits, and three
+    decimals at least. Tables and files of a report are made of the rounded numbers.
     """
     found: Any = record
     if isinstance(record, float):

@@ -39,7 +39,7 @@ from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 
 
 def recorded_work() -> Callable[..., ExecuteWork]:
-    """Return what makes work that the recording is told of, if it has not ended."""
+    """Return the class of an execution: a traced one if a recording is on."""
     recorder = active.recorder
     return ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
 

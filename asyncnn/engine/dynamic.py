@@ -88,7 +88,7 @@ def _with_values(step: Step, slots: Slots) -> BoundOperation:
         _with_value(operand, slots[index])
         for operand, index in zip(step.operation.inputs, step.inputs, strict=True)
     )
-    return replace(step.operation, inputs=inputs, packed={})
+    return replace(step.operation, inputs=inputs, packed={}, noted={})
 
 
 def _with_value(

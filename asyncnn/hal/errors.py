@@ -195,20 +195,21 @@ EXHAUSTED = frozenset(
 """What the system reports when something has run out that may be there again."""
 
 _SPACE = "free some of the disk, or of the user's share of it"
-_WAYS_OUT = {
+_EXHAUSTION_HINTS = {
     errno.EMFILE: "close what is not used, or raise the limit of files (ulimit -n)",
-    errno.ENFILE: "the whole system has no descriptor left (fs.file-max)",
+    errno.ENFILE: "raise the limit of files of the whole system (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limit of it (ulimit -v, cgroups)",
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
 }
 
 
-def way_out(error: BaseException) -> str:
-    """Return the hint for what the system has run out of; none for other errors."""
+def exhaustion_hint(error: BaseException) -> str:
+    """Return what to do about a resource that has run out; "" for other errors."""
     if isinstance(error, MemoryError):
-        return _WAYS_OUT[errno.ENOMEM]
-    return _WAYS_OUT.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+        return _EXHAUSTION_HINTS[errno.ENOMEM]
+    number = error.errno if isinstance(error, OSError) else None
+    return _EXHAUSTION_HINTS.get(number or 0, "")
 
 
 def failure_of(error: BaseException) -> AsyncnnError:
@@ -220,7 +221,9 @@ def failure_of(error: BaseException) -> AsyncnnError:
     if isinstance(error, AsyncnnError):
         return error
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        return ResourceExhaustedTransientError(str(error.strerror), hint=way_out(error))
+        return ResourceExhaustedTransientError(
+            str(error.strerror), hint=exhaustion_hint(error)
+        )
     try:
         reason = str(error)
     except Exception:  # it is a stranger's

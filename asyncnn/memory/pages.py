@@ -23,7 +23,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
-    way_out,
+    exhaustion_hint,
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.handles import (
@@ -160,7 +160,7 @@ def failure(error: Exception, where: str) -> AsyncnnError:
     code = getattr(error, "errno", None)
     if code in EXHAUSTED or isinstance(error, MemoryError):
         message = f"{where}: {reason}"
-        return ResourceExhaustedTransientError(message, hint=way_out(error))
+        return ResourceExhaustedTransientError(message, hint=exhaustion_hint(error))
     return GeneralFailureError(f"{where}: {reason}")
 
 

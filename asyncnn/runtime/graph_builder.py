@@ -63,6 +63,7 @@ class GraphBuilder:
         self._output_names: dict[int, str] = {}
         # By type and bytes: most operations of a graph take a few of the same ones.
         self._scalars: dict[tuple[int, bytes], int] = {}
+        self._integers: dict[complex, int] = {}
         # Both are shared by all graphs of a model.
         self._constants: ConstantStore = (
             ConstantStore() if model is None else model._constants
@@ -162,6 +163,10 @@ class GraphBuilder:
             value.
         """
         if type_ is None:
+            # Most are integers that the graph has already, and found at once.
+            known = self._integers.get(value) if type(value) is int else None
+            if known is not None:
+                return known
             type_ = _scalar_type(value)
         if not is_scalar(type_) or type_ is OperandType.OEM:
             raise InvalidArgumentError(f"{type_!r} is not a scalar type")
@@ -173,6 +178,8 @@ class GraphBuilder:
                 lifetime = OperandLifeTime.CONSTANT_COPY
                 index = self._add(Operand(type_, lifetime=lifetime, location=location))
                 self._scalars[type_, packed] = index
+                if type_ is OperandType.INT32:
+                    self._integers[value] = index
             return index
         try:
             data = np.array(value, dtype_of(type_))
@@ -239,9 +246,10 @@ class GraphBuilder:
         if isinstance(outputs, int | Operand):
             return self.operation(type_, inputs, (outputs,))[0]
         reads = tuple(inputs)
-        for index in reads:
-            self.operand(index)
-        writes = tuple(self._written(output) for output in outputs)
+        if reads and not 0 <= min(reads) <= max(reads) < len(self._operands):
+            for index in reads:
+                self.operand(index)
+        writes = tuple([self._written(output) for output in outputs])
         self._operations.append(Operation(type_, reads, writes))
         return writes
 
@@ -343,9 +351,9 @@ def _tensor_type(dtype: np.dtype[np.generic]) -> OperandType:
 
 
 def _scalar_type(value: complex) -> OperandType:
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):
         return OperandType.BOOL
-    if isinstance(value, int | np.integer):
+    if isinstance(value, (int, np.integer)):
         return OperandType.INT32
     return OperandType.FLOAT32
 

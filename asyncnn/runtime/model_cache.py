@@ -100,7 +100,10 @@ class ModelCache:
         _, *counts = device.get_number_of_cache_files_needed()
         if not any(counts):
             return await prepare(device, arguments)
-        token = await offload(_token, device, arguments, identity)
+        if identity is None:
+            token = await offload(_token, device, arguments)
+        else:
+            token = _begun_token(device, arguments, identity).digest()
         names = _names(token, counts)
         loaded = await self._load(device, arguments, names, token)
         if loaded is not None:
@@ -128,8 +131,6 @@ class ModelCache:
                     raise
                 logger.info("%s is not used: %s", names[0][0], error)
                 return None
-            with suppress(ResourceExhaustedTransientError):  # it is an old one, then
-                await offload(_touch, caches)
             return prepared
 
     async def _prepare_and_save(
@@ -182,6 +183,8 @@ class ModelCache:
     def _open(self, fds: list[int], names: "_Names", flags: int) -> None:
         """Open all files, and put their descriptors into ``fds``.
 
+        Those that are there count as used just now.
+
         :raises OSError: if one cannot be opened.
         """
         if flags & os.O_CREAT:
@@ -189,6 +192,10 @@ class ModelCache:
         for name in (*names[0], *names[1]):
             path = self.folder / name
             fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+        if not flags & os.O_CREAT:
+            for fd in fds:
+                with suppress(OSError):
+                    os.utime(fd)
 
     def _adopt(self, drafts: "_Names", names: "_Names") -> None:
         """Put complete files in their places, the model's last; make room for them.
@@ -296,17 +303,22 @@ async def _outcome(device: IDevice, callback: PreparedModelFuture) -> IPreparedM
         raise cause_of_death(device) or error from None
 
 
-def _token(
-    device: IDevice, arguments: PrepareArguments, identity: bytes | None
-) -> bytes:
-    """Return what tells a prepared model from all others."""
+def _begun_token(
+    device: IDevice, arguments: PrepareArguments, identity: bytes | None = None
+) -> "hashlib._Hash":
+    """Return the hash of the settings, and of the ``identity`` of a model."""
     version = device.get_version_string()[1]
     settings = (version, int(arguments.preference), int(arguments.priority))
     token = hashlib.sha256(msgspec.msgpack.encode(settings))
     if identity is not None:
         token.update(b"identity")
         token.update(identity)
-        return token.digest()
+    return token
+
+
+def _token(device: IDevice, arguments: PrepareArguments) -> bytes:
+    """Return what tells a prepared model from all others, by its contents."""
+    token = _begun_token(device, arguments)
     # Bit by bit: encoding all at once would hold the interpreter for too long.
     model = arguments.model
     for subgraph in (model.main, *model.referenced):
@@ -338,10 +350,3 @@ def _names(token: bytes, counts: Sequence[int]) -> _Names:
     """Return names for as many model and data files."""
     kinds = zip(("model", "data"), counts, strict=True)
     return [[f"{token.hex()}.{kind}{i}" for i in range(n)] for kind, n in kinds]
-
-
-def _touch(caches: _Handles) -> None:
-    """Remember that these files were used just now."""
-    for handle in (*caches[0], *caches[1]):
-        with suppress(OSError):
-            os.utime(handle.fds[0])

@@ -1,11 +1,10 @@
 """What of a model file has no HAL form: all of it, found before anything is raised.
 
-An importer converts operator by operator within `Refusals.collecting`, and goes on
-after one that is refused; `Refusals.raise_any` then tells of all at once.
+An importer converts operator by operator, and goes on after one that is refused, which
+it adds to `Refusals`; `Refusals.raise_any` then tells of all at once.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
@@ -60,17 +59,15 @@ class Refusals:
         self._count = 0
         self._hints: dict[str, None] = {}
 
-    @contextmanager
-    def collecting(self, name: str, index: int, place: str) -> Iterator[None]:
-        """Keep an `UnsupportedOperatorError` of the block, which then just ends."""
-        try:
-            yield
-        except UnsupportedOperatorError as error:
-            # A subgraph may be looked at several times, wherever it is called.
-            found = UnsupportedOperator(name, index, place, error.message)
-            self._operators.setdefault(place, found)
-            self._hints[error.hint] = None
-            self._count += 1
+    def add(
+        self, name: str, index: int, place: str, error: UnsupportedOperatorError
+    ) -> None:
+        """Keep why the operator at a place is refused."""
+        # A subgraph may be looked at several times, wherever it is called.
+        found = UnsupportedOperator(name, index, place, error.message)
+        self._operators.setdefault(place, found)
+        self._hints[error.hint] = None
+        self._count += 1
 
     def __len__(self) -> int:
         return self._count

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -79,6 +79,15 @@ def test_a_terminal_without_columns_is_one_of_80(
     assert 40 < max(map(len, lines)) <= 80
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Undo that the shell of tests in the background ignores interrupts for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 class TestInterruption:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_the_first_signal_cancels_and_is_the_exit_status(self, number: int) -> None:

@@ -146,6 +146,25 @@ async def test_a_model_in_use_can_be_replaced(counted: Counted, folder: Path) ->
     np.testing.assert_array_equal(*results)
 
 
+async def test_to_load_a_model_of_known_identity_takes_one_thread(
+    counted: Counted, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    offload = model_cache.offload
+
+    async def noting(function: Any, *args: Any) -> object:
+        names.append(function.__name__)
+        return await offload(function, *args)
+
+    async with counted.device(folder) as device:
+        await device.prepare(dense(False), identity=b"dense")
+        with monkeypatch.context() as patched:
+            patched.setattr(model_cache, "offload", noting)
+            await device.prepare(dense(False), identity=b"dense")
+    assert counted.anew == 1
+    assert len(names) == 1
+
+
 async def test_those_that_were_not_used_for_the_longest_go_first(
     counted: Counted, folder: Path
 ) -> None:
@@ -229,7 +248,7 @@ async def test_a_model_is_prepared_though_no_thread_starts_to_keep_it(
         offload = model_cache.offload
 
         async def scarce(function: Any, *args: Any) -> object:
-            if function.__name__ in ("_adopt", "_touch"):
+            if function.__name__ == "_adopt":
                 raise asyncnn.ResourceExhaustedTransientError("no thread")
             return await offload(function, *args)
 
@@ -238,7 +257,5 @@ async def test_a_model_is_prepared_though_no_thread_starts_to_keep_it(
             await device.prepare(dense(quantized=False))
             assert not models_in(folder)
         await device.prepare(dense(quantized=False))
-        with monkeypatch.context() as patched:
-            patched.setattr(model_cache, "offload", scarce)
-            await device.prepare(dense(quantized=False))
+        await device.prepare(dense(quantized=False))
         assert counted.anew == 2

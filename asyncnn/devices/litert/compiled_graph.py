@@ -7,6 +7,7 @@ not free what is left then, nor does a forked child, whose parent it belongs to.
 """
 
 import atexit
+import math
 import os
 import threading
 import time
@@ -51,7 +52,7 @@ class Tensor(NamedTuple):
 
         :raises GeneralFailureError: if it has none.
         """
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        nbytes = dtype.itemsize * math.prod(shape)
         if not nbytes:
             raise GeneralFailureError(f"a tensor of shape {shape} has no elements")
         return cls(dtype, shape, nbytes)

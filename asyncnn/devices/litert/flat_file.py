@@ -2,13 +2,15 @@
 
 As in every flatbuffer, offsets lead forward, so that what is referred to is made first
 and lies behind what refers to it. Places are therefore counted from the end of the
-file. Large vectors are kept as they are until all parts are joined.
+file. Large vectors are kept as they are until all parts are joined. Tables, and vectors
+of integers, are added many at once: a graph has hundreds of them.
 
 Source: the FlatBuffers binary format ("FlatBuffers Internals").
 """
 
 import struct
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -32,7 +34,7 @@ _OFFSET_BYTES = 4
 _pack_count = struct.Struct("<I").pack
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True, eq=False):
     """How a table with some fields lies in memory.
 
     ``order`` are the positions of the fields' values as they are packed;
@@ -89,21 +91,40 @@ class FlatFile:
     def table(self, fields: Sequence[Field]) -> Place:
         """Add a table; fields that are left out have their default."""
         layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
-        return self.laid_out(layout, [value for _, _, value in fields])
+        return self.tables([(layout, [value for _, _, value in fields])])[0]
 
-    def laid_out(self, layout: Layout, given: Sequence[int]) -> Place:
-        """Add a table of this layout with the ``given`` values."""
-        size = layout.packer.size
-        padding = -(self._size + size) % layout.alignment
-        if padding:
-            self._put(bytes(padding))
-        place = self._size + size
-        values = [given[position] for position in layout.order]
-        for packed, offset in layout.references:
-            values[packed] = place - offset - values[packed]
-        vtable = layout.vtable
-        self._put(vtable + layout.packer.pack(len(vtable), *values))
-        return place
+    def tables(self, rows: Sequence[tuple[Layout, Sequence[int]]]) -> list[Place]:
+        """Add tables of the values of fields, each in its layout.
+
+        Those of one layout lie together, behind a vtable that they share.
+        """
+        numbers_of: defaultdict[Layout, list[int]] = defaultdict(list)
+        for number, (layout, _) in enumerate(rows):
+            numbers_of[layout].append(number)
+        places = [0] * len(rows)
+        for layout, numbers in numbers_of.items():
+            columns = [*zip(*[rows[number][1] for number in numbers], strict=True)]
+            added = self._together(layout, columns, len(numbers))
+            for number, place in zip(numbers, added, strict=True):
+                places[number] = place
+        return places
+
+    def _together(
+        self, layout: Layout, columns: Sequence[Sequence[int]], count: int
+    ) -> range:
+        """Add tables of one layout, whose values come field by field."""
+        size, vtable = layout.packer.size, layout.vtable
+        self._align(count * size, layout.alignment)
+        places = range(self._size + count * size, self._size, -size)
+        packed = [columns[position] for position in layout.order]
+        for position, offset in layout.references:
+            packed[position] = [
+                place - offset - target
+                for place, target in zip(places, packed[position], strict=True)
+            ]
+        vtables = range(len(vtable), len(vtable) + count * size, size)
+        self._put(vtable + b"".join(map(layout.packer.pack, vtables, *packed)))
+        return places
 
     def blob(self, data: bytes, place: int) -> Place:
         """Add a table without references, built elsewhere.
@@ -119,6 +140,18 @@ class FlatFile:
         """Add a vector of numbers, whose format is that of `struct`."""
         count = len(values)
         return self.vector(struct.pack(f"<{count}{form}", *values), count)
+
+    def integers(self, vectors: Iterable[Sequence[int]]) -> list[Place]:
+        """Add vectors of int32."""
+        words: list[int] = []
+        starts: list[int] = []
+        for each in vectors:
+            starts.append(len(words))
+            words.append(len(each))
+            words += each
+        self._align(0, _OFFSET_BYTES)
+        self._put(struct.pack(f"<{len(words)}i", *words))
+        return [self._size - _OFFSET_BYTES * start for start in starts]
 
     def vector(self, elements: bytes, count: int) -> Place:
         """Add a vector of ``count`` elements, by their bytes."""

@@ -5,6 +5,7 @@ where their range allows; otherwise the operation is computed on unsigned codes.
 """
 
 import math
+import struct
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -91,7 +92,8 @@ class _Weights:
     def _scales(self) -> Array:
         channel_quant = self._filter.channel_quant
         scales = channel_quant.scales if channel_quant else (self._filter.scale,)
-        return np.array(scales, np.float32)
+        # As an array of Python's numbers, but in half the time.
+        return np.frombuffer(struct.pack(f"{len(scales)}f", *scales), np.float32)
 
     @cached_property
     def _bias_scales(self) -> Array:

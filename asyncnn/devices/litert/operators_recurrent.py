@@ -61,7 +61,10 @@ class _Cell:
         self._weights = _stacked(writer, _RECURRENT)
         zeros = np.broadcast_to(np.float32(0), (_GATES * units,))
         self._no_bias = writer.graph.constant(FLOAT32, zeros)
-        self._clip = writer.operation.real(_CELL_CLIP)
+        clip = writer.operation.real(_CELL_CLIP)
+        self._bounds = [] if clip <= 0 else [*map(writer.graph.real, (-clip, clip))]
+        self._axis = writer.graph.integers(1)
+        self._split = options("SplitOptions", NumSplits=_GATES)
         self.output = writer.input(_OUTPUT_STATE)
         self.memory = writer.input(_CELL_STATE)
 
@@ -75,12 +78,7 @@ class _Cell:
         )
         sums = self._pair("ADD", recurrent, products)
         gates = [writer.floats(self._shape) for _ in range(_GATES)]
-        graph.operator(
-            "SPLIT",
-            [graph.integers(1), sums],
-            gates,
-            options("SplitOptions", NumSplits=_GATES),
-        )
+        graph.operator("SPLIT", [self._axis, sums], gates, self._split)
         entered = self._pair(
             "MUL", self._of("LOGISTIC", gates[0]), self._of("TANH", gates[2])
         )
@@ -91,12 +89,10 @@ class _Cell:
         )
 
     def _clipped(self, memory: Tensor) -> Tensor:
-        if self._clip <= 0:
-            return memory
-        for name, bound in (("MAXIMUM", -self._clip), ("MINIMUM", self._clip)):
+        for name, bound in zip(("MAXIMUM", "MINIMUM"), self._bounds, strict=False):
             memory = self._writer.emit(
                 name,
-                [memory, self._writer.graph.real(bound)],
+                [memory, bound],
                 self._writer.floats(self._shape),
                 options("MaximumMinimumOptions"),
             )
@@ -142,10 +138,10 @@ def _sequence_lstm(writer: OperationWriter) -> None:
         options("FullyConnectedOptions", FusedActivationFunction=0),
     )
     cell = _Cell(writer, batches, units)
+    count = graph.integers([batches, _GATES * units])
     results = []
     for step in range(steps):
         begin = graph.integers([step * batches, 0])
-        count = graph.integers([batches, _GATES * units])
         part = writer.floats((batches, _GATES * units))
         writer.emit("SLICE", [products, begin, count], part, options("SliceOptions"))
         cell.step(part)

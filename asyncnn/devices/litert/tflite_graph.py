@@ -36,7 +36,7 @@ _SHARED_BYTES = 256
 Convert: TypeAlias = Callable[[Array], Array]
 
 
-class Tensor(msgspec.Struct, frozen=True, eq=False):
+class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph. Real value = ``scale * (stored - zero_point)``.
 
     With ``scales``, which are float32, there is one for each index of ``axis``, and
@@ -59,7 +59,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
         return self.scale, self.zero_point
 
 
-class Constant(msgspec.Struct, frozen=True, eq=False):
+class Constant(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Bytes of the file: ``array``, converted by ``convert`` to ``dtype``."""
 
     array: Array
@@ -78,7 +78,7 @@ class Constant(msgspec.Struct, frozen=True, eq=False):
         return flat.view(np.uint8)
 
 
-class Options(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True, gc=False):
     """An options table of the schema, such as Pool2DOptions, and its scalar fields."""
 
     kind: str
@@ -90,7 +90,7 @@ def options(kind: str, **fields: float) -> Options:
     return Options(kind, tuple(fields.items()))
 
 
-class Operator(msgspec.Struct, frozen=True, eq=False):
+class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One operator; a name of `BuiltinOperator`, and numbers of tensors."""
 
     name: str
@@ -178,13 +178,13 @@ class Graph:
     ) -> None:
         """Add an operator; its version follows from its types unless given."""
         if version is None:
-            signed = any(tensor.type == INT8 for tensor in (*inputs, *outputs))
-            version = _SIGNED_VERSIONS.get(name, 2) if signed else 1
+            is_signed = INT8 in [tensor.type for tensor in (*inputs, *outputs)]
+            version = _SIGNED_VERSIONS.get(name, 2) if is_signed else 1
         self.operators.append(
             Operator(
                 name,
-                tuple(tensor.number for tensor in inputs),
-                tuple(tensor.number for tensor in outputs),
+                tuple([tensor.number for tensor in inputs]),
+                tuple([tensor.number for tensor in outputs]),
                 table,
                 version,
             )

@@ -14,7 +14,7 @@ constants are not copied: their buffers have offset and length instead of bytes.
 """
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -23,22 +23,31 @@ import numpy as np
 import tflite  # type: ignore[import-untyped]
 
 from asyncnn.devices.litert.claims import WrittenOperation, write_operation
-from asyncnn.devices.litert.flat_file import REFERENCE, FlatFile, Place, layout_of
+from asyncnn.devices.litert.flat_file import (
+    REFERENCE,
+    FlatFile,
+    Layout,
+    Place,
+    layout_of,
+)
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
     TYPE_NAMES,
     Constant,
     Graph,
-    Operator,
     Options,
     Tensor,
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
+
+_Row: TypeAlias = tuple[Layout, Sequence[int]]
+_Quantization: TypeAlias = tuple[bytes, int, int]
+"""Scales, the zero point of all, and the axis whose indexes they are of."""
 
 NOTHING_MADE: Made = {}
 
@@ -49,7 +58,6 @@ _IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _MAX_DEPRECATED_CODE = 127
 _SCALE, _ZERO_POINT = struct.Struct("<f"), struct.Struct("<q")
-_pack_scale = _SCALE.pack
 
 _APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)})
 """What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
@@ -76,6 +84,9 @@ _OPERATOR = layout_of(
     ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
 )
 
+_CODE = layout_of(((0, "b"), (2, "i"), (3, "i")))
+_BUFFER = layout_of(((0, REFERENCE),))
+_BUFFER_APART = layout_of(((1, "Q"), (2, "Q")))
 _OFFSET_IN_BUFFER = 8
 """Where a buffer of this writer's has its offset."""
 
@@ -162,23 +173,16 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self._file = FlatFile()
         self._graph = graph
-        self._shapes: dict[Shape, Place] = {}
-        self._quantizations: dict[object, Place] = {}
-        self._zero_points: dict[tuple[int, int], Place] = {}
-        self._tables: dict[Options, Place] = {}
-        self._apart: list[tuple[Place, Constant, Array]] = []
+        self._apart: list[tuple[int, Constant, Array]] = []
 
     def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> GraphFile:
         """Return the file whose subgraph has these inputs and outputs."""
         file, graph = self._file, self._graph
-        buffers = [file.table(()), *map(self._buffer, graph.constants)]
-        named = {tensor.number for tensor in (*inputs, *outputs)}
-        tensors = [
-            self._tensor(tensor, is_named=tensor.number in named)
-            for tensor in graph.tensors
-        ]
-        codes: dict[tuple[str, int], int] = {}
-        operators = [self._operator(operator, codes) for operator in graph.operators]
+        empty, buffers = file.table(()), self._buffers()
+        tensors = self._tensors({tensor.number for tensor in (*inputs, *outputs)})
+        kinds = [(each.name, each.version) for each in graph.operators]
+        codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
+        operators = self._operators([codes[kind] for kind in kinds])
         subgraph = file.table(
             (
                 (0, REFERENCE, file.references(tensors)),
@@ -191,81 +195,105 @@ class _Writer:
         model = file.table(
             (
                 (0, "I", _SCHEMA_VERSION),
-                (1, REFERENCE, file.references([self._code(*code) for code in codes])),
+                (1, REFERENCE, file.references(file.tables([*map(_code, codes)]))),
                 (2, REFERENCE, file.references([subgraph])),
-                (4, REFERENCE, file.references(buffers)),
+                (4, REFERENCE, file.references([empty, *buffers])),
             )
         )
         content = file.joined(model, _IDENTIFIER)
         apart = [
             Apart(
-                len(content) - place + _OFFSET_IN_BUFFER,
+                len(content) - buffers[number] + _OFFSET_IN_BUFFER,
                 data,
                 constant.array if np.may_share_memory(data, constant.array) else None,
             )
-            for place, constant, data in self._apart
+            for number, constant, data in self._apart
         ]
         return GraphFile(content, tuple(apart))
 
-    def _buffer(self, constant: Constant) -> Place:
-        data = constant.data()
-        if not (constant.dtype in _APART and may_lie_apart(data)):
-            return self._file.table(((0, REFERENCE, self._file.data(data)),))
-        place = self._file.table(((1, "Q", 0), (2, "Q", data.size)))
-        self._apart.append((place, constant, data))
-        return place
+    def _buffers(self) -> list[Place]:
+        rows: list[_Row] = []
+        for number, constant in enumerate(self._graph.constants):
+            data = constant.data()
+            if constant.dtype in _APART and may_lie_apart(data):
+                self._apart.append((number, constant, data))
+                rows.append((_BUFFER_APART, (0, data.size)))
+            else:
+                rows.append((_BUFFER, (self._file.data(data),)))
+        return self._file.tables(rows)
 
-    def _tensor(self, tensor: Tensor, *, is_named: bool) -> Place:
-        file = self._file
-        shape = self._shapes.get(tensor.shape)
-        if shape is None:
-            shape = self._shapes[tensor.shape] = file.numbers(tensor.shape)
-        values = [
-            shape,
-            _TYPES[tensor.type],
-            0 if tensor.buffer is None else tensor.buffer + 1,
-            True,
+    def _tensors(self, named: Collection[int]) -> list[Place]:
+        """Write the tensors; those whose numbers are ``named`` have a name."""
+        file, tensors = self._file, self._graph.tensors
+        shapes = dict.fromkeys([tensor.shape for tensor in tensors])
+        shape_of = dict(zip(shapes, file.integers(shapes), strict=True))
+        quantized = [
+            (tensor.scales or _SCALE.pack(tensor.scale), tensor.zero_point, tensor.axis)
+            if tensor.scales or tensor.scale
+            else None
+            for tensor in tensors
         ]
-        if is_named:
-            values.append(file.string(f"tensor_{tensor.number}"))
-        scales = tensor.scales or (_pack_scale(tensor.scale) if tensor.scale else b"")
-        if scales:
-            key = scales, tensor.zero_point, tensor.axis
-            if key not in self._quantizations:
-                self._quantizations[key] = self._quantization(*key)
-            values.append(self._quantizations[key])
-        return file.laid_out(_TENSORS[is_named, bool(scales)], values)
+        quantization_of = self._quantizations(quantized)
+        rows: list[_Row] = []
+        for tensor, quantization in zip(tensors, quantized, strict=True):
+            buffer = tensor.buffer
+            values = [
+                shape_of[tensor.shape],
+                _TYPES[tensor.type],
+                0 if buffer is None else buffer + 1,
+                True,
+            ]
+            is_named = tensor.number in named
+            if is_named:
+                values.append(file.string(f"tensor_{tensor.number}"))
+            if quantization is not None:
+                values.append(quantization_of[quantization])
+            rows.append((_TENSORS[is_named, quantization is not None], values))
+        return file.tables(rows)
 
-    def _quantization(self, scales: bytes, zero_point: int, axis: int) -> Place:
+    def _quantizations(
+        self, given: Iterable[_Quantization | None]
+    ) -> dict[_Quantization, Place]:
+        """Write the quantisations; return the place of each."""
         file = self._file
-        count = len(scales) // _SCALE.size
-        points = self._zero_points.get((zero_point, count))
-        if points is None:
-            points = file.vector(_ZERO_POINT.pack(zero_point) * count, count)
-            self._zero_points[zero_point, count] = points
-        return file.laid_out(_QUANTIZATION, (file.vector(scales, count), points, axis))
+        points_of: dict[tuple[int, int], Place] = {}
+        rows: dict[_Quantization, _Row] = {}
+        for each in given:
+            if each is None or each in rows:
+                continue
+            scales, zero_point, axis = each
+            count = len(scales) // _SCALE.size
+            points = points_of.get((zero_point, count))
+            if points is None:
+                points = file.vector(_ZERO_POINT.pack(zero_point) * count, count)
+                points_of[zero_point, count] = points
+            rows[each] = _QUANTIZATION, (file.vector(scales, count), points, axis)
+        return dict(zip(rows, file.tables([*rows.values()]), strict=True))
 
-    def _operator(self, operator: Operator, codes: dict[tuple[str, int], int]) -> Place:
-        file = self._file
-        code = codes.setdefault((operator.name, operator.version), len(codes))
-        values = [code, file.numbers(operator.inputs), file.numbers(operator.outputs)]
-        table = operator.options
-        if table is None:
-            return file.laid_out(_PLAIN_OPERATOR, values)
-        if table not in self._tables:
-            self._tables[table] = file.blob(*_options_table(table))
-        values += [getattr(tflite.BuiltinOptions, table.kind), self._tables[table]]
-        return file.laid_out(_OPERATOR, values)
+    def _operators(self, codes: Sequence[int]) -> list[Place]:
+        """Write the operators, which have these ``codes``."""
+        file, operators = self._file, self._graph.operators
+        inputs = file.integers([operator.inputs for operator in operators])
+        outputs = file.integers([operator.outputs for operator in operators])
+        tables: dict[Options, Place] = {}
+        rows: list[_Row] = []
+        for operator, *values in zip(operators, codes, inputs, outputs, strict=True):
+            table = operator.options
+            if table is None:
+                rows.append((_PLAIN_OPERATOR, values))
+                continue
+            if table not in tables:
+                tables[table] = file.blob(*_options_table(table))
+            values += [getattr(tflite.BuiltinOptions, table.kind), tables[table]]
+            rows.append((_OPERATOR, values))
+        return file.tables(rows)
 
-    def _code(self, name: str, version: int) -> Place:
-        number = getattr(tflite.BuiltinOperator, name)
-        return self._file.table(
-            (
-                (0, "b", min(number, _MAX_DEPRECATED_CODE)),
-                (2, "i", version),
-                (3, "i", number),
-            )
-        )
+
+def _code(kind: tuple[str, int]) -> _Row:
+    """Return the operator code of a name and a version."""
+    name, version = kind
+    number = getattr(tflite.BuiltinOperator, name)
+    return _CODE, (min(number, _MAX_DEPRECATED_CODE), version, number)
 
 
 @lru_cache(maxsize=1024)

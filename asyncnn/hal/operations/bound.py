@@ -26,6 +26,7 @@ NCHW_TO_NHWC = (0, 2, 3, 1)
 """Which axis of a channels-first image is which of a channels-last one."""
 
 _Scalar = TypeVar("_Scalar", int, float, bool)
+_Noted = TypeVar("_Noted")
 
 _ACTIVATIONS = frozenset(FusedActivationFunc)
 
@@ -38,7 +39,7 @@ class ValueNeededError(Exception):
     """A shape rule or kernel needs the value of an operand that is not constant."""
 
 
-class BoundOperand(msgspec.Struct, frozen=True, eq=False):
+class BoundOperand(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An operand of known type; ``shape`` is None and ``value`` is None while open.
 
     ``value`` has the dtype of the type and the shape ``shape`` (scalars: rank 0).
@@ -82,7 +83,8 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
     tells for both. ``relaxed`` allows float16 precision for float32 arithmetic.
-    ``packed`` are the arrays that `pack` has made, by name.
+    ``packed`` are the arrays that `pack` has made, by name; ``noted`` is what `note`
+    has. Copies with other outputs share both.
     """
 
     type: AnyOperationType
@@ -90,6 +92,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     outputs: tuple[BoundOperand, ...]
     relaxed: bool = False
     packed: dict[str, tuple[Array, ...]] = {}
+    noted: dict[str, tuple[object, Any]] = {}
 
     def pack(
         self, name: str, make: Callable[[], tuple[Array, ...]]
@@ -103,6 +106,14 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         if arrays is None:
             arrays = self.packed[name] = make()
         return arrays
+
+    def note(self, name: str, read: Callable[[], _Noted]) -> _Noted:
+        """Return what ``read`` finds in the inputs, which it is called for once."""
+        noted = self.noted.get(name)
+        if noted is None or noted[0] is not self.inputs:
+            noted = self.noted[name] = self.inputs, read()
+        found: _Noted = noted[1]
+        return found
 
     def has(self, index: int) -> bool:
         """Tell whether input ``index`` is present and not omitted."""

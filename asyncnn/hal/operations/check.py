@@ -127,7 +127,7 @@ def _pick(
                 f"{_name(operation.type)} refers to operand {index}, "
                 f"there are {len(operands)}"
             )
-    return tuple(operands[index] for index in indices)
+    return tuple([operands[index] for index in indices])
 
 
 class _Candidate(msgspec.Struct, frozen=True):

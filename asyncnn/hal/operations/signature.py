@@ -301,6 +301,8 @@ class Pattern(msgspec.Struct, frozen=True):
         :raises InvalidArgumentError: if a rule is broken.
         """
         needed = self.needed
+        if not self.checks:
+            return needed
         usage = Usage(
             self.type,
             self.inputs,

@@ -2,7 +2,7 @@
 
 `convolution_window`, `pool_window` and `transpose_window` read the scalars of an
 operation in any of its layouts (padding by scheme or by four numbers; NHWC or NCHW), so
-that shape rules and kernels agree.
+that shape rules and kernels agree; the first two do so once for an operation.
 
 Source: 1.3/types.hal (CONV_2D, AVERAGE_POOL_2D, TRANSPOSE_CONV_2D).
 """
@@ -25,7 +25,7 @@ Padding: TypeAlias = tuple[int, int]
 """Elements added before and after an axis."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(msgspec.Struct, frozen=True, gc=False):
     """A filter sliding along one axis of ``input`` elements."""
 
     input: int
@@ -42,7 +42,7 @@ class Window(msgspec.Struct, frozen=True):
         return (self.filter - 1) * self.dilation + 1
 
 
-class Window2D(msgspec.Struct, frozen=True):
+class Window2D(msgspec.Struct, frozen=True, gc=False):
     """The windows over height and width, and the scalars that come with them."""
 
     height: Window
@@ -78,7 +78,7 @@ def transpose_padding_for_scheme(
     return before, total - before
 
 
-class _Scalars(msgspec.Struct, frozen=True):
+class _Scalars(msgspec.Struct, frozen=True, gc=False):
     """The scalars of a sliding operation, each pair as (height, width)."""
 
     scheme: int | None
@@ -128,8 +128,10 @@ def _slide(
     operation: BoundOperation, scalars: _Scalars, axis: int, size: int, filter_: int
 ) -> Window:
     stride, dilation = scalars.stride[axis], scalars.dilation[axis]
-    _require_positive(operation, input=size, filter=filter_, stride=stride)
-    _require_positive(operation, dilation=dilation)
+    if min(size, filter_, stride, dilation) <= 0:
+        _require_positive(
+            operation, input=size, filter=filter_, stride=stride, dilation=dilation
+        )
     if scalars.scheme is None:
         before, after = scalars.padding[axis]
     else:
@@ -181,10 +183,14 @@ def convolution_window(operation: BoundOperation, extra: str = "") -> Window2D:
 
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
-    scalars = _read_scalars(operation, first=3, extra=1 if extra else 0)
-    windows = _windows(operation, scalars, _filter_size(operation))
-    window = Window2D(*windows, scalars.nchw, scalars.activation)
-    return replace(window, **{extra: scalars.extras[0]}) if extra else window
+
+    def read() -> Window2D:
+        scalars = _read_scalars(operation, first=3, extra=1 if extra else 0)
+        windows = _windows(operation, scalars, _filter_size(operation))
+        window = Window2D(*windows, scalars.nchw, scalars.activation)
+        return replace(window, **{extra: scalars.extras[0]}) if extra else window
+
+    return operation.note("window", read)
 
 
 def pool_window(operation: BoundOperation) -> Window2D:
@@ -192,9 +198,13 @@ def pool_window(operation: BoundOperation) -> Window2D:
 
     :raises OperationFailedError: if a scalar is illegal or the filter does not fit.
     """
-    scalars = _read_scalars(operation, first=1, extra=2)
-    windows = _windows(operation, scalars, scalars.extras[::-1])
-    return Window2D(*windows, scalars.nchw, scalars.activation)
+
+    def read() -> Window2D:
+        scalars = _read_scalars(operation, first=1, extra=2)
+        windows = _windows(operation, scalars, scalars.extras[::-1])
+        return Window2D(*windows, scalars.nchw, scalars.activation)
+
+    return operation.note("window", read)
 
 
 def transpose_window(operation: BoundOperation) -> Window2D:

@@ -6,13 +6,14 @@ Source: HAL 1.0 to 1.3/types.hal (OperandType, Operand, OperandLifeTime,
 SymmPerChannelQuantParams).
 """
 
-import math
+import struct
 from collections.abc import Generator, Sequence
 from functools import cache
 from itertools import chain
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import SCALAR_TYPES, element_size_bytes, is_extension_type
@@ -134,19 +135,23 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
     channels = operand.dimensions[quant.channel_dim]
     if channels == 0 or len(quant.scales) != channels:
         raise broken("M4", f"{len(quant.scales)} scales for {channels} channels")
-    scales = quant.scales
-    # What is no number makes the sum none, wherever it stands.
-    if (
-        min(scales) >= _FLOAT32_TINIEST
-        and max(scales) <= _FLOAT32_MAX
-        and not math.isnan(sum(scales))
-    ):
+    if _are_positive(quant.scales):
         return
-    for channel, scale in enumerate(scales):
+    for channel, scale in enumerate(quant.scales):
         if not _FLOAT32_TINIEST <= scale <= _FLOAT32_MAX:
             raise broken(
                 "M4", f"scale of channel {channel} must be positive, is {brief(scale)}"
             )
+
+
+def _are_positive(scales: Sequence[float]) -> bool:
+    """Tell whether all are legal, in a fraction of a look at each; False in doubt."""
+    try:
+        numbers = np.frombuffer(struct.pack(f"{len(scales)}d", *scales))
+    except struct.error:  # one is no number, or a very large one
+        return False
+    # NaN would be both the least and the greatest.
+    return bool(numbers.min() >= _FLOAT32_TINIEST and numbers.max() <= _FLOAT32_MAX)
 
 
 _LIFETIMES = frozenset(OperandLifeTime)
@@ -262,7 +267,9 @@ class OperandRules:
                 verdict = verdicts.get(kind)
                 if verdict is None:
                     verdict = self.check(operand)
-                    self._remember(kind, verdict)
+                    # To find scales per channel again takes as long as to check them.
+                    if type(extra) is not SymmPerChannelQuantParams:
+                        self._remember(kind, verdict)
                 form, greatest = verdict
                 if not 0 <= offset <= greatest:
                     return None

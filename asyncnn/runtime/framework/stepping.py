@@ -37,8 +37,8 @@ MOST_GROWTHS = 8
 
 LEFT_OUT = "it is left out after failures"
 
-PARTITION = "partition on "
-"""What spans of partitions whose time was measured begin with; the device follows."""
+PARTITION_PREFIX = "partition on "
+"""Start of the name of a partition's span; the device's name follows."""
 
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
@@ -474,5 +474,5 @@ def _record(recorder: Recorder, device: str, on_device_us: int) -> None:
     """Record how long a partition took that has ended now, as its device reports it."""
     trace, ended_ns = Trace(recorder), time.monotonic_ns()
     begun_ns = ended_ns - on_device_us * 1000
-    name = f"{PARTITION}{device}"
+    name = f"{PARTITION_PREFIX}{device}"
     trace.add(name, Layer.RUNTIME, Phase.EXECUTION, begun_ns, ended_ns)

@@ -178,7 +178,7 @@ class Composer(Draft):
         return self.unary_to(Op.CAST, value, form, target)
 
     def plain(self, value: Value) -> Value:
-        """Return bytes as the numbers they are, whatever they stand for."""
+        """Return quantised bytes as plain integers: of scale 1, and zero point 0."""
         if value.type not in (Q8, Q8S):
             return value
         form = Form.of(value.dtype)
@@ -191,7 +191,7 @@ class Composer(Draft):
         return self.unary_to(Op.QUANTIZE, steps, form, value.dtype)
 
     def alike(self, values: Sequence[Value]) -> Sequence[Value]:
-        """Return ``values`` with bytes that stand for the same, if need be plain."""
+        """Return ``values`` in one form: as they are if theirs agree, else `plain`."""
         if len({value.form for value in values}) <= 1:
             return values
         return [self.plain(value) for value in values]

@@ -1,7 +1,8 @@
 """Convolutions, in the layout of ONNX: the HAL's own argument for it is set.
 
 Only filters are moved, from [O, I, H, W] to the HAL's [O, H, W, I], when they are read.
-Signals of one axis become images of one row, volumes many images.
+Signals of one axis become images of one row. A convolution of volumes becomes a sum of
+convolutions of images.
 """
 
 import functools
@@ -195,9 +196,9 @@ _MAX_LAYERS = 1 << 6
 
 
 def _volume(node: Node) -> Value:
-    """Return a convolution of an [N, C, D, H, W]: of images, summed over the layers.
+    """Return the convolution of an [N, C, D, H, W] as a sum of those of images.
 
-    What one layer of the window gives is a convolution of all the images under it.
+    Each layer of the window is a convolution of all images that it is laid on.
     """
     value, filter_, draft = node.input(0), node.input(1), node.draft
     kernel = filter_.shape[2:]
@@ -206,8 +207,13 @@ def _volume(node: Node) -> Value:
     extent = (kernel[0] - 1) * dilations[0] + 1
     padded = pad(draft, value, [(0, 0), (0, 0), pads[0], (0, 0), (0, 0)])
     batches, channels, depth, *size = padded.shape
-    if not all(filter_.shape) or kernel[0] > _MAX_LAYERS or extent > depth:
-        raise InvalidArgumentError(f"a window of {list(kernel)} in {list(value.shape)}")
+    if kernel[0] > _MAX_LAYERS:
+        raise node.refuse(f"a window of {kernel[0]} layers, more than {_MAX_LAYERS}")
+    if not all(filter_.shape) or extent > depth:
+        raise InvalidArgumentError(
+            f"a filter of shape {list(filter_.shape)} does not fit in "
+            f"{list(padded.shape)}"
+        )
     count = (depth - extent) // strides[0] + 1
     sliding = Sliding(
         (kernel[1], kernel[2]),

@@ -37,7 +37,12 @@ from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
-from asyncnn.runtime.onnx.quantization import KEEPING, Readers, bytes_of, readers_of
+from asyncnn.runtime.onnx.quantization import (
+    KEEPING_QUANTIZATION,
+    Readers,
+    bytes_of,
+    readers_of,
+)
 from asyncnn.runtime.onnx.schema import (
     DOMAINS,
     Source,
@@ -225,9 +230,8 @@ class Import:
         return True
 
     def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
-        name = operator_name(proto)
-        with self._refusals.collecting(name, index, ": ".join(self._places)):
-            raise error
+        place = ": ".join(self._places)
+        self._refusals.add(operator_name(proto), index, place, error)
 
     def _is_known(self, proto: Any) -> bool:
         name = proto.op_type
@@ -243,7 +247,7 @@ class Import:
         opset = opsets.of(proto.domain)
         if proto.domain in DOMAINS and opset < NEWER_OPSET:
             inputs = by_newer_rules(proto, inputs, self.draft)
-        if proto.op_type not in KEEPING:
+        if proto.op_type not in KEEPING_QUANTIZATION:
             inputs = [v if v is None else self.draft.plain(v) for v in inputs]
         node = Node(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader

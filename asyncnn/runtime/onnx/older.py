@@ -1,8 +1,11 @@
 """What operators meant in operator set 6, where newer ones mean something else.
 
-Nodes are made to mean the same by the newer rules, or are refused: until then, a second
-operand was not stretched unless the node said so, along axes that the node named, and
-the phase of training was the default of operators that have one.
+A node gets inputs that make it mean the same by the newer rules, or is refused. In
+set 6 a second operand broadcasts only if the node has ``broadcast`` 1, from its
+``axis`` on.
+BatchNormalization and Dropout train unless ``is_test`` is 1.
+
+Source: Changelog.md of ONNX, operators of version 6 of the default operator set.
 """
 
 from collections.abc import Sequence
@@ -15,9 +18,9 @@ from asyncnn.runtime.onnx.emitter import Value
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 NEWER_OPSET = 7
-"""The first operator set of today's rules."""
+"""The first operator set with the newer rules."""
 
-_PAIRS = frozenset(
+_BROADCASTING = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor"),
         *("Equal", "Greater", "Less"),
@@ -32,30 +35,33 @@ def by_newer_rules(
 ) -> Sequence[Value | None]:
     """Return the inputs of a node of operator set 6 as newer operators take them.
 
-    :raises InvalidArgumentError: if the axes of the second one are not where they fit.
+    :raises InvalidArgumentError: if the second operand does not fit along its axes.
     :raises UnsupportedOperatorError: if the newer operator cannot do the same.
     """
     name = str(proto.op_type)
     numbers = {one.name: one.i for one in proto.attribute}
     if name in _TRAINED and not numbers.get("is_test", 0):
-        raise UnsupportedOperatorError("it trains, as is_test is 0")
+        raise UnsupportedOperatorError("is_test is 0, which means training")
     if name == "Upsample":
-        raise UnsupportedOperatorError("it scales by rules older than operator set 7")
+        raise UnsupportedOperatorError("its scales are older than operator set 7")
     has_sequence = name in _RECURRENT and any(proto.output[:1])
     if has_sequence and not numbers.get("output_sequence", 0):
-        raise UnsupportedOperatorError("a sequence that is left empty")
+        raise UnsupportedOperatorError(
+            "output_sequence is 0, but the sequence is a named output"
+        )
     if len(inputs) < 2:
         return inputs
     first, second = inputs[:2]
     if first is None or second is None:
         return inputs
-    if name in _PAIRS:
+    if name in _BROADCASTING:
         aligned = second.shape
         if numbers.get("broadcast", 0):
             aligned = _aligned(first.shape, second.shape, numbers.get("axis"))
         elif first.shape != second.shape:
             raise InvalidArgumentError(
-                f"{list(first.shape)} and {list(second.shape)} without broadcasting"
+                f"shapes {list(first.shape)} and {list(second.shape)} differ, and "
+                "broadcast is 0"
             )
     elif name == "PRelu" and len(second.shape) == 1:
         aligned = _aligned(first.shape, second.shape, 1)
@@ -80,6 +86,6 @@ def _aligned(first: Shape, second: Shape, axis: int | None) -> Shape:
         )
     ):
         raise InvalidArgumentError(
-            f"{list(second)} has no place from axis {place} on in {list(first)}"
+            f"shape {list(second)} does not fit from axis {place} on in {list(first)}"
         )
     return second + (1,) * (len(first) - end)

@@ -379,7 +379,7 @@ _MICROSOFT: dict[str, Converter] = {
     "QLinearGlobalAveragePool": _q_linear_unary(_pooled),
 }
 
-KEEPING = frozenset(
+KEEPING_QUANTIZATION = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul"),
         *_MICROSOFT,
@@ -388,7 +388,7 @@ KEEPING = frozenset(
         *("DepthToSpace", "SpaceToDepth", "If", "Loop", "Scan"),
     )
 )
-"""Operators that keep what bytes stand for; to others these are plain numbers."""
+"""Operators that read bytes with scale and zero point; others read plain integers."""
 
 CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": _quantize_linear,

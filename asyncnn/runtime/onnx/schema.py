@@ -184,8 +184,7 @@ def _inputs(graph: Any) -> tuple[Axes, ...]:
                 raise
             for index, proto in readers:
                 place = place_of(index, proto)
-                with refusals.collecting(operator_name(proto), index, place):
-                    raise error
+                refusals.add(operator_name(proto), index, place, error)
     refusals.raise_any()
     return tuple(found)
 

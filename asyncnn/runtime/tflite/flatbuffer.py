@@ -9,6 +9,7 @@ Source: the FlatBuffers internals document (tables, vtables, vectors and offsets
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import flatbuffers  # type: ignore[import-untyped]
@@ -24,14 +25,14 @@ _MOST_FIELDS = 64
 """Of a table of options; the longest has half as many."""
 
 _SHORT = 16
-"""Elements of vectors that are read without an array in between."""
+"""Elements of vectors whose formats are compiled beforehand."""
 
 _OFFSETS = [struct.Struct(f"<{n}H").unpack_from for n in range(_MOST_FIELDS + 1)]
+_FLOAT32 = np.dtype("<f4")
+_CODES = {np.dtype("<i4"): "i", np.dtype("<i8"): "q", _FLOAT32: "f"}
 _VECTORS = {
-    np.dtype(dtype): [
-        struct.Struct(f"<{count}{code}").unpack_from for count in range(_SHORT + 1)
-    ]
-    for dtype, code in (("<i4", "i"), ("<i8", "q"), ("<f4", "f"))
+    dtype: [struct.Struct(f"<{count}{code}").unpack_from for count in range(_SHORT + 1)]
+    for dtype, code in _CODES.items()
 }
 
 int8, uint8, uint32, uint64 = (struct.Struct(f"<{code}").unpack_from for code in "bBIQ")
@@ -94,13 +95,28 @@ def numbers(
 ) -> tuple[Any, ...]:
     """Return ``count`` numbers that begin at ``start``.
 
-    :raises ValueError: if they do not lie within the buffer.
+    :raises struct.error: if they do not lie within the buffer.
     """
     if not count:
         return ()
     if count <= _SHORT:
         return _VECTORS[dtype][count](data, start)
-    return tuple(np.frombuffer(data, dtype, count, start).tolist())
+    return struct.unpack_from(f"<{count}{_CODES[dtype]}", data, start)
+
+
+def reals(data: memoryview, start: int, count: int) -> Sequence[float]:
+    """Return ``count`` float32 numbers; many of them as a view that makes them.
+
+    Those of a bias, one for each channel, are never looked at.
+
+    :raises struct.error: if they do not lie within the buffer.
+    """
+    if count <= _SHORT:
+        return numbers(data, start, count, _FLOAT32)
+    found = data[start : start + count * _FLOAT32.itemsize]
+    if len(found) < count * _FLOAT32.itemsize:
+        raise struct.error
+    return found.cast("f")
 
 
 def tables(data: memoryview, start: int, count: int) -> list[int]:

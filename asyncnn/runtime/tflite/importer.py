@@ -47,7 +47,7 @@ from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
 from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
-from asyncnn.runtime.unsupported import Refusals
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -221,11 +221,13 @@ def _check_inputs(graph: Graph) -> None:
     for number in graph.inputs:
         if not graph.tensors[number].unsupported:
             continue
-        for operator in graph.operators:
-            if number in operator.inputs:
-                place = place_of(graph, operator)
-                with refusals.collecting(operator.name, operator.index, place):
-                    describe(graph.tensors[number])
+        try:
+            describe(graph.tensors[number])
+        except UnsupportedOperatorError as error:
+            for operator in graph.operators:
+                if number in operator.inputs:
+                    place = place_of(graph, operator)
+                    refusals.add(operator.name, operator.index, place, error)
     refusals.raise_any()
 
 

@@ -23,7 +23,7 @@ from asyncnn.runtime.tflite.reshaping import join
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Lowered: TypeAlias = Callable[[Node, Converter], None]
-"""Converts an operator, by the converter that it has for four axes if it likes."""
+"""Converts an operator on many axes; it may use the converter for up to four."""
 
 
 def has_many_axes(node: Node) -> bool:
@@ -87,7 +87,7 @@ def _merge(part: Shape, groups: Sequence[Sequence[int]]) -> Shape:
     return tuple(math.prod(part[axis] for axis in axes) for axes in groups)
 
 
-def _pairs(node: Node, converter: Converter) -> None:
+def _elementwise(node: Node, converter: Converter) -> None:
     """Merge neighbours along which all operands broadcast alike."""
     target = node.result().shape
     count = len(node.operator.inputs)
@@ -124,7 +124,7 @@ def _broadcasting(target: Shape, shapes: Sequence[Shape]) -> list[list[int]]:
     return groups
 
 
-def _last(node: Node, converter: Converter) -> None:
+def _last_axis(node: Node, converter: Converter) -> None:
     """Merge all axes of input 0 and the output but the last one."""
     shapes = [node.tensor(i).shape for i in range(len(node.operator.inputs))]
     whole, result = shapes[0], node.result().shape
@@ -134,7 +134,7 @@ def _last(node: Node, converter: Converter) -> None:
     _with_shapes(node, converter, shapes, (math.prod(result[:-1]), result[-1]))
 
 
-def _product(node: Node, converter: Converter) -> None:
+def _matmul(node: Node, converter: Converter) -> None:
     """Merge the axes before the matrices."""
     target = node.result().shape
     shapes = [_padded(node.tensor(i).shape, len(target)) for i in (0, 1)]
@@ -228,7 +228,7 @@ def _slice(node: Node, converter: Converter) -> None:
     node.store(node.reshape(operand, node.target().dimensions))
 
 
-def _pieces(node: Node, converter: Converter) -> None:
+def _split(node: Node, converter: Converter) -> None:
     node.as_bytes = True
     name = node.operator.name
     place = 1 if name == "SPLIT" else 0
@@ -252,7 +252,7 @@ def _pieces(node: Node, converter: Converter) -> None:
         node.store(node.reshape(piece, node.target(index).dimensions), index)
 
 
-def _joined(node: Node, converter: Converter) -> None:
+def _concatenate(node: Node, converter: Converter) -> None:
     node.as_bytes = True
     target, result = node.target(), node.result().shape
     is_pack = node.operator.name == "PACK"
@@ -277,7 +277,7 @@ def _joined(node: Node, converter: Converter) -> None:
     node.store(node.reshape(whole, target.dimensions))
 
 
-def _repeated(node: Node, converter: Converter) -> None:
+def _tile(node: Node, converter: Converter) -> None:
     node.as_bytes = True
     result = node.result().shape
     shape = list(_padded(node.tensor(0).shape, len(result)))
@@ -379,10 +379,10 @@ _LOWERED: Mapping[str, Lowered] = {
             *("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"),
             *("LOGICAL_AND", "LOGICAL_OR", "NOT_EQUAL"),
         ),
-        _pairs,
+        _elementwise,
     ),
-    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "FULLY_CONNECTED"), _last),
-    **dict.fromkeys(("L2_NORMALIZATION",), _last),
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "FULLY_CONNECTED"), _last_axis),
+    **dict.fromkeys(("L2_NORMALIZATION",), _last_axis),
     **dict.fromkeys(
         (
             *("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"),
@@ -392,10 +392,10 @@ _LOWERED: Mapping[str, Lowered] = {
     ),
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), _reshape),
     **dict.fromkeys(("SLICE", "STRIDED_SLICE"), _slice),
-    **dict.fromkeys(("SPLIT", "SPLIT_V", "UNPACK"), _pieces),
-    **dict.fromkeys(("CONCATENATION", "PACK"), _joined),
-    **dict.fromkeys(("TILE", "BROADCAST_TO"), _repeated),
-    "BATCH_MATMUL": _product,
+    **dict.fromkeys(("SPLIT", "SPLIT_V", "UNPACK"), _split),
+    **dict.fromkeys(("CONCATENATION", "PACK"), _concatenate),
+    **dict.fromkeys(("TILE", "BROADCAST_TO"), _tile),
+    "BATCH_MATMUL": _matmul,
     "GATHER": _gather,
     "TRANSPOSE": _transpose,
 }

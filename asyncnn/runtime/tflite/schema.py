@@ -62,7 +62,8 @@ METADATA = b"TFLITE_METADATA"
 """Name of the buffer that describes inputs and outputs to people and programs."""
 
 _OVERLAP = 16
-_INT32, _INT64, _FLOAT32 = (np.dtype(kind) for kind in ("<i4", "<i8", "<f4"))
+_INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
+_SCALE_BYTES = 4
 _MOST_SPARSE = 64
 """How much longer than the file sparse constants may be, all together."""
 
@@ -88,7 +89,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """NumPy dtypes of the element types that can be imported."""
 
 
-class Tensor(msgspec.Struct, frozen=True, eq=False):
+class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
@@ -100,7 +101,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
     name: str
     type: str
     shape: tuple[int, ...]
-    scales: tuple[float, ...]
+    scales: Sequence[float]
     zero_points: tuple[int, ...]
     quantized_dimension: int
     data: NDArray[Any] | None
@@ -123,7 +124,7 @@ _OPTIONS, _OPTIONS_2 = 3, 11
 """The first of two fields of operators: the kind of options, and they themselves."""
 
 
-class Operator(msgspec.Struct, frozen=True, eq=False):
+class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
     ``intermediates`` only describe how some operators quantise inside.
@@ -378,13 +379,15 @@ class _Reader:
         unsupported = ""
         if type_ not in DTYPES:
             unsupported = f"elements of type {type_}"
-        scales: tuple[float, ...] = ()
+        scales: Sequence[float] = ()
         zero_points: tuple[int, ...] = ()
         axis = 0
         if places[4]:
             quantization = flatbuffer.target(data, places[4])
             parts = flatbuffer.places(data, quantization, 7)
-            scales = self._numbers(parts[2], _FLOAT32)
+            start, count = flatbuffer.vector(data, parts[2])
+            self._charge(count * _SCALE_BYTES)
+            scales = flatbuffer.reals(data, start, count)
             zero_points = self._numbers(parts[3], _INT64)
             if parts[4] and flatbuffer.uint8(data, parts[4])[0]:
                 unsupported = "a custom quantisation"
@@ -392,10 +395,9 @@ class _Reader:
         is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
         constant = None
         if not unsupported:
-            label = _label(index, name)
             buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
             constant = self._constant(
-                label, DTYPES[type_], shape, buffers, buffer, places[6]
+                (index, name), DTYPES[type_], shape, buffers, buffer, places[6]
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
@@ -417,7 +419,7 @@ class _Reader:
 
     def _constant(
         self,
-        label: str,
+        named: tuple[int, str],
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         buffers: list[int],
@@ -426,13 +428,14 @@ class _Reader:
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
-                f"{label} refers to buffer {index} of {len(buffers)}"
+                f"{_label(*named)} refers to buffer {index} of {len(buffers)}"
             )
         start, size = self._bytes(buffers[index])
         if not size:
             return None
         expected = dtype.itemsize * math.prod(shape)
         if sparsity:
+            label = _label(*named)
             if start + size > len(self._data):
                 raise InvalidArgumentError(f"{label} reaches beyond the file")
             self._take_dense(expected)
@@ -443,7 +446,7 @@ class _Reader:
                 return densify(table, stored, shape)
         if size != expected:
             raise InvalidArgumentError(
-                f"{label} of shape {list(shape)} needs {expected} bytes "
+                f"{_label(*named)} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {size}"
             )
         return np.ndarray(shape, dtype, self._data, start)

@@ -133,8 +133,8 @@ class Scope:
         if shape != given.dimensions and all(given.dimensions):
             if len(tensor.shape) > MAX_RANK:
                 raise UnsupportedOperatorError(
-                    f"{tensor.label} has more than four axes, and not the lengths that "
-                    "the file says"
+                    f"{tensor.label} has more than four axes, which keep the lengths "
+                    "that the file gives them"
                 )
             self._resize(tensor.index, given.dimensions)
 
@@ -192,14 +192,15 @@ class Scope:
         return bool(arrays)
 
     def _convert_or_refuse(self, operator: Operator) -> None:
-        place = place_of(self.graph, operator)
         refusals = self.importing.refusals
         known = len(refusals)
-        with refusals.collecting(operator.name, operator.index, place):
-            try:
-                self._convert(operator)
-            except InvalidArgumentError as error:
-                raise error.at(place) from error
+        try:
+            self._convert(operator)
+        except UnsupportedOperatorError as error:
+            place = place_of(self.graph, operator)
+            refusals.add(operator.name, operator.index, place, error)
+        except InvalidArgumentError as error:
+            raise error.at(place_of(self.graph, operator)) from error
         if len(refusals) > known:
             self.node(operator).stand_in()
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES, size_of_data_bytes
+from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.graph_builder import GraphBuilder, dimensions_of
@@ -27,7 +27,8 @@ _TYPES = {
     "UINT8": OperandType.TENSOR_QUANT8_ASYMM,
     "BOOL": OperandType.TENSOR_BOOL8,
 }
-_QUANTIZED = frozenset({"INT16", "INT8", "UINT8"})
+_ZERO_POINTS = {"INT16": (0, 0), "INT8": (-128, 127), "UINT8": (0, 255)}
+"""The least and the greatest zero point of the quantised types."""
 
 
 def describe(tensor: Tensor) -> Operand:
@@ -46,24 +47,23 @@ def describe(tensor: Tensor) -> Operand:
         raise UnsupportedOperatorError(f"{tensor.label} has no elements")
     dimensions = dimensions_of(tensor.shape)
     size_of_data_bytes(_TYPES[tensor.type], dimensions)
-    if tensor.type not in _QUANTIZED:
+    if tensor.type not in _ZERO_POINTS:
         return Operand(_TYPES[tensor.type], dimensions)
     if not tensor.scales:
         return Operand(_TYPES[tensor.type], dimensions, scale=1.0)
-    _check_quantization(tensor)
-    if len(tensor.scales) == 1:
+    scales = tuple(tensor.scales)
+    _check_quantization(tensor, scales)
+    if len(scales) == 1:
         return Operand(
             _TYPES[tensor.type],
             dimensions,
-            scale=tensor.scales[0],
+            scale=scales[0],
             zero_point=next(iter(tensor.zero_points), 0),
         )
     return Operand(
         OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
         dimensions,
-        extra_params=SymmPerChannelQuantParams(
-            tensor.scales, tensor.quantized_dimension
-        ),
+        extra_params=SymmPerChannelQuantParams(scales, tensor.quantized_dimension),
     )
 
 
@@ -108,9 +108,10 @@ def elements(tensor: Tensor) -> Array:
     return narrow
 
 
-def _check_quantization(tensor: Tensor) -> None:
-    count = len(tensor.scales)
-    if min(tensor.scales) <= 0 or not all(map(math.isfinite, tensor.scales)):
+def _check_quantization(tensor: Tensor, scales: tuple[float, ...]) -> None:
+    count = len(scales)
+    # What is not finite makes the sum not finite, wherever it stands.
+    if min(scales) <= 0 or not math.isfinite(sum(scales)):
         raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
     if len(tensor.zero_points) not in (0, count):
         raise InvalidArgumentError(
@@ -144,10 +145,8 @@ def _check_channels(tensor: Tensor) -> None:
 def _zero_point_fits(tensor: Tensor) -> bool:
     if not tensor.zero_points:
         return True
-    if tensor.type == "INT16":
-        return tensor.zero_points[0] == 0
-    limits = np.iinfo(DTYPES[_TYPES[tensor.type]])
-    return bool(limits.min <= tensor.zero_points[0] <= limits.max)
+    least, greatest = _ZERO_POINTS[tensor.type]
+    return least <= tensor.zero_points[0] <= greatest
 
 
 class OperatorTensors:

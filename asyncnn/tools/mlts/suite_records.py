@@ -144,7 +144,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """What was not measured on any model, and why."""
     interrupted: str = ""
-    """How far it came, in words, if it was interrupted."""
+    """How far measuring came, in words, if a signal ended it; else empty."""
 
     @property
     def passed(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
-from asyncnn.runtime.framework.stepping import PARTITION
+from asyncnn.runtime.framework.stepping import PARTITION_PREFIX
 from asyncnn.tracing import Span
 
 
@@ -160,7 +160,7 @@ def _sum(times: Iterable[tuple[int, int]]) -> int:
 
 def reported_times(spans: Iterable[Span]) -> list[int]:
     """Return the nanoseconds that devices report of the partitions of a run."""
-    of_partitions = [span for span in spans if span.name.startswith(PARTITION)]
+    of_partitions = [span for span in spans if span.name.startswith(PARTITION_PREFIX)]
     of_partitions.sort(key=lambda span: span.ended_ns)
     return [span.ended_ns - span.started_ns for span in of_partitions]
 

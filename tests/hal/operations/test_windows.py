@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import OperationFailedError, ValueNeededError
 from asyncnn.hal.operations.signature import BOOL, INT32
@@ -50,6 +51,16 @@ def test_valid_padding_is_none() -> None:
 
 IMAGE, FILTER = (1, 8, 10, 3), (4, 3, 5, 3)
 BIAS = (4,)
+
+
+def test_windows_are_read_once_and_for_these_inputs_alone() -> None:
+    inputs = [IMAGE, FILTER, BIAS, SAME, 1, 2, RELU]
+    operation = bound(OperationType.CONV_2D, inputs)
+    window = convolution_window(operation)
+    assert convolution_window(replace(operation, outputs=())) is window
+    other = bound(OperationType.CONV_2D, [*inputs[:5], 4, RELU])
+    changed = replace(operation, inputs=other.inputs)
+    assert convolution_window(changed).height.stride == 4
 
 
 def test_a_convolution_with_a_scheme_reads_width_before_height() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,11 +14,15 @@ from asyncnn.hal.types import (
     DataLocation,
     HalVersion,
     Model,
+    Operand,
+    OperandType,
+    OperationType,
     SymmPerChannelQuantParams,
 )
 from asyncnn.hal.validate import graph, validate_model, validating
 from asyncnn.hal.validate import model as model_rules
 from asyncnn.hal.validate.operand import OperandRules
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.chains import chain
 from tests.hal.validate.samples import extension_model, nested_model, q8_model
@@ -33,9 +38,9 @@ class Calls:
         self.count = 0
         self._function = function
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **settings: Any) -> Any:
         self.count += 1
-        return self._function(*args)
+        return self._function(*args, **settings)
 
 
 @pytest.fixture
@@ -45,9 +50,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(OperandRules, "check", lambda *args: calls(*args))
     wholly = Calls(model_rules.check_operation)
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **settings: Any) -> Any:
         calls.count += 1
-        return wholly(*args)
+        return wholly(*args, **settings)
 
     monkeypatch.setattr(model_rules, "check_operation", counted)
     return calls
@@ -158,6 +163,30 @@ def test_an_axis_that_equals_a_legal_one_is_not_taken_for_one() -> None:
     both = with_operand(both, 5, zero_point=0, extra_params=params)
     with pytest.raises(InvalidArgumentError, match=r"operand 5 .*channel axis"):
         validate_model(both)
+
+
+@pytest.mark.parametrize("scales", [[1.0, 2.0], (1.0, np.array(2.0))])
+def test_a_model_whose_scales_can_change_is_not_remembered(scales: Any) -> None:
+    builder = ModelBuilder()
+    quantized = OperandType.TENSOR_QUANT8_ASYMM
+    x = builder.input("x", quantized, (1, 1, 1, 3), scale=1.0)
+    weights = builder.constant(
+        np.zeros((2, 1, 1, 3), np.int8),
+        OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL,
+        channel_quant=SymmPerChannelQuantParams((1.0, 2.0), 0),
+    )
+    bias = builder.constant(np.zeros(2, np.int32))
+    window = map(builder.scalar, (1, 1, 1, 0))
+    y = Operand(quantized, (1, 1, 1, 2), scale=4.0)
+    inputs = [x, weights, bias, *window]
+    builder.output(builder.operation(OperationType.CONV_2D, inputs, y), "y")
+    model = builder.build().model
+    validate_model(model)
+    assert model_rules.is_known(model, HalVersion.AIDL_V4)
+    params = SymmPerChannelQuantParams(scales, 0)
+    model = with_operand(model, weights, extra_params=params)
+    validate_model(model)
+    assert not model_rules.is_known(model, HalVersion.AIDL_V4)
 
 
 def test_bytes_are_not_taken_for_a_view_of_them() -> None:

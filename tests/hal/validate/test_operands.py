@@ -156,6 +156,9 @@ def test_a_message_says_which_value_broke_which_rule_where() -> None:
         SymmPerChannelQuantParams((1.0, 0.0), 0),
         SymmPerChannelQuantParams((1.0, math.nan), 0),
         SymmPerChannelQuantParams((math.inf, 1.0), 0),
+        SymmPerChannelQuantParams((math.nan, 1.0), 0),
+        SymmPerChannelQuantParams((1.0, 10**400), 0),
+        SymmPerChannelQuantParams((1.0, -1.0), 0),
     ],
 )
 def test_scales_per_channel_must_fit_the_channels(extra: Any) -> None:

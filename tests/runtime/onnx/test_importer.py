@@ -307,6 +307,26 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="too large"):
             imported(proto)
 
+    def test_a_window_of_too_many_layers_is_refused(self) -> None:
+        proto = model(
+            [node("Conv", ["x", "w"], ["y"])],
+            [tensor("x", (1, 1, 70, 2, 2))],
+            ["y"],
+            {"w": floats(1, 1, 65, 1, 1)},
+        )
+        with pytest.raises(UnsupportedOperatorError, match="65 layers, more than 64"):
+            imported(proto)
+
+    def test_a_window_longer_than_the_volume_is_an_error(self) -> None:
+        proto = model(
+            [node("Conv", ["x", "w"], ["y"])],
+            [tensor("x", (1, 1, 2, 2, 2))],
+            ["y"],
+            {"w": floats(1, 1, 3, 1, 1)},
+        )
+        with pytest.raises(InvalidArgumentError, match="does not fit"):
+            imported(proto)
+
     def test_bfloat16_is_refused_by_name(self) -> None:
         proto = small_network((1, 3, 4, 4))
         info = proto.graph.input[0].type.tensor_type

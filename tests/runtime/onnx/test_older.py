@@ -121,11 +121,11 @@ async def test_a_second_operand_lies_along_the_axes_that_the_node_names(
 @pytest.mark.parametrize(
     ("shape", "options", "reason"),
     [
-        ((5,), {}, "without broadcasting"),
-        ((4,), {"broadcast": 1}, "no place"),
-        ((3, 4), {"broadcast": 1, "axis": 3}, "no place"),
-        ((3, 4), {"broadcast": 1, "axis": -9}, "no place"),
-        ((2, 3, 4, 5, 1, 1), {"broadcast": 1}, "no place"),
+        ((5,), {}, "broadcast is 0"),
+        ((4,), {"broadcast": 1}, "does not fit"),
+        ((3, 4), {"broadcast": 1, "axis": 3}, "does not fit"),
+        ((3, 4), {"broadcast": 1, "axis": -9}, "does not fit"),
+        ((2, 3, 4, 5, 1, 1), {"broadcast": 1}, "does not fit"),
     ],
 )
 def test_operands_that_do_not_fit_are_errors(

@@ -180,3 +180,16 @@ def repeated(builder: tflite.flatbuffers.Builder, offset: int, count: int) -> in
     for _ in range(count):
         builder.PrependUOffsetTRelative(offset)
     return int(builder.EndVector())
+
+
+@pytest.mark.parametrize("units", [3, 40])
+def test_scales_that_reach_beyond_the_file_are_refused(units: int) -> None:
+    scales = np.linspace(1, 2, units, dtype=np.float32)
+    x, y = i8(1, 1, 1, 1), i8(1, 1, 1, units)
+    weights = ramp((units, 1, 1, 1), I8, scale=tuple(scales.tolist()))
+    data = bytearray(write([conv_2d(x, weights, None, y)], [x], [y]))
+    start = data.index(scales.tobytes())
+    count = (len(data) - start) // scales.itemsize + 1
+    data[start - 4 : start] = count.to_bytes(4, "little")
+    with pytest.raises(InvalidArgumentError, match=r"beyond its end|longer than"):
+        import_tflite(from_buffer(memoryview(bytes(data))))

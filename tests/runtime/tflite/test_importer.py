@@ -177,6 +177,17 @@ class TestQuantisation:
         )
         assert operand_of(named, 0, 2).scale == np.float32(0.1) * np.float32(0.3)
 
+    @pytest.mark.parametrize("units", [2, 40])
+    def test_scales_of_all_channels_are_kept(self, units: int) -> None:
+        scales = tuple(1 / (1 + channel) for channel in range(units))
+        weights = ramp((units, 1, 1, 3), I8, scale=scales)
+        bias = ramp((units,), I32, scale=scales)
+        named = convolution(i8(1, 2, 2, 3), weights, bias, i8(1, 2, 2, units))
+        kept = tuple(np.array(scales, np.float32).tolist())
+        params = operand_of(named, 0, 1).extra_params
+        assert params == SymmPerChannelQuantParams(kept, 0)
+        hash(params)
+
     @pytest.mark.parametrize("scales", [(0.5,), (0.5, 0.25)])
     def test_a_missing_bias_becomes_zeros(self, scales: tuple[float, ...]) -> None:
         weights = ramp((2, 1, 1, 3), I8, scale=scales)
