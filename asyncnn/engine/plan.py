@@ -58,6 +58,16 @@ CONSTANT_LIFETIMES = frozenset(
 
 _COPY = int(OperandLifeTime.CONSTANT_COPY)
 
+_FOLDED_BYTES = 64 << 20
+_FOLDED_TIMES = 16
+"""A plan keeps results of so many bytes, and of so many times the model's constants.
+
+Few bytes of a model can tell of very many equal elements.
+"""
+
+_SMALL_BYTES = 1 << 12
+"""Shapes and the like are always known."""
+
 
 def constant_array(model: Model, operand: Operand) -> Array:
     """Return the value of a constant operand of a validated model, without a copy.
@@ -198,6 +208,8 @@ class _PlanBuilder:
         self._omitted: set[int] = set()
         self._bound: dict[int, BoundOperand] = {}
         self._steps: list[Step] = []
+        constants = len(model.operand_values) + sum(pool.size for pool in model.pools)
+        self._foldable_bytes = _FOLDED_BYTES + _FOLDED_TIMES * constants
 
     def _place(
         self, index: int, operand: Operand, inputs: dict[int, Shape | None]
@@ -359,7 +371,18 @@ class _PlanBuilder:
             return False
         if not self._output_indexes.isdisjoint(operation.outputs):
             return False
-        return not self._varies(operation)
+        return not self._varies(operation) and self._may_keep(operation)
+
+    def _may_keep(self, operation: Operation) -> bool:
+        """Take from what results may hold; False if so much is not left."""
+        size = sum(
+            array_bytes(self._operands[index], self._shapes[index] or ())
+            for index in operation.outputs
+        )
+        if size > max(self._foldable_bytes, _SMALL_BYTES):
+            return False
+        self._foldable_bytes -= size
+        return True
 
     def _fold(self, operation: Operation, kernel: PreparedKernel) -> None:
         outputs = [

@@ -86,6 +86,7 @@ class Flow:
         self._counters = [StageCounter() for _ in stages]
         self._ended = ended
         self._is_watching = False
+        self._is_advancing = False
         self._drained = asyncio.Event()
 
     def __len__(self) -> int:
@@ -131,13 +132,19 @@ class Flow:
 
     def _advance(self) -> None:
         """Report the frames that have ended, up to the first that has not."""
-        while self._frames and not self._is_watching:
-            run = self._frames[0].unfinished()
-            if run is None:
-                self._settle(self._frames.popleft())
-            else:
-                self._is_watching = True
-                run.fence.add_done_callback(self._run_has_ended)
+        if self._is_advancing:
+            return  # one that has ended makes room for the next, which may end at once
+        self._is_advancing = True
+        try:
+            while self._frames and not self._is_watching:
+                run = self._frames[0].unfinished()
+                if run is None:
+                    self._settle(self._frames.popleft())
+                else:
+                    self._is_watching = True
+                    run.fence.add_done_callback(self._run_has_ended)
+        finally:
+            self._is_advancing = False
         if not self._frames:
             self._drained.set()
 

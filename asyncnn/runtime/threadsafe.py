@@ -130,8 +130,10 @@ class ThreadsafeRun(IExecutionCallback):
         call = loop.call_soon_threadsafe
 
         def ask_to_stop() -> None:
-            with suppress(RuntimeError):  # the loop is closed: it has ended
+            try:
                 call(stop)
+            except RuntimeError:  # what it has begun there, it never ends
+                self.end_unless_done(_closed())
 
         self.link_to_death(ask_to_stop)
 
@@ -149,6 +151,12 @@ class ThreadsafeRun(IExecutionCallback):
         if not self._is_marking:  # or it takes the mark of one launched meanwhile
             self._owner.release()
         self._tell(error)
+
+    def end_unless_done(self, error: AsyncnnError) -> None:
+        """Call back for an event loop that is closed, once, whatever thread asks."""
+        with suppress(AlreadyNotifiedError):
+            if not self.is_done:
+                self.end(error)
 
 
 class _Pending:
@@ -177,10 +185,9 @@ class _Pending:
 
     def __del__(self) -> None:
         self.awaited.close()
-        run = self._run
         # A forked child drops a copy: the execution is its parent's.
-        if run is not None and not run.is_done and self._pid == os.getpid():
-            run.end(_closed())
+        if self._run is not None and self._pid == os.getpid():
+            self._run.end_unless_done(_closed())
 
 
 def _closed() -> AsyncnnError:

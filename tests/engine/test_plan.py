@@ -51,6 +51,31 @@ class TestConstants:
         (result,) = run(program, np.zeros(1, np.float32))
         np.testing.assert_array_equal(result, [2, 2, 2, 2])
 
+    def test_results_that_few_bytes_tell_of_are_not_all_kept(self) -> None:
+        builder = ModelBuilder()
+        x = builder.input("x", F32, (1,))
+        count, none = 12 << 20, builder.scalar(0)  # 48 MiB
+        large = Operand(F32, (count,))
+        length = builder.constant(np.array([count], np.int32))
+        none_reduced = builder.scalar(False, OperandType.BOOL)
+        total, axis = x, builder.constant(np.zeros(1, np.int32))
+        for number in range(3):
+            each = builder.scalar(float(number))
+            filled = builder.operation(OperationType.FILL, [length, each], large)
+            most = builder.operation(
+                OperationType.REDUCE_MAX,
+                [filled, axis, none_reduced],
+                Operand(F32, (1,)),
+            )
+            total = builder.operation(ADD, [total, most, none], Operand(F32, (1,)))
+        builder.output(total, "y")
+        program = Program(builder.build().model)
+        plan = main_plan(program)
+        kept = sum(array.nbytes for array in plan.constants.values())
+        assert kept < 64 << 20
+        (result,) = run(program, np.ones(1, np.float32))
+        np.testing.assert_array_equal(result, [4])
+
     def test_constants_are_views_of_the_pool(self) -> None:
         builder = ModelBuilder()
         weights = np.arange(1000, dtype=np.float32)

@@ -202,6 +202,24 @@ class TestFailure:
             with pytest.raises(DeviceUnavailableError):
                 await collected(pipeline.process(frames(10)))
 
+    async def test_very_many_that_wait_fail_one_after_the_other(self) -> None:
+        device, count = await open_device(), 500
+        slow = await device.prepare(counting_up())
+        async with Pipeline(
+            Stage("slow", slow),
+            in_flight=1,
+            backlog=count,
+            when_full="drop_oldest",
+            when_failed="skip",
+        ) as pipeline:
+            for _ in range(count):
+                pipeline.put_nowait(FOREVER)
+            await device.aclose()
+            pipeline.finish()
+            async with asyncio.timeout(20):
+                assert not [result async for result in pipeline]
+            assert pipeline.statistics().failed == count
+
     async def test_a_device_that_closes_fails_stages_with_state_too(self) -> None:
         async with open_device() as device:
             plus_one = await device.prepare(chain(1, 4))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from asyncnn import Device, ReusableExecution
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
@@ -326,6 +327,35 @@ async def test_a_burst_runs_on_a_thread_that_blocks(device: Device) -> None:
         assert burst.statistics().sent == 3
     with pytest.raises(DeviceClosedError):
         await asyncio.to_thread(burst.run_in_place_blocking)
+
+
+class Owner:
+    def release(self) -> None: ...
+
+    def take(self, result: ExecutionResult) -> AsyncnnError | None: ...
+
+
+def test_one_under_way_when_its_loop_closes_ends_once_it_is_cancelled() -> None:
+    loop, told = asyncio.new_event_loop(), Told()
+    kept = [loop.create_future()]  # as by a device that still computes
+
+    async def answered() -> None:
+        await kept[0]
+
+    run = ThreadsafeRun(Owner(), told)
+    run.go_by(loop, answered)
+    for _ in range(2):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    gc.collect()
+    assert not told.errors
+    for _ in range(2):
+        run.cancel()
+        (error,) = told.errors
+        assert isinstance(error, DeviceClosedError)
+    kept.clear()
+    gc.collect()
+    assert len(told.errors) == 1
 
 
 async def test_a_thread_that_blocks_is_told_who_has_ended_the_burst() -> None:

@@ -1,6 +1,7 @@
 """A driver that is stopped holds no call for longer than its deadline and a grace."""
 
 import asyncio
+import errno
 import math
 import os
 import signal
@@ -26,6 +27,7 @@ from asyncnn import (
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
+from asyncnn.service.channel import Channel
 from asyncnn.service.client import unanswered as overdue
 from asyncnn.service.process import DriverProcess, driver_process
 from tests.fences.test_processes import peer
@@ -331,3 +333,25 @@ async def test_the_connection_of_a_stopped_driver_closes_at_once(
     before = traces()
     await use()
     await until(lambda: not leaks(before))
+
+
+@pytest.mark.parametrize("path", ["async", "fenced"])
+async def test_calls_end_at_deadlines_that_the_driver_cannot_be_told_of(
+    driver: DriverProcess, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> bool:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    async with connect(driver.path, supervised=False) as device:
+        model = await device.prepare(addition(4))
+        await model.run([X, X], path=path)
+        with stopped(driver), monkeypatch.context() as patched:
+            calls = [
+                asyncio.ensure_future(model.run([X, X], path=path, timeout=timeout))
+                for timeout in (TIMEOUT_S, 2 * TIMEOUT_S)
+            ]
+            await asyncio.sleep(TIMEOUT_S / 2)
+            patched.setattr(Channel, "_send_now", exhausted)
+            async with asyncio.timeout(SOON_S):
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(end, MISSED) for end in ends), ends

@@ -316,8 +316,11 @@ class Connection:
             self._loop.call_soon_threadsafe(call)
 
     def send_if_open(self, message: wire.ToDriver) -> None:
-        """Send a message unless the driver is gone."""
-        with contextlib.suppress(DeviceUnavailableError):
+        """Send a message unless the driver is gone, or memory has run out."""
+        # What is sent so is of use to the driver alone. Callers have ends to tell.
+        with contextlib.suppress(
+            DeviceUnavailableError, ResourceExhaustedTransientError
+        ):
             self.send(message)
 
     def send(

@@ -71,7 +71,7 @@ class Line(Protocol):
         ...
 
     def send_if_open(self, message: wire.ToDriver) -> None:
-        """Send a message unless the driver is gone."""
+        """Send a message unless the driver is gone, or memory has run out."""
         ...
 
     def call_soon(self, call: Callable[[], None]) -> None:
