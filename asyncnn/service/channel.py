@@ -384,7 +384,7 @@ class Channel(Generic[MessageT]):
         data, ancillary, flags, _ = self._socket.recvmsg(
             MAX_PACKET_BYTES + 1, FDS_SPACE
         )
-        return data, received_fds(ancillary), flags
+        return data, received_fds(ancillary) if ancillary else [], flags
 
     def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
         """Take a packet that is not of the simplest kind."""
