@@ -164,6 +164,8 @@ class Node(OperatorTensors):
         """
         if code > FusedActivationFunc.RELU6:
             raise UnsupportedOperatorError(f"fused activation {code} has no HAL form")
+        if code and self.type == OperandType.TENSOR_INT32:
+            raise UnsupportedOperatorError("the HAL fuses no activation of integers")
         return self.scalar(code)
 
     def compute(

@@ -28,6 +28,9 @@ UNSUPPORTED = {
         "AddOptions",
         {"FusedActivationFunction": 4},
     ),
+    "fused activation of integers": Op(
+        "ADD", [i32(3), i32(3)], [i32(3)], "AddOptions", {"FusedActivationFunction": 1}
+    ),
     "empty": Op("ABS", [f32(2, 0)], [f32(2, 0)]),
     "narrow range": Op(
         "FAKE_QUANT",
