@@ -37,7 +37,8 @@ def compare(
         str | None,
         typer.Option(
             help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE or reference."
+            "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
+            "--reference-kernels."
         ),
     ] = None,
     extension: ExtensionOption = None,
@@ -72,7 +73,7 @@ def compare(
     import anyio
 
     from asyncnn.cli.model_runs import PATHS
-    from asyncnn.devices.accelerated import default_device_name
+    from asyncnn.devices.accelerated import default_device_name, fastest_device_name
     from asyncnn.memory.pools import view
     from asyncnn.runtime.file_kinds import kind_of
     from asyncnn.runtime.model import located, map_model_file
@@ -92,12 +93,15 @@ def compare(
         if input_file is None
         else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
+    # The reference device rounds as LiteRT's reference kernels do.
+    usual = default_device_name("reference" if reference_kernels else "")
+    name = device or usual or anyio.run(fastest_device_name)
     comparison = Comparison(
         path=model,
         named=named,
         peer=kind,
         reference_kernels=reference_kernels,
-        device=device or default_device_name("reference"),
+        device=name,
         extensions=tuple(extension or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),

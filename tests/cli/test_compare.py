@@ -66,6 +66,17 @@ def test_kernels_and_seed_are_chosen(
     assert ran.status == 0, ran.out + ran.err
 
 
+def test_the_device_that_rounds_as_the_peer_does_is_the_default(
+    asyncnn_command: Command, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASYNCNN_DEVICE")
+    options = ("compare", shared / "models/kws_ref_model.tflite", "--with", "litert")
+    for more, device in (((), "accelerated"), (("--reference-kernels",), "reference")):
+        ran = asyncnn_command(*options, *more)
+        assert ran.status == 0, ran.out + ran.err
+        assert f"on {device}," in ran.out
+
+
 def test_inputs_may_have_other_shapes_than_the_file_s(
     asyncnn_command: Command, exponential: Path
 ) -> None:
