@@ -119,7 +119,7 @@ def mlts(
     Exits with 1 if outputs of a device are off, with 2 on bad input. A model
     that a device refuses is a line that says why.
 
-    Ctrl-C ends it; what was measured until then is reported, and the status is 130.
+    Ctrl-C ends it: what was measured is reported, and the status is 130.
     """
     from asyncnn.tools.mlts.suite_records import read_report
 

@@ -335,7 +335,11 @@ class Channel(Generic[MessageT]):
             if announced:
                 data, fds, flags = self._receive_with_fds(announced)
             else:
-                data, fds, flags = self._received()
+                data, beside, flags, _ = self._socket.recvmsg(
+                    MAX_PACKET_BYTES + 1, FDS_SPACE
+                )
+                if beside:
+                    fds = received_fds(beside)
         except BlockingIOError:
             return
         except OSError as error:
@@ -375,16 +379,10 @@ class Channel(Generic[MessageT]):
         raise BlockingIOError
 
     def _received_announced(self) -> tuple[bytes, list[int], int]:
-        received = self._received()
+        data, beside, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, FDS_SPACE)
         # Only now: one that could not be received is still announced.
         self._announced = self._retries = 0
-        return received
-
-    def _received(self) -> tuple[bytes, list[int], int]:
-        data, ancillary, flags, _ = self._socket.recvmsg(
-            MAX_PACKET_BYTES + 1, FDS_SPACE
-        )
-        return data, received_fds(ancillary) if ancillary else [], flags
+        return data, received_fds(beside), flags
 
     def _take(self, data: bytes, fds: list[int], flags: int, announced: int) -> None:
         """Take a packet that is not of the simplest kind."""

@@ -73,7 +73,10 @@ def test_one_piece_has_all_of_it(file: GraphFile, weights: Array) -> None:
 def test_codes_that_are_converted_lie_apart_without_a_source(
     type_: OperandType,
 ) -> None:
-    codes = np.arange(128 * 64).astype(np.uint8 if type_ is Q8 else np.int8)
+    # Pages of its own: what is not aligned, or has nothing behind it, is copied.
+    pages = np.frombuffer(mmap.mmap(-1, 128 * 64 + mmap.PAGESIZE), np.uint8)
+    codes = pages[: 128 * 64].view(np.uint8 if type_ is Q8 else np.int8)
+    codes[:] = np.arange(128 * 64).astype(codes.dtype)
     x = tensor(type_, np.zeros((1, 64)), 0.5, 128 if type_ is Q8 else 0)
     filter_ = constant(type_, codes.reshape(128, 64), 0.25, 128 if type_ is Q8 else 0)
     bias = constant(I32, np.zeros(128), 0.125)
