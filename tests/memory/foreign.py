@@ -8,6 +8,7 @@ from pathlib import Path
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import slabs
+from asyncnn.memory.descriptors import being_closed
 from asyncnn.memory.handles import READ_WRITE, Span
 from asyncnn.memory.pages import map_pages, os_errors
 from asyncnn.memory.pools import owning
@@ -43,9 +44,13 @@ def traces() -> set[str]:
 
     Sockets are counted: each time that uvloop runs it makes a new pair for itself. It
     also keeps a descriptor of /dev/null once it has started a process. Slabs that are
-    kept for arrays to come are given back before.
+    kept for arrays to come are given back before, and threads have closed what they
+    were given.
     """
     slabs.trim()
+    ends = time.monotonic() + 20
+    while being_closed() and time.monotonic() < ends:
+        time.sleep(0.001)
     return untrimmed()
 
 
