@@ -1,6 +1,5 @@
 """Builds one graph of a model: its operands and operations, and bodies that it runs."""
 
-import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyOperandType, dtype_of, is_scalar
-from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     DataLocation,
     Dimensions,
@@ -31,20 +30,6 @@ _TENSOR_TYPES = {
     np.dtype(np.int32): OperandType.TENSOR_INT32,
     np.dtype(np.bool_): OperandType.TENSOR_BOOL8,
 }
-
-MAX_RANK = 4
-"""Highest rank of most operations."""
-
-
-def dimensions_of(shape: Shape) -> Shape:
-    """Return the shape of a file's tensor as the HAL has it.
-
-    Rank 0 becomes 1, and of more than four axes the first ones are merged.
-    """
-    first = len(shape) - MAX_RANK + 1
-    if first > 1:
-        return (math.prod(shape[:first]), *shape[first:])
-    return shape or (1,)
 
 
 class GraphBuilder:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.graph_builder import MAX_RANK
+from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.onnx.approximation import error_function, log_of_1_and
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.elementwise import in_float32

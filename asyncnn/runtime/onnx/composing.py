@@ -14,7 +14,7 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.graph_builder import MAX_RANK, dimensions_of
+from asyncnn.runtime.axes import MAX_RANK, dimensions_of
 from asyncnn.runtime.onnx.emitter import (
     B8,
     F16,
@@ -328,26 +328,3 @@ def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:
         return tuple(math.prod(part[axis] for axis in axes) for _, axes in groups)
 
     return merge(padded[0]), merge(padded[1])
-
-
-def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int]]:
-    """Merge neighbours among axes that are not ``kept``, if there are too many axes.
-
-    Return the new shape and where each kept axis is in it.
-    """
-    if len(shape) <= MAX_RANK:
-        return shape, {axis: axis for axis in kept}
-    lengths: list[int] = []
-    places: dict[int, int] = {}
-    is_open = False
-    for axis, length in enumerate(shape):
-        if axis in kept:
-            places[axis] = len(lengths)
-            lengths.append(length)
-            is_open = False
-        elif is_open:
-            lengths[-1] *= length
-        else:
-            lengths.append(length)
-            is_open = True
-    return tuple(lengths), places

@@ -33,8 +33,8 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
+from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.graph_builder import dimensions_of
 from asyncnn.runtime.model import NamedModel, names_by_index
 from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
 from asyncnn.runtime.tflite.allowance import Allowance

@@ -8,7 +8,7 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.graph_builder import MAX_RANK
+from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.elementwise import in_float32
 from asyncnn.runtime.onnx.emitter import Value

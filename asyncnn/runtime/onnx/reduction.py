@@ -6,8 +6,8 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.graph_builder import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer, merged_axes
+from asyncnn.runtime.axes import MAX_RANK, merged_axes
+from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import (
     B8,
     F16,

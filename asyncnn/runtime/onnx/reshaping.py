@@ -8,8 +8,8 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.graph_builder import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer, merged_axes
+from asyncnn.runtime.axes import MAX_RANK, merged_axes, transpositions
+from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import (
     F16,
     F32,
@@ -49,60 +49,21 @@ def transpose(draft: Composer, value: Value, axes: Sequence[int]) -> Value:
         result = _permuted(draft, value, axes)
         draft.transposed[result.source] = (value, axes)
         return result
-    groups: list[list[int]] = []
-    for axis in long:
-        last = groups[-1][-1] if groups else None
-        is_next = last is not None and not any(
-            value.shape[between] != 1 for between in range(last + 1, axis)
-        )
-        if is_next and last is not None and axis > last:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    order = sorted(range(len(groups)), key=lambda place: groups[place])
-    lengths = tuple(
-        math.prod(value.shape[axis] for axis in groups[place]) for place in order
-    )
-    moves = [order.index(place) for place in range(len(groups))]
-    moved = _permuted(draft, draft.reshape(value, lengths), moves)
-    result = draft.reshape(moved, shape)
+    result = value
+    for each in transpositions(value.shape, axes):
+        result = _permuted(draft, draft.reshape(result, each.shape), each.order)
+    result = draft.reshape(result, shape)
     draft.transposed[result.source] = (value, axes)
     return result
 
 
 def _permuted(draft: Composer, value: Value, axes: Sequence[int]) -> Value:
-    if value.rank <= MAX_RANK:
-        perm = tuple(axes)
+    perm = tuple(axes)
 
-        def move(moved: Value) -> Value:
-            return draft.emit(Op.TRANSPOSE, [moved, perm])
+    def move(moved: Value) -> Value:
+        return draft.emit(Op.TRANSPOSE, [moved, perm])
 
-        return draft.through(value, move)
-    # One axis at a time to its place: before it, what it passes, itself, the rest.
-    left = list(axes)
-    for place in range(value.rank):
-        found = left[place]
-        if found == place:
-            continue
-        lengths = list(value.shape)
-        parts = (
-            math.prod(lengths[:place]),
-            math.prod(lengths[place:found]),
-            lengths[found],
-            math.prod(lengths[found + 1 :]),
-        )
-        moved = _permuted(draft, draft.reshape(value, parts), (0, 2, 1, 3))
-        lengths.insert(place, lengths.pop(found))
-        value = draft.reshape(moved, tuple(lengths))
-        left = _after(left, place, found)
-    return value
-
-
-def _after(axes: Sequence[int], place: int, found: int) -> list[int]:
-    """Return the permutation that is left once axis ``found`` is at ``place``."""
-    names = list(range(len(axes)))
-    names.insert(place, names.pop(found))
-    return [names.index(axis) for axis in axes]
+    return draft.through(value, move)
 
 
 def concatenate(draft: Composer, values: Sequence[Value], axis: int) -> Value:

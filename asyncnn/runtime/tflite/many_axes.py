@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.graph_builder import MAX_RANK
+from asyncnn.runtime.axes import MAX_RANK, transpositions
 from asyncnn.runtime.tflite.indexing import bounds_of
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.rearranging import transpose
@@ -334,36 +334,12 @@ def permutation(values: Array, rank: int) -> list[int]:
 
 
 def moved_axes(node: Node, operand: int, shape: Shape, order: Sequence[int]) -> int:
-    """Return ``operand``, of ``shape``, with its axes in another order, as any shape.
+    """Return ``operand``, of ``shape``, with its axes in another order.
 
-    Axes of length 1 cost nothing, and axes that stay together move as one.
+    It may have some of them merged, and is to be reshaped.
     """
-    groups: list[list[int]] = []
-    long = [axis for axis in range(len(shape)) if shape[axis] != 1]
-    for axis in (axis for axis in order if shape[axis] != 1):
-        if groups and long.index(axis) == long.index(groups[-1][-1]) + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    places = sorted(range(len(groups)), key=lambda place: groups[place])
-    lengths = [_merge(shape, groups)[place] for place in places]
-    left = [places.index(place) for place in range(len(groups))]
-    if len(left) <= MAX_RANK:
-        return transpose(node, node.reshape(operand, tuple(lengths) or (1,)), left)
-    # One after the other to its place: before it, what it passes, itself, the rest.
-    for place in range(len(left)):
-        found = left[place]
-        parts = (
-            math.prod(lengths[:place]),
-            math.prod(lengths[place:found]),
-            lengths[found],
-            math.prod(lengths[found + 1 :]),
-        )
-        if found != place:
-            operand = transpose(node, node.reshape(operand, parts), (0, 2, 1, 3))
-        lengths.insert(place, lengths.pop(found))
-        left = [p + 1 if place <= p < found else p for p in left]
-        left[place] = place
+    for each in transpositions(shape, order):
+        operand = transpose(node, node.reshape(operand, each.shape), each.order)
     return operand
 
 

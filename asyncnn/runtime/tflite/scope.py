@@ -15,7 +15,8 @@ from asyncnn.extensions import CustomOperators
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
-from asyncnn.runtime.graph_builder import MAX_RANK, GraphBuilder, dimensions_of
+from asyncnn.runtime.axes import MAX_RANK, dimensions_of
+from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
 from asyncnn.runtime.tflite.folding import folded

@@ -9,7 +9,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
-from asyncnn.runtime.graph_builder import GraphBuilder, dimensions_of
+from asyncnn.runtime.axes import dimensions_of
+from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.schema import (
     Graph,
     Operator,

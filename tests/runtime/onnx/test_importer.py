@@ -307,24 +307,24 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="too large"):
             imported(proto)
 
-    def test_a_window_of_too_many_layers_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("depth", "layers", "error", "message"),
+        [
+            (70, 65, UnsupportedOperatorError, "65 layers, more than 64"),
+            (2, 3, InvalidArgumentError, "does not fit"),
+        ],
+        ids=["of too many layers", "longer than the volume"],
+    )
+    def test_a_window_that_no_volume_has_is_refused(
+        self, depth: int, layers: int, error: type[Exception], message: str
+    ) -> None:
         proto = model(
             [node("Conv", ["x", "w"], ["y"])],
-            [tensor("x", (1, 1, 70, 2, 2))],
+            [tensor("x", (1, 1, depth, 2, 2))],
             ["y"],
-            {"w": floats(1, 1, 65, 1, 1)},
+            {"w": floats(1, 1, layers, 1, 1)},
         )
-        with pytest.raises(UnsupportedOperatorError, match="65 layers, more than 64"):
-            imported(proto)
-
-    def test_a_window_longer_than_the_volume_is_an_error(self) -> None:
-        proto = model(
-            [node("Conv", ["x", "w"], ["y"])],
-            [tensor("x", (1, 1, 2, 2, 2))],
-            ["y"],
-            {"w": floats(1, 1, 3, 1, 1)},
-        )
-        with pytest.raises(InvalidArgumentError, match="does not fit"):
+        with pytest.raises(error, match=message):
             imported(proto)
 
     def test_bfloat16_is_refused_by_name(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncnn.memory.pools import from_buffer
-from asyncnn.runtime.graph_builder import dimensions_of
+from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
 from tests.direct import run_direct
 from tests.runtime.tflite.cases import BOOL, F32, I8, I32, case, const

@@ -1,0 +1,90 @@
+"""Axes of tensors that have more of them than most of the HAL's operations take.
+
+Neighbours that an operation treats alike are merged for it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from asyncnn.hal.operations.bound import Shape
+
+MAX_RANK = 4
+"""Highest rank of most operations."""
+
+
+def dimensions_of(shape: Shape) -> Shape:
+    """Return the shape of a file's tensor as the HAL has it.
+
+    Rank 0 becomes 1, and of more than four axes the first ones are merged.
+    """
+    first = len(shape) - MAX_RANK + 1
+    if first > 1:
+        return (math.prod(shape[:first]), *shape[first:])
+    return shape or (1,)
+
+
+def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int]]:
+    """Merge neighbours among axes that are not ``kept``, if there are too many axes.
+
+    Return the new shape and where each kept axis is in it.
+    """
+    if len(shape) <= MAX_RANK:
+        return shape, {axis: axis for axis in kept}
+    lengths: list[int] = []
+    places: dict[int, int] = {}
+    is_open = False
+    for axis, length in enumerate(shape):
+        if axis in kept:
+            places[axis] = len(lengths)
+            lengths.append(length)
+            is_open = False
+        elif is_open:
+            lengths[-1] *= length
+        else:
+            lengths.append(length)
+            is_open = True
+    return tuple(lengths), places
+
+
+class Transposition(NamedTuple):
+    """A tensor is taken as one of ``shape``, whose axes then get another order."""
+
+    shape: Shape
+    order: tuple[int, ...]
+
+
+def transpositions(shape: Shape, order: Sequence[int]) -> Iterator[Transposition]:
+    """Yield what puts the axes of ``shape`` in another order, by few axes at a time.
+
+    Axes of length 1 cost nothing, and axes that stay together move as one.
+    """
+    groups: list[list[int]] = []
+    long = [axis for axis, length in enumerate(shape) if length != 1]
+    for axis in (axis for axis in order if shape[axis] != 1):
+        if groups and long.index(axis) == long.index(groups[-1][-1]) + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    places = sorted(range(len(groups)), key=groups.__getitem__)
+    lengths = [math.prod(shape[axis] for axis in groups[place]) for place in places]
+    left = [places.index(place) for place in range(len(groups))]
+    if len(left) <= MAX_RANK:
+        if left != sorted(left):
+            yield Transposition(tuple(lengths), tuple(left))
+        return
+    # One after the other to its place: before it, what it passes, itself, the rest.
+    for place in range(len(left)):
+        found = left[place]
+        if found == place:
+            continue
+        parts = (
+            math.prod(lengths[:place]),
+            math.prod(lengths[place:found]),
+            lengths[found],
+            math.prod(lengths[found + 1 :]),
+        )
+        yield Transposition(parts, (0, 2, 1, 3))
+        lengths.insert(place, lengths.pop(found))
+        left = [p + 1 if place <= p < found else p for p in left]
+        left[place] = place
