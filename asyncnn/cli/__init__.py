@@ -10,7 +10,7 @@ from contextlib import suppress
 
 __all__ = ("main",)
 
-_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 """Status of a command that SIGINT has ended, as shells give it: 128 + 2."""
 
 
@@ -29,4 +29,4 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:  # importing takes a moment, too
-        sys.exit(_INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)

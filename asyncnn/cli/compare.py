@@ -73,7 +73,7 @@ def compare(
     import anyio
 
     from asyncnn.cli.model_runs import PATHS
-    from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+    from asyncnn.devices.accelerated import default_device_name, usual_device_name
     from asyncnn.memory.pools import view
     from asyncnn.runtime.file_kinds import kind_of
     from asyncnn.runtime.model import located, map_model_file
@@ -93,15 +93,14 @@ def compare(
         if input_file is None
         else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
-    # The reference device rounds as LiteRT's reference kernels do.
-    usual = default_device_name("reference" if reference_kernels else "")
-    name = device or usual or anyio.run(fastest_device_name)
+    if not device and reference_kernels:
+        device = default_device_name("reference")  # which rounds as those kernels do
     comparison = Comparison(
         path=model,
         named=named,
         peer=kind,
         reference_kernels=reference_kernels,
-        device=name,
+        device=device or anyio.run(usual_device_name),
         extensions=tuple(extension or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),

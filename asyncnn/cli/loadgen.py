@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from asyncnn.cli import EXIT_INTERRUPTED
 from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
 _PIPE_WIDTH = 130
-_INTERRUPTED = 130
 
 _MOST = 10**9
 """The largest of each number for LoadGen, which has them in 64 bits of nanoseconds."""
@@ -299,5 +299,5 @@ def _interruptible() -> Iterator[None]:
 
         if is_running():
             typer.echo("interrupted", err=True)
-            os._exit(_INTERRUPTED)
+            os._exit(EXIT_INTERRUPTED)
         raise

@@ -42,7 +42,12 @@ def default_device_name(otherwise: str = "") -> str:
     return os.environ.get(DEVICE_VARIABLE) or otherwise
 
 
-async def fastest_device_name() -> str:
+async def usual_device_name() -> str:
+    """Return the name of the device that is opened where none is named."""
+    return default_device_name() or await _fastest_device_name()
+
+
+async def _fastest_device_name() -> str:
     """Return ``accelerated`` where its engine works, else ``reference``."""
     try:
         await offload(_load_engine)
@@ -68,7 +73,7 @@ async def default_device(
             f"there is no device {name!r} for a driver of one's own to publish",
             hint=f"{named}known: {', '.join(devices)}; asyncnn serve --device has more",
         )
-    async with devices[name or await fastest_device_name()](settings) as device:
+    async with devices[name or await _fastest_device_name()](settings) as device:
         yield device
 
 

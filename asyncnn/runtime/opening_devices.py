@@ -80,9 +80,9 @@ async def open_device(
     :raises WrongLoopError: if asyncio's event loop does not run.
     """
     if isolated:
-        from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+        from asyncnn.devices.accelerated import usual_device_name
 
-        chosen = name or default_device_name() or await fastest_device_name()
+        chosen = name or await usual_device_name()
         async with _connected(
             device=chosen,
             extensions=_names_of(extensions),

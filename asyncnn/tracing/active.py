@@ -9,14 +9,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.output_files import check_writable
 from asyncnn.tracing.spans import (
-    Event,
     Layer,
     Phase,
     Recorder,
@@ -218,7 +217,7 @@ class _Part:
 
         :raises OSError: with the file's path, if it cannot even be begun.
         """
-        with recording_to(self._append_spans) as active:
+        with recording_to(self._append) as active:
             try:
                 append_part(self._path, [process_event(self._pid, name)])
             except OSError as error:
@@ -228,14 +227,11 @@ class _Part:
                 raise OSError(error.errno, reason, os.fspath(self._path)) from error
             yield active
 
-    def _append_spans(self, spans: Sequence[Span]) -> None:
-        self._append(events_of(spans, self._pid))
-
-    def _append(self, events: Iterable[Event]) -> None:
+    def _append(self, spans: Sequence[Span]) -> None:
         # What was recorded is not to fail, and half a line takes no other behind it.
         if self.error is None:
             try:
-                append_part(self._path, events)
+                append_part(self._path, events_of(spans, self._pid))
             except OSError as error:
                 self.error = error
                 logger.warning("the trace is incomplete: %s", error.strerror)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import default_device_name, fastest_device_name
+from asyncnn.devices.accelerated import usual_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -74,7 +74,7 @@ async def opened(
 
     :raises AsyncnnError: if there is no such device, or it cannot be opened.
     """
-    device = device or default_device_name() or await fastest_device_name()
+    device = device or await usual_device_name()
     if transport == IN_PROCESS:
         async with open_device(
             device, settings=OWN_PROCESS, extensions=extensions

@@ -269,10 +269,10 @@ class Summary:
     def _partitions(self) -> Iterable[PartitionProfile]:
         route = self._seen.route
         whole = tuple(range(len(self._model.main.operations)))
-        for number in range(max(len(route), 1)):
+        lines, count = self._seen.timelines, max(len(route), 1)
+        for number in range(count):
             own = [k for k, at in enumerate(self._of_execution) if at == number]
-            lines = self._seen.timelines
-            reported = _reported(lines, number, max(len(route), 1))
+            reported = _reported(lines, number, count)
             time_us = share = None
             if own:
                 time_us, share = self._amount([_computed(line, own) for line in lines])
