@@ -57,6 +57,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench threads
 	$(BIN)/asyncnn bench awaiting
+	$(BIN)/asyncnn bench steps
 	$(BIN)/asyncnn bench service
 	$(BIN)/asyncnn bench burst
 	$(BIN)/asyncnn bench fence
