@@ -58,8 +58,9 @@ from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import Slices, joined
-from asyncnn.hal.types import ExecutionPreference, Memory, Model, Priority
+from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large
+from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
@@ -179,9 +180,8 @@ def loading(
         model = _model(record, slices[: record.model_bytes])
     yield
     header = DATA_MAGIC + record.compilation
-    data = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
-    pool = Memory("ashmem", len(data), buffer=data)
-    model = replace(model, pools=(pool,))
+    pool = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
+    model, data = replace(model, pools=(pool,)), view(pool)
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
     if version_of(delegate) != record.engine:

@@ -50,12 +50,13 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
     ``cache_key_file`` is the secret that keeps cached models from being forged, created
     when it is needed; by default it lies where the user's programs keep their state.
-    Cache files of this user are mapped, and must not be truncated meanwhile, unless
-    ``maps_cache_files`` is False. A driver maps copies of what its clients send.
+    Cache files are copied into memory. ``maps_cache_files`` promises that nobody
+    changes those of this user in place: they are mapped then, which takes no time, and
+    memory that all processes share. A driver maps copies of what its clients send.
 
     ``packed_weights_dir`` is where the accelerated device keeps what its engine makes
     of the weights of cached models, a gigabyte at most; by default that is beside the
-    key.
+    key. It is copied or mapped like cache files.
 
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
@@ -88,7 +89,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     switch_interval_s: float | None = None
     freezes_large_models: bool | None = None
     cache_key_file: str = ""
-    maps_cache_files: bool = True
+    maps_cache_files: bool = False
     packed_weights_dir: str = ""
     capabilities_file: str = ""
     lanes: int | None = None
