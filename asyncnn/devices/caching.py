@@ -3,14 +3,15 @@
 Each model has two files. The *model cache* holds everything that decides what runs:
 graph, plans, small constants. It is sealed with a key of the driver, and a file that
 was changed by a byte is not loaded. The *data cache* holds nothing but numbers that
-operations compute with: large weights, and what kernels packed of them. It is mapped
-and not checked, as the HAL allows: if it is damaged, results are wrong and nothing
-else.
+operations compute with: large weights, and what kernels packed of them. It is copied or
+mapped and not checked, as the HAL allows: if it is damaged, results are wrong and
+nothing else.
 
 Loading validates and plans nothing. Plans are decoded when they are first needed, over
-bytes of the data cache that are not even read before. `cache_files` opens and locks the
-files, `cache_format` has their bytes, `cache_saving` writes them. The folder that
-applications keep them in is `asyncnn.runtime.model_cache`.
+bytes of the data cache, which are not even read before where they are mapped.
+`cache_files` opens, copies and locks the files, `cache_format` has their bytes,
+`cache_saving` writes them. The folder that applications keep them in is
+`asyncnn.runtime.model_cache`.
 
 Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 """
