@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -28,6 +27,8 @@ def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
 
     Of several devices, the least interval counts.
     """
+    if settings.blas_threads:
+        _blas.look()
     with ExitStack() as held:
         if settings.freezes_large_models:
             held.enter_context(freezing_allowed())
@@ -47,14 +48,26 @@ class BlasLibrary(NamedTuple):
 
 
 class BlasThreads:
-    """The threads of libraries while devices compute: the least number of all."""
+    """The threads of libraries while devices compute: the least number of all.
 
-    def __init__(self, libraries: Callable[[], tuple[BlasLibrary, ...]]) -> None:
-        self._libraries = libraries
+    ``find`` finds the libraries.
+    """
+
+    def __init__(self, find: Callable[[], tuple[BlasLibrary, ...]]) -> None:
+        self._find = find
+        self._libraries: tuple[BlasLibrary, ...] = ()
         self._lock = threading.Lock()
         self._held: list[int] = []
         self._least = _NO_LIMIT
         self._original: list[int] = []
+
+    def look(self) -> None:
+        """Look for the libraries, if none is known: it takes a while, and descriptors.
+
+        Where there are none left, they stay unlimited.
+        """
+        with suppress(OSError), self._lock:
+            self._libraries = self._libraries or self._find()
 
     def begin(self, most: int) -> None:
         """Have ``most`` threads at most, until `end` is called as often."""
@@ -88,17 +101,15 @@ class BlasThreads:
     def _change(self, least: int) -> None:
         """Set another limit; the lock is held."""
         before, self._least = self._least, least
-        libraries = self._libraries()
         if before == _NO_LIMIT:
-            self._original = [library.get() for library in libraries]
-        for (get, set_), original in zip(libraries, self._original, strict=False):
+            self._original = [library.get() for library in self._libraries]
+        for (get, set_), original in zip(self._libraries, self._original, strict=False):
             now = get()
             wanted = least if least < original else original
             if now != wanted and (before == _NO_LIMIT or now == min(before, original)):
                 set_(wanted)
 
 
-@cache
 def _blas_libraries() -> tuple[BlasLibrary, ...]:
     """Return those that are loaded: NumPy has loaded its own by now."""
     found = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -148,10 +159,7 @@ def blas_threads_limited(most: int) -> AbstractContextManager[object]:
     Any number of threads may be in it at a time. The least limit of all that are in
     force counts.
     """
-    if not most:
-        return NOTHING
-    _blas_libraries()  # now: looking for them takes a while
-    return _Limit(most)
+    return _Limit(most) if most else NOTHING
 
 
 def return_free_memory() -> None:

@@ -158,7 +158,9 @@ class Library:
 
     @property
     def limits(self) -> BlasThreads:
-        return BlasThreads(lambda: (BlasLibrary(lambda: self.threads, self.set),))
+        limits = BlasThreads(lambda: (BlasLibrary(lambda: self.threads, self.set),))
+        limits.look()
+        return limits
 
 
 class TestLimits:
