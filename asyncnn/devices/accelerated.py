@@ -116,7 +116,11 @@ class AcceleratedDevice(ReferenceDevice):
 
         engine = await offload(_load_engine)
         self._engine = f"LiteRT {engine.version}, {engine.name}"
-        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
+        self._delegate = LiteRtDelegate(
+            engine,
+            _weights_folder(self._settings),
+            may_map=self._settings.maps_cache_files,
+        )
         return self._delegate
 
     async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:

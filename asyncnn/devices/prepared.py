@@ -21,6 +21,7 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.inlining import Inliner, inline_below_us
+from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
@@ -101,6 +102,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             priority,
             self._accounting,
             settings.refuses_unmeetable_deadlines,
+            computing=blas_threads_limited(settings.blas_threads),
         )
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:

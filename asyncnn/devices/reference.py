@@ -296,7 +296,8 @@ class ReferenceDevice:
             calling_client.get().number,
         )
         try:
-            work = PrepareWork(order(), Priority(priority), deadline, report)
+            limit = process_wide.blas_threads_limited(self._settings.blas_threads)
+            work = PrepareWork(order(), Priority(priority), deadline, report, limit)
             preparations = self._parts().preparations
             preparations.submit(work)
         except AsyncnnError as error:

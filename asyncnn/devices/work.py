@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
 from asyncnn.devices.inlining import Inliner
+from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.arguments import (
@@ -51,7 +53,7 @@ _OUTSIDE = JobState.OUTSIDE
 
 
 class PrepareWork(Work):
-    """Prepares a model and reports the result, or why there is none."""
+    """Prepares a model, within ``computing``; reports it, or why there is none."""
 
     is_separable: ClassVar[bool] = True
 
@@ -61,8 +63,10 @@ class PrepareWork(Work):
         priority: Priority,
         deadline_ns: int | None,
         report: ReportPrepared,
+        computing: AbstractContextManager[object] = NOTHING,
     ) -> None:
         super().__init__(priority, deadline_ns)
+        self._computing = computing
         self._prepare = prepare
         self._report = report
         self._steps: Stepwise[Compiled] | None = None
@@ -76,7 +80,7 @@ class PrepareWork(Work):
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
                 trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        with long_work(lambda: self._is_to_stop(pause)):
+        with self._computing, long_work(lambda: self._is_to_stop(pause)):
             has_ended = self._steps.advance(lambda: self._must_stop(pause))
         if self._error is not None:
             self._steps.close()
@@ -140,7 +144,8 @@ class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
     ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
-    there may be several. ``cost`` is that of `Job`.
+    there may be several. ``cost`` is that of `Job`. Kernels run within ``computing``,
+    on any number of threads at a time.
     """
 
     program: Program
@@ -151,6 +156,7 @@ class Executable(msgspec.Struct, eq=False):
     layout: Layout | None = None
     spreading: Spreading | None = None
     cost: float = 1.0
+    computing: AbstractContextManager[object] = NOTHING
 
     def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
         """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
@@ -266,12 +272,15 @@ class ExecuteWork(Work):
         layout = executable.layout
         arrays = None if layout is None else self._arrays(layout)
         if layout is None or arrays is None:
-            self._shapes = self._run_unusual()
+            with executable.computing:
+                self._shapes = self._run_unusual()
         else:
             plan = layout.plan
             if CPUEXE.is_on:
                 _tell_operations(plan)
-            run_bound(executable.program, plan, arrays)
+            # Where an engine computes all, it would take a tenth of a tiny model.
+            with executable.computing if plan.has_kernels else NOTHING:
+                run_bound(executable.program, plan, arrays)
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
@@ -320,7 +329,8 @@ class ExecuteWork(Work):
         if spreading is not None and pause.lanes_each is not None:
             self._threads = pause.threads = spreading.threads(pause.lanes_each())
         try:
-            return self._advance(pause)
+            with self._executable.computing:
+                return self._advance(pause)
         finally:
             self._ended_ns = ended_ns = perf_counter_ns()
             lane_ns = ended_ns - resumed_ns

@@ -123,7 +123,8 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     None where only execution tells; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
-    shapes are known. A plan ``is_straight`` if every step is prepared beforehand.
+    shapes are known. A plan ``is_straight`` if every step is prepared beforehand. It
+    ``has_kernels`` unless a delegate computes all steps.
     """
 
     subgraph: Subgraph
@@ -135,6 +136,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
+    has_kernels: bool
 
 
 def building_plan(
@@ -185,6 +187,7 @@ def assembled(
             else None
         ),
         is_straight=all(step.kernel is not None for step in steps),
+        has_kernels=not all(step.parts for step in steps),
     )
 
 

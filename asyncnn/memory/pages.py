@@ -43,6 +43,8 @@ TAIL_BYTES = 64
 arrays, those of XNNPACK up to 16 bytes.
 """
 
+_CHUNK_BYTES = 2**20
+
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 
@@ -204,16 +206,13 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         :raises GeneralFailureError: if the file has become too short or unreadable.
         """
         data = copy.data
-        fd, offset, done = self._span.fd, self._span.offset, 0
         with os_errors(f"{self.kind} pool"):
-            while done < self.size:
-                count = os.preadv(fd, [data[done:]], offset + done)
-                if not count:
-                    raise GeneralFailureError(
-                        f"the file of the {self.kind} pool ends {self.size - done} "
-                        "bytes early"
-                    )
-                done += count
+            done = read_into(data, self._span.fd, self._span.offset)
+            if done < self.size:
+                raise GeneralFailureError(
+                    f"the file of the {self.kind} pool ends {self.size - done} "
+                    "bytes early"
+                )
         return data if self._is_writable else data.toreadonly()
 
     def write(self, data: memoryview, offset: int) -> None:
@@ -224,10 +223,45 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         """
         if not self._is_writable:
             raise InvalidArgumentError(f"the {self.kind} pool is read-only")
-        fd, start, done = self._span.fd, self._span.offset + offset, 0
         with os_errors(f"{self.kind} pool"):
-            while done < len(data):
-                done += os.pwritev(fd, [data[done:]], start + done)
+            write_all(self._span.fd, data, self._span.offset + offset)
+
+
+def read_into(data: memoryview, fd: int, offset: int) -> int:
+    """Fill ``data`` from a file; return how many bytes there were.
+
+    :raises OSError: if that fails.
+    """
+    done = 0
+    while done < len(data):
+        count = os.preadv(fd, [data[done:]], offset + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write ``data`` to a place of a file.
+
+    :raises OSError: if that fails.
+    """
+    done = 0
+    while done < len(data):
+        done += os.pwritev(fd, [data[done:]], offset + done)
+
+
+def copy_bytes(source: int, target: int, size: int) -> int:
+    """Copy the first bytes of a file to another; return how many there were.
+
+    :raises OSError: if that fails.
+    """
+    chunk = memoryview(bytearray(min(size, _CHUNK_BYTES)))
+    done = 0
+    while count := read_into(chunk[: size - done], source, done):
+        write_all(target, chunk[:count], done)
+        done += count
+    return done
 
 
 def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:

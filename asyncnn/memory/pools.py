@@ -63,7 +63,7 @@ def map_file(
     """
     where = f"descriptor {source}" if isinstance(source, int) else os.fspath(source)
     with os_errors(where):
-        fd = _open(source, writable=writable)
+        fd = open_file(source, writable=writable)
         try:
             if length is None:
                 length = os.fstat(fd).st_size - offset
@@ -167,7 +167,11 @@ def owning(memory: Memory) -> Memory:
     return memory
 
 
-def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:
+def open_file(source: str | os.PathLike[str] | int, *, writable: bool = False) -> int:
+    """Open a path, or duplicate a descriptor.
+
+    :raises OSError: if that fails.
+    """
     if isinstance(source, int):
         return os.dup(source)
     # Opening a FIFO would block without O_NONBLOCK; regular files ignore it.

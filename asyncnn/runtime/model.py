@@ -1,11 +1,10 @@
 """A model with the names of its inputs and outputs, and where its constants lie.
 
 `ConstantStore` places the constants of a model that is built or imported: small ones
-in the model, large ones in pools. `map_model_file` and `located` are what readers of
-model files share: the file mapped, and errors that name it.
+in the model, large ones in pools. `read_model_file` and `located` are what readers of
+model files share: the file copied, and errors that name it.
 """
 
-import mmap
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +41,11 @@ from asyncnn.hal.types import (
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
-from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.handles import create_file
+from asyncnn.memory.pages import os_errors, write_all
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import FileReader, final_pool
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
@@ -50,22 +53,31 @@ class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
     """There is no model file at a path."""
 
 
-def map_model_file(path: str | os.PathLike[str]) -> Memory:
-    """Map the whole file at ``path`` for reading.
+def open_model_file(path: str | os.PathLike[str]) -> FileReader:
+    """Open the file at ``path``.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
     :raises ModelFileMissingError: if there is none.
-    :raises GeneralFailureError: if it cannot be opened or mapped.
+    :raises GeneralFailureError: if it cannot be opened.
     """
     try:
-        memory = map_file(path)
+        file = FileReader(path)
     except GeneralFailureError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise ModelFileMissingError(error.message) from error.__cause__
         raise
-    if not memory.size:
+    if not len(file):
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
-    return memory
+    return file
+
+
+def read_model_file(path: str | os.PathLike[str]) -> Memory:
+    """Copy the whole file at ``path``.
+
+    :raises AsyncnnError: as `open_model_file`.
+    :raises GeneralFailureError: if it cannot be read, or is changed meanwhile.
+    """
+    return open_model_file(path).copy()
 
 
 InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
@@ -154,14 +166,14 @@ class ConstantStore:
 
     A small constant goes into the operand values. A large one that views a pool given
     to `add_pool` is referred to in place; others are gathered in one pool of the
-    model's own, or become a pool each.
+    model's own, which drivers map, or become a pool each.
     """
 
     def __init__(self) -> None:
         self._values = bytearray()
         self._pools: list[Memory | None] = []
         self._known: list[tuple[int, Memory]] = []
-        self._gathered: list[tuple[int, Array]] = []
+        self._gathered: Descriptor | None = None
         self._gathered_pool = -1
         self._gathered_bytes = 0
 
@@ -185,10 +197,16 @@ class ConstantStore:
         return bytes(self._values)
 
     def pools(self) -> tuple[Memory, ...]:
-        """Return the pools that locations refer to."""
-        return tuple(
-            self._gather() if memory is None else memory for memory in self._pools
-        )
+        """Return the pools that locations refer to.
+
+        What is gathered after this lies in another one.
+
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        if self._gathered is not None:
+            self._pools[self._gathered_pool] = final_pool(self._gathered)
+            self._gathered = None
+        return tuple(memory for memory in self._pools if memory is not None)
 
     def copied(self, data: bytes) -> DataLocation:
         """Add ``data`` to the operand values, and return where they lie."""
@@ -213,20 +231,16 @@ class ConstantStore:
         return self._pools.index(memory)
 
     def _add_to_gathered(self, array: Array) -> DataLocation:
-        if self._gathered_pool < 0:
-            self._gathered_pool = len(self._pools)
-            self._pools.append(None)
-        offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
-        self._gathered.append((offset, array.copy()))
+        with os_errors("a pool of constants"):
+            if self._gathered is None:
+                self._gathered = Descriptor(create_file("asyncnn-constants"))
+                self._gathered_pool, self._gathered_bytes = len(self._pools), 0
+                self._pools.append(None)
+            offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
+            data = array.reshape(-1).view(np.uint8).data
+            write_all(self._gathered.fd, data, offset)
         self._gathered_bytes = offset + array.nbytes
         return DataLocation(self._gathered_pool, offset, array.nbytes)
-
-    def _gather(self) -> Memory:
-        pages = mmap.mmap(-1, self._gathered_bytes)
-        pool = np.frombuffer(pages, np.uint8)
-        for offset, array in self._gathered:
-            pool[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        return from_buffer(memoryview(pages).toreadonly())
 
 
 def _address(array: Array) -> int:

@@ -2,7 +2,7 @@
 
 `bundled_file` tells where those lie that come with the package, to try things with.
 
-A container holds a HAL model with its names; constants are mapped where they lie.
+A container holds a HAL model with its names; constants stay where they lie in it.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
 reveals damage; that a file was not made to do harm is what validation is for.
 """
@@ -27,7 +27,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.output_files import replacing
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, open_model_file
 from asyncnn.runtime.tflite import import_tflite
 
 if TYPE_CHECKING:
@@ -267,8 +267,9 @@ def load(
     """Load a model file: TFLite, ONNX or the project's own container.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
-    name. A file stays mapped while the model is in use and must not be changed, nor
-    must bytes that were given; replacing the file by another one is safe.
+    name. A file is copied into memory, and may be changed, replaced or deleted
+    afterwards. Bytes that are given are used where they are, and must not change while
+    the model is in use.
 
     :param signature: name of the signature of a TFLite file whose graph is the model;
         None for the first graph.
@@ -282,14 +283,18 @@ def load(
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
-        needed for it and is not installed. It is also a
+    :raises GeneralFailureError: if the file cannot be read or is changed meanwhile, or
+        the package `onnx` is needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
     """
     where: str | os.PathLike[str] = "the model in memory"
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        where, memory, folder = source, map_model_file(source), Path(source).parent
+        where, folder = source, Path(source).parent
+        file = open_model_file(source)
+        with located(where):
+            kind_of(file)  # first: what is no model may be of any size
+        memory = file.copy()
     else:
         try:
             memory = from_buffer(memoryview(source).toreadonly())

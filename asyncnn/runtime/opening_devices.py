@@ -51,7 +51,8 @@ async def open_device(
     """Open a device in this process: ``async with``, or ``await`` and ``aclose()``.
 
     Nothing is started but worker threads; no socket, no file. Nothing of the process is
-    changed unless ``settings`` ask for it. Closing ends what is still pending with
+    changed unless ``settings`` ask for it, but for the threads of BLAS while the device
+    computes. Closing ends what is still pending with
     `DeviceClosedError`, and waits for what computes to come to a boundary. A device
     that is forgotten is closed with a `ResourceWarning`.
 

@@ -257,7 +257,7 @@ async def test_nothing_is_left_behind() -> None:
                     task = asyncio.create_task(prepared.run(X))
                     await asyncio.sleep(0)
                     task.cancel()
-            del prepared, task
+            del model, prepared, task
 
 
 class TestDefault:

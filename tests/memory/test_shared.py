@@ -169,7 +169,7 @@ class TestShareable:
         def fail(*_: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(os, "write", fail)
+        monkeypatch.setattr(os, "pwritev", fail)
         before = traces()
         with pytest.raises(ResourceExhaustedTransientError, match="No space left"):
             shareable(from_buffer(b"abc"))

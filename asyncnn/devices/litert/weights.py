@@ -10,14 +10,14 @@ not like, and ends the process where a disk is full. So it never gets a file to 
 - From there asyncnn writes a file, aside and renamed, to a folder that only this user
   may write. Its name says of which model it is, and what its checksum is, so that no
   order of events puts contents and checksum of two writers together.
-- Each process verifies a file once, keeps it open, and hands XNNPACK descriptors that
-  can only be read. A file that is not what its name says is removed and built anew.
+- Each process copies a file into such memory, verifies that, and hands XNNPACK
+  descriptors that can only be read. A file that is not what its name says is removed
+  and built anew. Processes that are promised that nobody cuts files short map them.
 
 Source: ``tflite/delegates/xnnpack/weight_cache.cc`` of LiteRT 2.3.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import mmap
@@ -40,7 +40,8 @@ from asyncnn.devices.private_files import (
 )
 from asyncnn.hal.errors import EXHAUSTED, InvalidArgumentError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.handles import FIXED_SIZE
+from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
+from asyncnn.memory.pages import copy_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +84,19 @@ class PackedWeights:
     Without a ``folder`` they are kept as long as this object or a graph lives; else
     they are found there again, by other processes too, but never for another flatbuffer
     than the one they were packed of. The folder holds weights of other models and is
-    kept below ``most_bytes`` by removing what was used least recently.
+    kept below ``most_bytes`` by removing what was used least recently. Files there are
+    copied, unless ``may_map`` promises that nobody cuts them short.
 
     :raises InvalidArgumentError: if the key is no such hash.
     """
 
     def __init__(
-        self, key: str, folder: Path | None = None, *, most_bytes: int = 2**30
+        self,
+        key: str,
+        folder: Path | None = None,
+        *,
+        most_bytes: int = 2**30,
+        may_map: bool = False,
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidArgumentError(f"{key!r} is no key of packed weights")
@@ -98,6 +105,7 @@ class PackedWeights:
         self._model: Array | None = None
         self._folder = folder
         self._most_bytes = most_bytes
+        self._may_map = may_map
         self._lock = threading.Lock()
         self._descriptor = -1
         self._is_forked = False
@@ -155,16 +163,14 @@ class PackedWeights:
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
         """Have weights packed; return the graph if others cannot share them."""
-        memory = os.memfd_create(
-            "asyncnn-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        )
+        memory = create_file("asyncnn-weights")
         try:
             graph = _compile(compile_with, os.dup(memory))
             # It goes without where it has no descriptor left. To be handed what it has
             # not finished ends the process.
             if not any(os.pread(memory, _VERSION_BYTES, 0)):
                 return graph
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, FIXED_SIZE)
+            seal(memory, FIXED_SIZE)
             self._descriptor = self._kept(memory)
             if self._descriptor < 0:
                 self._descriptor = _reopened(memory)
@@ -209,19 +215,24 @@ class PackedWeights:
 
     def _verified(self, path: Path) -> int:
         private_folder(path.parent)
-        descriptor = open_private(path)
+        file = descriptor = open_private(path)
         try:
+            if not self._may_map:
+                descriptor = _copied(file)
             with _contents(descriptor) as content:
                 if self._path_of(content) != path:
                     raise ValueError("its checksum is another one")
-            os.utime(descriptor)  # used most recently
+            os.utime(file)  # used most recently
         except BaseException:
             os.close(descriptor)
             raise
+        finally:
+            if descriptor != file:
+                os.close(file)
         return descriptor
 
     def _kept(self, memory: int) -> int:
-        """Write a file of what was packed; return a descriptor of it, or -1."""
+        """Write a file of what was packed; return what to map of it, or -1."""
         if self._folder is None:
             return -1
         try:
@@ -236,7 +247,7 @@ class PackedWeights:
                 if other != path:  # another process has packed them, too
                     other.unlink(missing_ok=True)
             make_room(self._folder, self._most_bytes, besides=path)
-            return self._verified(path)
+            return self._verified(path) if self._may_map else -1
         except (OSError, ValueError) as error:
             logger.warning("packed weights are not kept: %s", error)
             return -1
@@ -293,6 +304,20 @@ def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
             if os.path.samestat(os.fstat(descriptor), status):
                 os.close(descriptor)
         raise
+
+
+def _copied(descriptor: int) -> int:
+    """Return a descriptor of a copy that nothing changes.
+
+    :raises OSError: if there is none.
+    """
+    memory = create_file("asyncnn-weights")
+    try:
+        copy_bytes(descriptor, memory, os.fstat(descriptor).st_size)
+        seal(memory, FIXED_CONTENTS)
+        return _reopened(memory)
+    finally:
+        os.close(memory)
 
 
 def _reopened(descriptor: int) -> int:

@@ -45,7 +45,6 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     Handle,
-    Memory,
     Model,
     Priority,
 )
@@ -207,8 +206,7 @@ class OpenCache:
             raise GeneralFailureError(f"the model cache: {error}") from error
         yield
         header = DATA_MAGIC + record.compilation
-        data = read_or_map(self.data.fd, record.data_bytes, header, may_map=may_map)
-        pool = Memory("ashmem", len(data), buffer=data)
+        pool = read_or_map(self.data.fd, record.data_bytes, header, may_map=may_map)
         return Loaded(record, replace(model, pools=(pool,)))
 
     def saving(

@@ -1,6 +1,6 @@
 """Reads ONNX files into HAL models; the `onnx` package reads and checks the files.
 
-``protobuf`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn
+``protobuf`` leaves weights where the file has them, ``schema`` and ``tensors`` turn
 the rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
@@ -20,7 +20,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model import InputShapes, NamedModel, located, read_model_file
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import merge, open_lengths
 from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
@@ -37,11 +37,11 @@ def load_onnx(
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
 ) -> NamedModel:
-    """Import the ONNX file at ``path``, which stays mapped; see `import_onnx`.
+    """Import the ONNX file at ``path``; see `import_onnx`.
 
     :raises GeneralFailureError: if the file cannot be read.
     """
-    memory = map_model_file(path)
+    memory = read_model_file(path)
     with located(path):
         return import_onnx(
             memory,
@@ -60,7 +60,7 @@ def import_onnx(
 ) -> NamedModel:
     """Import the ONNX file whose bytes are those of ``memory``.
 
-    :param folder: where files with weights may be; they stay mapped as well.
+    :param folder: where files with weights may be, which are read as well.
     :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
         order. Axes of length 0 stay open.
     :param constants: inputs that are always the same; the model has them no more.
@@ -76,7 +76,10 @@ def import_onnx(
             drafts = [Import(source, fixed, lengths) for lengths in assumed.variants]
             if len(drafts) > 1:
                 merge([(found.draft, *found.ends) for found in drafts])
-        named = drafts[0].build(memory)
+        named = drafts[0].build()
+        source.reader.check_unchanged()
+        for each in drafts:
+            each.draft.release()
     validate_model(named.model)
     return named
 

@@ -25,7 +25,6 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.types import (
     HalVersion,
-    Memory,
     Operand,
     OperandLifeTime,
     OperandType,
@@ -72,7 +71,7 @@ class Value:
     """
 
     __slots__ = (
-        *("_data", "dtype", "form", "name", "opened", "producer", "shape", "source"),
+        *("_data", "_source", "dtype", "form", "name", "opened", "producer", "shape"),
     )
 
     def __init__(
@@ -90,15 +89,20 @@ class Value:
         self.form = form
         self.name = name
         self.producer = producer
-        self.source: Value = self
+        self._source: Value | None = None  # not itself: weights would outlast the file
         self.opened: Shape | None = None
         self._data = data
 
     def alias(self, shape: Shape, dtype: np.dtype[Any]) -> "Value":
         """Return the same operand of the HAL under another shape or dtype of ONNX."""
         alias = Value(dtype, shape, self.form, name=self.name, producer=self.producer)
-        alias.source = self.source
+        alias._source = self.source
         return alias
+
+    @property
+    def source(self) -> "Value":
+        """What this is another shape or dtype of, or itself."""
+        return self._source or self
 
     @property
     def data(self) -> Array | None:
@@ -305,14 +309,21 @@ class Draft:
             ]
         return [operation for operation in self.operations if operation in needed]
 
+    def release(self) -> None:
+        """Let go of constants: operations and their outputs refer to each other."""
+        for operation in self.operations:
+            operation.inputs = ()
+
 
 class Building:
-    """Gives the needed part of a draft to a `ModelBuilder`."""
+    """Gives the needed part of a draft to a `ModelBuilder`.
 
-    def __init__(self, pools: Sequence[Memory]) -> None:
+    Constants are gathered: few weights are in a file as the HAL has them, and aligned,
+    and each pool in a file keeps all of it.
+    """
+
+    def __init__(self) -> None:
         self._builder = ModelBuilder()
-        for pool in pools:
-            self._builder.add_pool(pool)
         self._operands: dict[Value | Scalar | Omitted, int] = {}
 
     def build(

@@ -13,7 +13,6 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Memory
 from asyncnn.runtime.model import NamedModel, located
 from asyncnn.runtime.onnx import (
     activation,
@@ -158,10 +157,9 @@ class Import:
     def _readers(self) -> Readers:
         return readers_of(self._source.graph)
 
-    def build(self, memory: Memory) -> NamedModel:
+    def build(self) -> NamedModel:
         """Return the model."""
-        pools = (memory, *self._source.reader.pools)
-        return Building(pools).build(self.draft, self.inputs, self.outputs)
+        return Building().build(self.draft, self.inputs, self.outputs)
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""Imports TFLite files: from mapped bytes to a named model."""
+"""Imports TFLite files: from bytes to a named model."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
     located,
-    map_model_file,
     names_by_index,
+    read_model_file,
     shapes_by_name,
     telling_open_inputs,
 )
@@ -77,7 +77,7 @@ def load_tflite(
     input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
+    """Import the TFLite file at ``path``, of which weights stay in one copy.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
@@ -90,7 +90,7 @@ def load_tflite(
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
-    memory = map_model_file(path)
+    memory = read_model_file(path)
     with located(path):
         return import_tflite(
             memory,
