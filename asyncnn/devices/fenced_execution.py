@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.buffer_use import IBufferUse
+from asyncnn.devices.inlining import Executable
 from asyncnn.devices.traced_work import TracedExecuteWork
-from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
+from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,

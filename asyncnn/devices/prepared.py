@@ -20,11 +20,11 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.inlining import Inliner, inline_below_us
+from asyncnn.devices.inlining import Executable, Inliner, inline_below_us
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
-from asyncnn.devices.work import Executable, ExecuteWork
+from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.repeated_requests import RepeatedRequest, RepeatedRequests
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -153,6 +153,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             calling_client.get(),
             callback.takes_early_results,
             repeated,
+            callback.may_be_left,
         )
         try:
             if use is not None:

@@ -21,6 +21,7 @@ where that is known: a busy machine is not its doing.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -93,6 +94,7 @@ class RunQueue(Generic[JobT]):
         self._lanes = lanes
         self._queues = tuple(ReadyQueue[JobT]() for _ in Priority)
         self._running: list[JobT] = []
+        self._left: list[JobT] = []
         self._waiting = 0
         self._users: WeakKeyDictionary[User, UserAccount] = WeakKeyDictionary()
         self._accounts: WeakKeyDictionary[Client, ClientAccount] = WeakKeyDictionary()
@@ -110,6 +112,11 @@ class RunQueue(Generic[JobT]):
     def running(self) -> tuple[JobT, ...]:
         """The jobs that have a lane."""
         return tuple(self._running)
+
+    @property
+    def left(self) -> int:
+        """Number of jobs that go on beside the lanes; see `leave`."""
+        return len(self._left)
 
     @property
     def waiting(self) -> int:
@@ -172,6 +179,8 @@ class RunQueue(Generic[JobT]):
         If its ``review_ns`` is not None, the job has to be given back at its first
         boundary from then on, since another one may have to run.
         """
+        if self._left:
+            self._charge_all(self._left, now_ns)
         while self._waiting:
             account = self._latest
             # If all that waits is that client's, there is nothing to compare.
@@ -215,6 +224,18 @@ class RunQueue(Generic[JobT]):
         self._stop(job, now_ns, used_ns)
         job.state = JobState.OUTSIDE
         self._leave(job.account)
+
+    def leave(self, job: JobT) -> bool:
+        """Give the place of a running job to another one, while it goes on to its end.
+
+        Nobody waits for it, but it counts for its client as before. There are no more
+        of these than lanes; False if there are as many, or it does not run.
+        """
+        if job.state is not JobState.RUNNING or len(self._left) >= self._lanes:
+            return False
+        self._running.remove(job)
+        self._left.append(job)
+        return True
 
     def discard(self, job: JobT) -> bool:
         """Forget a job that waits or is suspended; False if it does not wait here."""
@@ -287,7 +308,7 @@ class RunQueue(Generic[JobT]):
         job.review_ns = review_ns
 
     def _stop(self, job: JobT, now_ns: int, used_ns: int | None) -> None:
-        self._running.remove(job)
+        (self._left if job in self._left else self._running).remove(job)
         job.account.served_ns[job.priority] = now_ns
         owed_ns = now_ns - job.charged_ns
         if used_ns is not None:
@@ -296,6 +317,10 @@ class RunQueue(Generic[JobT]):
             # What was charged until now was an estimate.
             owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
         _pay(job, owed_ns)
+
+    def _charge_all(self, jobs: Iterable[JobT], now_ns: int) -> None:
+        for job in jobs:
+            self._charge(job, now_ns)
 
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a running job has had of its lane since it was last charged."""
@@ -384,8 +409,8 @@ class RunQueue(Generic[JobT]):
     def _enter(self, account: ClientAccount, now_ns: int) -> None:
         """Let a client compete that has work again."""
         # First: virtual time advances to the least share, as `Shares.enter` finds it.
-        for job in self._running:
-            self._charge(job, now_ns)
+        self._charge_all(self._running, now_ns)
+        self._charge_all(self._left, now_ns)
         user = account.user
         if not user.clients.active:
             self._active.enter(user)

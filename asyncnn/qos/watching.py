@@ -12,6 +12,7 @@ execution. Here one thread waits for all loops of the process.
 import asyncio
 import contextlib
 import heapq
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
 from asyncnn.qos.lanes import Lanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import Client, JobState, Pause, Work
+
+logger = logging.getLogger(__name__)
 
 _THREAD_POLL_S = 0.0002
 """Between two looks whether a thread that is about to end has ended."""
@@ -190,6 +193,13 @@ class Watchdog(msgspec.Struct, eq=False):
         for pause in self._asked:
             stuck = self._lanes.give_up(pause)
             if stuck is not None:
+                logger.error(
+                    "lane %s is stuck: no boundary came for %g s (stuck_after_s); its "
+                    "work fails and another takes its place",
+                    self._lanes.name,
+                    self._limit_s,
+                    extra={"fields": {"client": stuck.client.name}},
+                )
                 self._report(stuck)
         self._asked = self._lanes.pauses()
         for pause in self._asked:

@@ -1,6 +1,7 @@
 """What the scheduler schedules."""
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -8,7 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from itertools import count
-from typing import ClassVar
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -250,8 +250,10 @@ class Work(Job, ABC):
     client on whose behalf it is made; ``accounting`` counts its end beside that of all
     other work.
 
-    Work that ``is_separable`` writes to nothing of its client's, so that an abort is
-    reported at once, whatever a lane still does with it. Work that ``should_inline``
+    Work that has a ``decision`` to take, a lock, writes to nothing of its client's
+    before it has taken that. So its abort is reported at once by whoever `decides`
+    before it, whatever a lane still does with it. What was reported so ``is_left``, as
+    is work whose lane is stuck. Work that ``should_inline``
     takes less time than handing it to a lane would; if it ``reports_early``, `finish`
     may be called before the call that brought it returns. Work that ``ends_anywhere``
     was submitted by a thread of its own: `finish` is called where it ends.
@@ -259,14 +261,16 @@ class Work(Job, ABC):
 
     __slots__ = (
         "accounting",
+        "decision",
         "ends_anywhere",
+        "is_left",
         "is_withdrawn",
         "pause",
         "reports_early",
         "should_inline",
     )
 
-    is_separable: ClassVar[bool] = False
+    decision: "threading.Lock | None"
     pause: Pause
 
     def __init__(
@@ -281,7 +285,8 @@ class Work(Job, ABC):
         client = client or calling_client.get()
         super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.accounting = accounting
-        self.is_withdrawn = False
+        self.decision = None
+        self.is_left = self.is_withdrawn = False
         self.should_inline = False
         self.reports_early = False
         self.ends_anywhere = False
@@ -300,6 +305,11 @@ class Work(Job, ABC):
         self.advance(Pause())
         return time.monotonic_ns() - started_ns
 
+    def decides(self) -> bool:
+        """Decide how it ends, on any thread; False if that is decided, or not to be."""
+        decision = self.decision
+        return decision is not None and decision.acquire(False)
+
     @abstractmethod
     def abort(self, status: ErrorStatus) -> None:
         """Stop `advance` soon, or never begin it; from any thread, at any time."""
@@ -312,8 +322,8 @@ class Work(Job, ABC):
     def finish(self) -> ErrorStatus:
         """Report the outcome and return it; called on the loop, once.
 
-        It follows the end of `advance`, or `abort` when that is not under way, will not
-        be called again, or `is_separable`.
+        It follows the end of `advance`, or `abort` when that is not under way and will
+        not be called again, or the work ``is_left``.
         """
 
     def lesson(self) -> Callable[[], None] | None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,9 @@ class Stuck(Recorded):
 class Separable(Stuck):
     """Work whose abort may be reported while it goes on."""
 
-    is_separable = True
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.decision = threading.Lock()
 
 
 def lanes_alive(name: str) -> int:
