@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.inlining import Executable
+from asyncnn.devices.executable import Executable, NewShapes
 from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
@@ -113,6 +113,7 @@ class Owner(Protocol):
     """What an execution needs of the device's others."""
 
     scheduler: Scheduler
+    new_shapes: NewShapes
 
     def producer_of(self, fence: ISyncFence) -> "FencedExecution | None":
         """Return the execution under way that will signal ``fence``."""
@@ -205,7 +206,10 @@ class FencedExecution(FencedOutcome):
         if self._failure is not None:
             raise self._failure
         work = job.claimed_work(self._executed, self._due_ns)
-        if self._owner.scheduler.run_or_submit(work, may_run=may_run):
+        owner = self._owner
+        if not work.plan_first(owner.new_shapes) and owner.scheduler.run_or_submit(
+            work, may_run=may_run
+        ):
             return False
         self._work = work
         self._stop_timer()
@@ -215,7 +219,7 @@ class FencedExecution(FencedOutcome):
         """End at the next boundary between two operations, or before it begins."""
         if self._work is not None:
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            self._owner.scheduler.cancel(self._work, status)
+            self._owner.new_shapes.cancel(self._work, status)
         else:
             self.fail(ResourceExhaustedTransientError("the execution was cancelled"))
 

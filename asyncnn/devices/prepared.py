@@ -18,9 +18,14 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.executable import (
+    Executable,
+    Inliner,
+    NewShapes,
+    inline_below_us,
+)
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.inlining import Executable, Inliner, inline_below_us
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
@@ -74,6 +79,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         compiled: Compiled,
         caches: ModelCaches,
         scheduler: Scheduler,
+        new_shapes: NewShapes,
         fenced: FencedExecutions,
         bursts: OpenBursts,
         buffers: Buffers,
@@ -87,6 +93,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._caches = caches
         self._program = program
         self._scheduler = scheduler
+        self._new_shapes = new_shapes
         self._fenced = fenced
         self._bursts = bursts
         self._client = client
@@ -158,7 +165,9 @@ class ReferencePreparedModel(SynchronousByCallback):
         try:
             if use is not None:
                 work.claim(use)
-            if self._scheduler.run_or_submit(work):
+            if work.plan_first(self._new_shapes):
+                pass
+            elif self._scheduler.run_or_submit(work):
                 return _NONE
         except AsyncnnError as error:
             work.fail(error)
@@ -168,7 +177,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             return ErrorStatus.NONE if missed else error.status
         callback.link_to_death(
             partial(
-                self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                self._new_shapes.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             )
         )
         return ErrorStatus.NONE

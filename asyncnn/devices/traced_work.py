@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
-from asyncnn.devices.inlining import Executable
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.work import (
     ExecuteWork,
     ReportExecuted,

@@ -8,7 +8,7 @@ from asyncnn.deadlines import told_late, told_ms
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
-from asyncnn.devices.inlining import Executable, Lesson
+from asyncnn.devices.executable import Executable, Lesson, NewShapes
 from asyncnn.engine import Execution
 from asyncnn.engine.arguments import (
     Layout,
@@ -239,6 +239,16 @@ class ExecuteWork(Work):
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = use.claim()
         self._use = use
+
+    def plan_first(self, shapes: NewShapes) -> bool:
+        """Have ``shapes`` submit it once it has a plan; False if it has one.
+
+        :raises AsyncnnError: as `Scheduler.submit`.
+        """
+        layout, request = self._executable.layout, self._request
+        if layout is not None and request.inputs is layout.inputs:
+            return False
+        return shapes.take(self, self._executable.program, request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""

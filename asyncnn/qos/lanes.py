@@ -202,8 +202,9 @@ class Lanes:
         are have others in their places, more keep them.
         """
         with self._lock:
-            is_due = self.run_queue.leave(work) and self.run_queue.waiting
-            if is_due and not self._is_closing:
+            if work.keeps_its_lane or not self.run_queue.leave(work):
+                return
+            if self.run_queue.waiting and not self._is_closing:
                 if self._asleep:
                     self._asleep.pop().wake.release()
                 else:

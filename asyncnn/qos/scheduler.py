@@ -168,7 +168,7 @@ class Scheduler:
                 self._waker.open()
             self._enter(work)
         except AsyncnnError as error:
-            count_refusal(self._accountings(work), error.status)
+            self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._watch_over(work)
@@ -222,16 +222,13 @@ class Scheduler:
         pending = tuple(self._open)  # other threads add and remove meanwhile
         return PendingSnapshot(pending, self._accounting, self._lanes.run_queue)
 
-    def statistics(
-        self, *, client: Client | None = None, accounting: WorkAccounting | None = None
-    ) -> WorkStatistics:
-        """Return what became of all work, or of that of a client or ``accounting``.
+    def statistics(self) -> WorkStatistics:
+        """Return what became of all work."""
+        return self.snapshot().of_all()
 
-        ``accounting`` is the one that the work has in common.
-        """
-        found = self.snapshot()
-        chosen = accounting or self._accounting
-        return found.of(chosen) if client is None else found.of_client(client)
+    def count_refusal(self, work: Work, status: ErrorStatus) -> None:
+        """Count work that has ended so before it was accepted."""
+        count_refusal(self._accountings(work), status)
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from itertools import count
+from typing import ClassVar
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -253,7 +254,8 @@ class Work(Job, ABC):
     Work that has a ``decision`` to take, a lock, writes to nothing of its client's
     before it has taken that. So its abort is reported at once by whoever `decides`
     before it, whatever a lane still does with it. What was reported so ``is_left``, as
-    is work whose lane is stuck. Work that ``should_inline``
+    is work whose lane is stuck. Another lane takes the place of the one that goes on
+    with it, unless it ``keeps_its_lane``. Work that ``should_inline``
     takes less time than handing it to a lane would; if it ``reports_early``, `finish`
     may be called before the call that brought it returns. Work that ``ends_anywhere``
     was submitted by a thread of its own: `finish` is called where it ends.
@@ -270,6 +272,7 @@ class Work(Job, ABC):
         "should_inline",
     )
 
+    keeps_its_lane: ClassVar[bool] = False
     decision: "threading.Lock | None"
     pause: Pause
 
