@@ -40,10 +40,10 @@ def check_deadline(deadline_ns: int | None) -> None:
 
 
 def told_late(deadline_ns: int, asked_ns: int) -> str:
-    """Say how late it is by now for a call that was made at ``asked_ns``."""
+    """Say how late it is by now for a call that has come at ``asked_ns``."""
     late_ns = time.monotonic_ns() - deadline_ns
     given = told_ms(deadline_ns - asked_ns)
-    return f"the deadline of {given} was missed by {told_ms(late_ns)}"
+    return f"the deadline, {given} after the call, was missed by {told_ms(late_ns)}"
 
 
 def told_ms(duration_ns: int) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.deadlines import told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable, NewShapes
 from asyncnn.devices.traced_work import TracedExecuteWork
@@ -318,9 +319,9 @@ class FencedExecution(FencedOutcome):
 
     def _expire(self) -> None:
         self._timer = None
-        self.fail(
-            MissedDeadlineTransientError("the deadline passed before it could begin")
-        )
+        assert self._job is not None
+        late = told_late(self._job.options.deadline or 0, self._launched_ns)
+        self.fail(MissedDeadlineTransientError(f"{late}; it was waiting for fences"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -20,7 +20,7 @@ from asyncnn.engine.arguments import (
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.repeated_requests import RepeatedRequest
-from asyncnn.engine.workspace import aligned_bytes, array_at
+from asyncnn.engine.workspace import aligned_like
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -34,7 +34,6 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
-from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.pacing import Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import JobState
@@ -139,12 +138,6 @@ def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> Non
 
 def _tell_operations(plan: Plan) -> None:
     CPUEXE("run", operations=[step.name for step in plan.steps])
-
-
-def _like(place: Array) -> Array:
-    """Return memory like that of an output, which any engine can compute into."""
-    memory = aligned_bytes(place.nbytes + TAIL_BYTES)
-    return array_at(memory, 0, place.shape, place.dtype)
 
 
 class ExecuteWork(Work):
@@ -372,7 +365,7 @@ class ExecuteWork(Work):
         """Return the arrays to compute into: ``places``, or what may be left behind."""
         self._places = self._outputs = places
         if self.decision is not None:
-            self._outputs = [None if a is None else _like(a) for a in places]
+            self._outputs = [None if a is None else aligned_like(a) for a in places]
         return self._outputs
 
     def _deliver(self, computed: Sequence[Array | None]) -> None:
@@ -470,7 +463,7 @@ class ExecuteWork(Work):
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
-            self._use.settle(status, shapes or ())
+            self._use.settle(status, shapes or (), self.is_left)
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
@@ -486,13 +479,12 @@ class ExecuteWork(Work):
 
     def _told_late(self, reason: str) -> str:
         """Say by how much the deadline was missed, and what has taken longest."""
-        told = told_late(self.deadline_ns or 0, self._asked_ns)
         if self._execution is not None:
             part_ns, step = self._execution.longest_part()
             if step is not None:
                 part = f"{step.longest_name}, the longest part"
                 reason = f"{part}, had taken {told_ms(part_ns)}"
-        return f"{told}; {reason}"
+        return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
-from asyncnn.deadlines import seconds_until
+from asyncnn.deadlines import seconds_until, told_late
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
@@ -90,8 +90,9 @@ class FencedOnCopies(FencedOutcome):
         except AsyncnnError as error:
             raise waited_in_vain(str(error)) from None
         except TimeoutError:
+            late = told_late(self._message.order.deadline or 0, self._launched_ns)
             raise MissedDeadlineTransientError(
-                "the deadline passed before it could begin"
+                f"{late}; it was waiting for fences"
             ) from None
         finally:
             self._fences = ()
