@@ -181,7 +181,7 @@ class Lanes:
             elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
-            elif len(self._lanes) < self._most:
+            elif len(self._lanes) < self.run_queue.most_lanes:
                 try:
                     self._start()
                 except ResourceExhaustedTransientError:
@@ -198,17 +198,13 @@ class Lanes:
     def leave(self, work: Work) -> None:
         """Have another lane take the place of the one that goes on with ``work``.
 
-        Nobody waits for that any more; its lane ends with it. As many lanes as there
-        are have others in their places, more keep them.
+        Nobody waits for that any more. There are twice as many lanes at most.
         """
         with self._lock:
             if work.keeps_its_lane or not self.run_queue.leave(work):
                 return
             if self.run_queue.waiting and not self._is_closing:
-                if self._asleep:
-                    self._asleep.pop().wake.release()
-                else:
-                    self._replace()
+                self._replace()
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
@@ -233,7 +229,7 @@ class Lanes:
             for lane in self._lanes:
                 if lane.pause is pause and lane.work is not None:
                     self._dismiss(lane, lane.work)
-                    if self.run_queue.waiting and len(self._lanes) < self._most:
+                    if self.run_queue.waiting:
                         self._replace()
                     return lane.work
         return None
@@ -259,11 +255,6 @@ class Lanes:
             return self.run_queue.clear()
 
     @property
-    def _most(self) -> int:
-        """Number of threads there may be now."""
-        return self.count + self.run_queue.left
-
-    @property
     def have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
         return not any(thread.is_alive() for thread in self._threads)
@@ -284,7 +275,12 @@ class Lanes:
         self.run_queue.end(work, time.monotonic_ns())
 
     def _replace(self) -> None:
-        """Start a thread for what waits, or let that fail; the lock is held."""
+        """Start a thread for what waits, if there may be one more, or let that fail.
+
+        The lock is held.
+        """
+        if len(self._lanes) >= self.run_queue.most_lanes:
+            return
         try:
             self._start()
         except ResourceExhaustedTransientError as error:
@@ -391,7 +387,7 @@ class Lanes:
                 previous = None
             else:
                 run_queue.give_back(previous, now_ns, used_ns)
-        if len(self._lanes) > self._most:
+        if len(self._lanes) > self.run_queue.most_lanes:
             # It has ended what was left to it, and another one is in its place.
             lane.work, lane.is_dismissed = None, True
             self._lanes.remove(lane)

@@ -114,9 +114,9 @@ class RunQueue(Generic[JobT]):
         return tuple(self._running)
 
     @property
-    def left(self) -> int:
-        """Number of jobs that go on beside the lanes; see `leave`."""
-        return len(self._left)
+    def most_lanes(self) -> int:
+        """Number of lanes there may be now, with those that `leave` is about."""
+        return self._lanes + min(len(self._left), self._lanes)
 
     @property
     def waiting(self) -> int:
@@ -158,7 +158,8 @@ class RunQueue(Generic[JobT]):
         account.waiting += 1
         account.user.waiting += 1
         self._waiting += 1
-        if len(self._running) < self._lanes:
+        most = self.most_lanes - len(self._left) if self._left else self._lanes
+        if len(self._running) < most:
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
         if to_stop is None and not was_waiting:
@@ -226,12 +227,12 @@ class RunQueue(Generic[JobT]):
         self._leave(job.account)
 
     def leave(self, job: JobT) -> bool:
-        """Give the place of a running job to another one, while it goes on to its end.
+        """Let a running job go on to its end on a lane beside the others; or False.
 
-        Nobody waits for it, but it counts for its client as before. There are no more
-        of these than lanes; False if there are as many, or it does not run.
+        Nobody waits for it, but it counts for its client as before. Beyond as many of
+        these as there are lanes, they take the places of others.
         """
-        if job.state is not JobState.RUNNING or len(self._left) >= self._lanes:
+        if job.state is not JobState.RUNNING:
             return False
         self._running.remove(job)
         self._left.append(job)

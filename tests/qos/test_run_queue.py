@@ -365,6 +365,48 @@ class TestTakingLanesFromOthers:
         assert high.review_ns == POLICY.slice_ns
 
 
+class TestWhatIsLeft:
+    def test_goes_on_beside_the_lanes_and_counts_for_its_client(self) -> None:
+        r = run_queue()
+        left = add(r, client=ALICE)
+        assert r.take(0) is left
+        assert r.leave(left)
+        first, second = add(r, client=BOB, now_ns=10), add(r, client=BOB, now_ns=10)
+        others = add(r, client=ALICE, now_ns=10)
+        assert r.take(10) is first
+        # Bob has had a third of the time by his weight, and Alice all of it.
+        r.end(first, 110)
+        assert r.take(110) is second
+        r.end(second, 210)
+        assert r.take(210) is others
+        assert r.account(ALICE).virtual_ns == pytest.approx(210)
+        r.end(left, 250)
+        assert r.account(ALICE).virtual_ns == pytest.approx(250)
+        assert r.running == (others,)
+
+    def test_takes_the_places_of_others_beyond_as_many_as_there_are_lanes(self) -> None:
+        r = run_queue(lanes=2)
+        jobs = [add(r) for _ in range(4)]
+        assert [r.take(0), r.take(0)] == jobs[:2]
+        for left, lanes in enumerate((3, 4, 4)):
+            assert r.leave(jobs[left])
+            assert r.most_lanes == lanes
+            if left < 2:
+                assert r.take(0) is jobs[left + 2]
+        # The third has no other in its place: one more has to wait for the fourth.
+        high = Job(HIGH, None, ALICE)
+        assert r.add(high, 1) is jobs[3]
+        r.end(jobs[1], 2)
+        assert r.most_lanes == 4
+        r.end(jobs[0], 3)
+        r.end(jobs[2], 4)
+        assert r.most_lanes == 2
+
+    def test_is_nothing_that_does_not_run(self) -> None:
+        r = run_queue()
+        assert not r.leave(add(r))
+
+
 class NumberedJob(Job):
     """A job that can be put in order, the same in every run."""
 
@@ -385,6 +427,7 @@ class Driven(RuleBasedStateMachine):
         self.waiting: set[NumberedJob] = set()
         self.suspended: set[NumberedJob] = set()
         self.on_lanes: set[NumberedJob] = set()
+        self.left: set[NumberedJob] = set()
 
     @rule(ns=st.integers(0, 700))
     def time_passes(self, ns: int) -> None:
@@ -404,7 +447,11 @@ class Driven(RuleBasedStateMachine):
         self.waiting.add(job)
         assert to_stop is None or to_stop in self.on_lanes
 
-    @precondition(lambda self: len(self.on_lanes) < 2)
+    @property
+    def lanes(self) -> int:
+        return len(self.on_lanes | self.left)
+
+    @precondition(lambda self: self.lanes < self.run_queue.most_lanes)
     @rule(target=running)
     def a_lane_takes(self) -> NumberedJob | None:
         job = self.run_queue.take(self.now)
@@ -438,11 +485,21 @@ class Driven(RuleBasedStateMachine):
         if job is None:
             return
         self.on_lanes.discard(job)
-        if ends:
+        if ends or job in self.left:
             self.run_queue.end(job, self.now)
+            self.left.discard(job)
         else:
             self.run_queue.give_back(job, self.now)
             self.suspended.add(job)
+
+    @precondition(lambda self: self.on_lanes)
+    @rule(data=st.data())
+    def is_left(self, data: st.DataObject) -> None:
+        pool = sorted(self.on_lanes, key=lambda job: job.number)
+        job = data.draw(st.sampled_from(pool))
+        assert self.run_queue.leave(job)
+        self.on_lanes.discard(job)
+        self.left.add(job)
 
     @precondition(lambda self: self.waiting | self.suspended)
     @rule(data=st.data())
@@ -458,7 +515,7 @@ class Driven(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert set(self.run_queue.running) == self.on_lanes
         assert self.run_queue.waiting == len(self.waiting | self.suspended)
-        everything = self.waiting | self.suspended | self.on_lanes
+        everything = self.waiting | self.suspended | self.on_lanes | self.left
         for client in CLIENTS:
             mine = sum(job.client is client for job in everything)
             assert self.run_queue.account(client).pending == mine
@@ -473,7 +530,7 @@ class Driven(RuleBasedStateMachine):
         for jobs, state in (
             (self.waiting, JobState.WAITING),
             (self.suspended, JobState.SUSPENDED),
-            (self.on_lanes, JobState.RUNNING),
+            (self.on_lanes | self.left, JobState.RUNNING),
         ):
             assert {job.state for job in jobs} <= {state}
 
