@@ -4,7 +4,6 @@
 has plans made for those that there are none for.
 """
 
-import threading
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -139,6 +138,7 @@ class PlanWork(Work):
     One that is under way as its deadline passes goes on: the next run will need it.
     """
 
+    is_separable: ClassVar[bool] = True
     keeps_its_lane: ClassVar[bool] = True
 
     def __init__(
@@ -150,7 +150,6 @@ class PlanWork(Work):
     ) -> None:
         priority, deadline_ns = waiting.priority, waiting.deadline_ns
         super().__init__(priority, deadline_ns, client=waiting.client)
-        self.decision = threading.Lock()
         self._steps = Stepwise(_planning(program, shapes))
         self._planned = planned
         self._error: AsyncnnError | None = None

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
+from typing import ClassVar
 
 from asyncnn.deadlines import told_late, told_ms
 from asyncnn.devices.buffer_use import IBufferUse
@@ -54,6 +55,8 @@ _AT_ONCE = 1 << 20
 class PrepareWork(Work):
     """Prepares a model and reports the result, or why there is none."""
 
+    is_separable: ClassVar[bool] = True
+
     def __init__(
         self,
         prepare: Prepare,
@@ -62,7 +65,6 @@ class PrepareWork(Work):
         report: ReportPrepared,
     ) -> None:
         super().__init__(priority, deadline_ns)
-        self.decision = threading.Lock()
         self._prepare = prepare
         self._report = report
         self._steps: Stepwise[Compiled] | None = None

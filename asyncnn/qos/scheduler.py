@@ -90,14 +90,12 @@ class Scheduler:
         self._inline_client = LOCAL.number
         self._inline_account = self._lanes.run_queue.account(LOCAL)
         self._idle: IdleTimer | None = None
-        self._stuck: Watchdog | None = None
-        if stuck_after_s:
-            self._stuck = Watchdog(
-                stuck_after_s,
-                self._lanes,
-                lambda: not (self._open or self._left),
-                self._give_up,
-            )
+        self._stuck = Watchdog(
+            stuck_after_s,
+            self._lanes,
+            lambda: not (self._open or self._left),
+            self._give_up,
+        )
         disown_in_children(self)
 
     @property
@@ -189,8 +187,7 @@ class Scheduler:
             accountings = self._accountings(work)
             self._late_counts.add(partial(count_refusal, accountings, error.status))
             raise
-        is_unwatched = self._stuck is not None and not self._stuck.is_watching
-        if work.deadline_ns is not None or is_unwatched:
+        if work.deadline_ns is not None or not self._stuck.is_watching:
             self._waker.call(partial(self._watch_over, work))
 
     def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
@@ -222,9 +219,16 @@ class Scheduler:
         pending = tuple(self._open)  # other threads add and remove meanwhile
         return PendingSnapshot(pending, self._accounting, self._lanes.run_queue)
 
-    def statistics(self) -> WorkStatistics:
-        """Return what became of all work."""
-        return self.snapshot().of_all()
+    def statistics(
+        self, *, client: Client | None = None, accounting: WorkAccounting | None = None
+    ) -> WorkStatistics:
+        """Return what became of all work, or of that of a client or ``accounting``.
+
+        ``accounting`` is the one that the work has in common.
+        """
+        found = self.snapshot()
+        chosen = accounting or self._accounting
+        return found.of(chosen) if client is None else found.of_client(client)
 
     def count_refusal(self, work: Work, status: ErrorStatus) -> None:
         """Count work that has ended so before it was accepted."""
@@ -337,8 +341,7 @@ class Scheduler:
                 work.deadline_ns,
                 partial(self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
             )
-        if self._stuck is not None:
-            self._stuck.watch()
+        self._stuck.watch()
 
     def _cancel(
         self, work: Work, status: ErrorStatus, finish: Callable[[Work], None]
@@ -475,8 +478,7 @@ class Scheduler:
     def _became_idle(self, on_idle: Callable[[], None]) -> None:
         self._late_counts.settle()  # they keep the models that are to learn from them
         if self.is_idle and self._refusal is None:
-            if self._stuck is not None:
-                self._stuck.rest()
+            self._stuck.rest()
             self._alarms.close()
             on_idle()
 

@@ -154,7 +154,7 @@ class Watchdog(msgspec.Struct, eq=False):
 
     Each time that passes, all running work is asked to pause, which it does at its next
     boundary, to go on at once. What has not done so the next time is stuck: it is given
-    to ``report``. Works until ``is_idle`` is true.
+    to ``report``. Works until ``is_idle`` is true; never if the limit is 0.
     """
 
     _limit_s: float
@@ -166,12 +166,12 @@ class Watchdog(msgspec.Struct, eq=False):
 
     @property
     def is_watching(self) -> bool:
-        """Whether a check is planned; from any thread, a moment late."""
-        return self._timer is not None
+        """Whether a check is planned, or none is to be; from any thread, a moment late."""
+        return self._timer is not None or not self._limit_s
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""
-        if self._timer is None:
+        if not self.is_watching:
             self._timer = ThreadTimer(self._limit_s, self._check)
 
     def close(self) -> None:

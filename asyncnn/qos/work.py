@@ -252,13 +252,15 @@ class Work(Job, ABC):
     other work.
 
     Work that has a ``decision`` to take, a lock, writes to nothing of its client's
-    before it has taken that. So its abort is reported at once by whoever `decides`
-    before it, whatever a lane still does with it. What was reported so ``is_left``, as
-    is work whose lane is stuck. Another lane takes the place of the one that goes on
-    with it, unless it ``keeps_its_lane``. Work that ``should_inline``
-    takes less time than handing it to a lane would; if it ``reports_early``, `finish`
-    may be called before the call that brought it returns. Work that ``ends_anywhere``
-    was submitted by a thread of its own: `finish` is called where it ends.
+    before it has taken that; what ``is_separable`` never does. So its abort is reported
+    at once by whoever `decides` before it, whatever a lane still does with it. What was
+    reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
+    place of the one that goes on with it, unless it ``keeps_its_lane``.
+
+    Work that ``should_inline`` takes less time than handing it to a lane would; if it
+    ``reports_early``, `finish` may be called before the call that brought it returns.
+    Work that ``ends_anywhere`` was submitted by a thread of its own: `finish` is called
+    where it ends.
     """
 
     __slots__ = (
@@ -272,6 +274,7 @@ class Work(Job, ABC):
         "should_inline",
     )
 
+    is_separable: ClassVar[bool] = False
     keeps_its_lane: ClassVar[bool] = False
     decision: "threading.Lock | None"
     pause: Pause
@@ -288,7 +291,7 @@ class Work(Job, ABC):
         client = client or calling_client.get()
         super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.accounting = accounting
-        self.decision = None
+        self.decision = threading.Lock() if self.is_separable else None
         self.is_left = self.is_withdrawn = False
         self.should_inline = False
         self.reports_early = False

@@ -77,9 +77,9 @@ async def test_work_counts_for_its_client_and_in_its_accounting(
     everything = scheduler.statistics()
     assert everything.done[ErrorStatus.NONE] == 3
     assert everything.latency.count == 3
-    of_client = scheduler.snapshot().of_client(client)
+    of_client = scheduler.statistics(client=client)
     assert of_client.done[ErrorStatus.NONE] == 1
-    assert scheduler.snapshot().of(accounting).done[ErrorStatus.NONE] == 2
+    assert scheduler.statistics(accounting=accounting).done[ErrorStatus.NONE] == 2
 
 
 async def test_it_is_charged_for_processor_time_and_a_quarter_of_other_time(

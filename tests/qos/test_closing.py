@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -29,9 +28,7 @@ class Stuck(Recorded):
 class Separable(Stuck):
     """Work whose abort may be reported while it goes on."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.decision = threading.Lock()
+    is_separable = True
 
 
 def lanes_alive(name: str) -> int:

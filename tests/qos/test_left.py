@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Scheduler, acting_for
+from asyncnn.qos.work import Job
 from tests.qos.recorded import Recorded, until
+from tests.qos.test_run_queue import ALICE, BOB, add, run_queue
 
 CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
@@ -180,3 +182,45 @@ async def test_closing_waits_for_it() -> None:
     open_gates([work])
     await closing
     assert "left-lane" not in [thread.name for thread in threading.enumerate()]
+
+
+class TestWhatIsLeftInTheRunQueue:
+    def test_goes_on_beside_the_lanes_and_counts_for_its_client(self) -> None:
+        r = run_queue()
+        left = add(r, client=ALICE)
+        assert r.take(0) is left
+        assert r.leave(left)
+        first, second = add(r, client=BOB, now_ns=10), add(r, client=BOB, now_ns=10)
+        others = add(r, client=ALICE, now_ns=10)
+        assert r.take(10) is first
+        # Bob has had a third of the time by his weight, and Alice all of it.
+        r.end(first, 110)
+        assert r.take(110) is second
+        r.end(second, 210)
+        assert r.take(210) is others
+        assert r.account(ALICE).virtual_ns == pytest.approx(210)
+        r.end(left, 250)
+        assert r.account(ALICE).virtual_ns == pytest.approx(250)
+        assert r.running == (others,)
+
+    def test_takes_the_places_of_others_beyond_as_many_as_there_are_lanes(self) -> None:
+        r = run_queue(lanes=2)
+        jobs = [add(r) for _ in range(4)]
+        assert [r.take(0), r.take(0)] == jobs[:2]
+        for left, lanes in enumerate((3, 4, 4)):
+            assert r.leave(jobs[left])
+            assert r.most_lanes == lanes
+            if left < 2:
+                assert r.take(0) is jobs[left + 2]
+        # The third has no other in its place: one more has to wait for the fourth.
+        high = Job(Priority.HIGH, None, ALICE)
+        assert r.add(high, 1) is jobs[3]
+        r.end(jobs[1], 2)
+        assert r.most_lanes == 4
+        r.end(jobs[0], 3)
+        r.end(jobs[2], 4)
+        assert r.most_lanes == 2
+
+    def test_is_nothing_that_does_not_run(self) -> None:
+        r = run_queue()
+        assert not r.leave(add(r))
