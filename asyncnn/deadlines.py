@@ -46,6 +46,14 @@ def told_late(deadline_ns: int, asked_ns: int) -> str:
     return f"the deadline, {given} after the call, was missed by {told_ms(late_ns)}"
 
 
+def late_for_fences(
+    deadline_ns: int | None, asked_ns: int
+) -> MissedDeadlineTransientError:
+    """Return the error for a call that waits for fences at its deadline."""
+    late = told_late(deadline_ns or 0, asked_ns)
+    return MissedDeadlineTransientError(f"{late}; it was waiting for fences")
+
+
 def told_ms(duration_ns: int) -> str:
     """Return a duration for people, to a tenth of a millisecond."""
     return f"{round(duration_ns / 1e6, 1):g} ms"

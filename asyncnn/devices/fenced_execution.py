@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
-from asyncnn.deadlines import told_late
+from asyncnn.deadlines import late_for_fences
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable, NewShapes
 from asyncnn.devices.traced_work import TracedExecuteWork
@@ -22,7 +22,6 @@ from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlineTransientError,
     OutputInsufficientSizeError,
     ResourceExhaustedTransientError,
     waited_in_vain,
@@ -320,8 +319,7 @@ class FencedExecution(FencedOutcome):
     def _expire(self) -> None:
         self._timer = None
         assert self._job is not None
-        late = told_late(self._job.options.deadline or 0, self._launched_ns)
-        self.fail(MissedDeadlineTransientError(f"{late}; it was waiting for fences"))
+        self.fail(late_for_fences(self._job.options.deadline, self._launched_ns))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -166,7 +166,7 @@ class Watchdog(msgspec.Struct, eq=False):
 
     @property
     def is_watching(self) -> bool:
-        """Whether a check is planned, or none is to be; from any thread, a moment late."""
+        """Whether a check is planned, or none to be; from any thread, a moment late."""
         return self._timer is not None or not self._limit_s
 
     def watch(self) -> None:
