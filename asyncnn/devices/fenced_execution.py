@@ -207,9 +207,8 @@ class FencedExecution(FencedOutcome):
             raise self._failure
         work = job.claimed_work(self._executed, self._due_ns)
         owner = self._owner
-        if not work.plan_first(owner.new_shapes) and owner.scheduler.run_or_submit(
-            work, may_run=may_run
-        ):
+        waits = not work.has_plan and work.plan_first(owner.new_shapes)
+        if not waits and owner.scheduler.run_or_submit(work, may_run=may_run):
             return False
         self._work = work
         self._stop_timer()

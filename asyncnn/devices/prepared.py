@@ -165,9 +165,8 @@ class ReferencePreparedModel(SynchronousByCallback):
         try:
             if use is not None:
                 work.claim(use)
-            if work.plan_first(self._new_shapes):
-                pass
-            elif self._scheduler.run_or_submit(work):
+            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            if not waits and self._scheduler.run_or_submit(work):
                 return _NONE
         except AsyncnnError as error:
             work.fail(error)

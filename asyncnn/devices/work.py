@@ -175,6 +175,7 @@ class ExecuteWork(Work):
         "_threads",
         "_use",
         "computed_ns",
+        "has_plan",
     )
 
     _plan: Plan
@@ -213,6 +214,8 @@ class ExecuteWork(Work):
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
         self.ends_anywhere = False
+        layout = executable.layout
+        self.has_plan = layout is not None and request.inputs is layout.inputs
         self._executable = executable
         self._request = request
         self._repeated = repeated
@@ -232,18 +235,17 @@ class ExecuteWork(Work):
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
-        self._request = use.claim()
+        self._request = request = use.claim()
         self._use = use
+        layout = self._executable.layout
+        self.has_plan = layout is not None and request.inputs is layout.inputs
 
     def plan_first(self, shapes: NewShapes) -> bool:
         """Have ``shapes`` submit it once it has a plan; False if it has one.
 
         :raises AsyncnnError: as `Scheduler.submit`.
         """
-        layout, request = self._executable.layout, self._request
-        if layout is not None and request.inputs is layout.inputs:
-            return False
-        return shapes.take(self, self._executable.program, request)
+        return shapes.take(self, self._executable.program, self._request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""

@@ -88,10 +88,11 @@ class LoopWaker:
 
     def _read(self) -> None:
         os.eventfd_read(self._fd)
-        self._wake_up()
+        # First, so that whatever comes from here on wakes it again.
+        self._is_due = False
+        self._woken()
 
     def _wake_up(self) -> None:
-        # First, so that whatever comes from here on wakes it again.
         self._is_due = False
         self._woken()
 
@@ -387,7 +388,8 @@ class Lanes:
                 previous = None
             else:
                 run_queue.give_back(previous, now_ns, used_ns)
-        if len(self._lanes) > self.run_queue.most_lanes:
+        lanes = len(self._lanes)
+        if lanes > self.count and lanes > run_queue.most_lanes:
             # It has ended what was left to it, and another one is in its place.
             lane.work, lane.is_dismissed = None, True
             self._lanes.remove(lane)

@@ -21,7 +21,7 @@ where that is known: a busy machine is not its doing.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from itertools import chain
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -180,8 +180,8 @@ class RunQueue(Generic[JobT]):
         If its ``review_ns`` is not None, the job has to be given back at its first
         boundary from then on, since another one may have to run.
         """
-        if self._left:
-            self._charge_all(self._left, now_ns)
+        for job in self._left:
+            self._charge(job, now_ns)
         while self._waiting:
             account = self._latest
             # If all that waits is that client's, there is nothing to compare.
@@ -319,10 +319,6 @@ class RunQueue(Generic[JobT]):
             owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
         _pay(job, owed_ns)
 
-    def _charge_all(self, jobs: Iterable[JobT], now_ns: int) -> None:
-        for job in jobs:
-            self._charge(job, now_ns)
-
     def _charge(self, job: JobT, now_ns: int) -> None:
         """Count what a running job has had of its lane since it was last charged."""
         lane_ns = now_ns - job.charged_ns
@@ -410,8 +406,8 @@ class RunQueue(Generic[JobT]):
     def _enter(self, account: ClientAccount, now_ns: int) -> None:
         """Let a client compete that has work again."""
         # First: virtual time advances to the least share, as `Shares.enter` finds it.
-        self._charge_all(self._running, now_ns)
-        self._charge_all(self._left, now_ns)
+        for job in chain(self._running, self._left):
+            self._charge(job, now_ns)
         user = account.user
         if not user.clients.active:
             self._active.enter(user)

@@ -171,7 +171,7 @@ class Watchdog(msgspec.Struct, eq=False):
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""
-        if not self.is_watching:
+        if self._timer is None and self._limit_s:
             self._timer = ThreadTimer(self._limit_s, self._check)
 
     def close(self) -> None:
