@@ -39,6 +39,26 @@ def check_deadline(deadline_ns: int | None) -> None:
         raise MissedDeadlinePersistentError("the deadline has passed already")
 
 
+def told_late(deadline_ns: int, asked_ns: int) -> str:
+    """Say how late it is by now for a call that has come at ``asked_ns``."""
+    late_ns = time.monotonic_ns() - deadline_ns
+    given = told_ms(deadline_ns - asked_ns)
+    return f"the deadline, {given} after the call, was missed by {told_ms(late_ns)}"
+
+
+def late_for_fences(
+    deadline_ns: int | None, asked_ns: int
+) -> MissedDeadlineTransientError:
+    """Return the error for a call that waits for fences at its deadline."""
+    late = told_late(deadline_ns or 0, asked_ns)
+    return MissedDeadlineTransientError(f"{late}; it was waiting for fences")
+
+
+def told_ms(duration_ns: int) -> str:
+    """Return a duration for people, to a tenth of a millisecond."""
+    return f"{round(duration_ns / 1e6, 1):g} ms"
+
+
 def unanswered(grace_s: float) -> MissedDeadlineTransientError:
     """Return the error for a call that the driver has left unanswered."""
     return MissedDeadlineTransientError(

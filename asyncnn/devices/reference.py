@@ -18,6 +18,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.executable import NewShapes
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     known_capabilities,
@@ -119,10 +120,16 @@ class ReferenceDevice:
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes
         executions = self._new_scheduler("asyncnn-lane", lanes)
+        plans = self._new_scheduler("asyncnn-plan", 1)
+        shapes = NewShapes(executions, plans)
         self._entered = _Entered(
             executions,
             self._new_scheduler("asyncnn-prepare", 1),
-            FencedExecutions(executions, max_waiting=self._settings.max_waiting),
+            plans,
+            shapes,
+            FencedExecutions(
+                executions, shapes, max_waiting=self._settings.max_waiting
+            ),
             ModelCaches(
                 self._settings.cache_key_file,
                 may_map=self._settings.maps_cache_files,
@@ -133,6 +140,7 @@ class ReferenceDevice:
             process_wide.apply_settings(self._settings),
         )
         pacing.watch(executions)
+        pacing.watch(plans)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -158,11 +166,13 @@ class ReferenceDevice:
             ends.push_async_callback(parts.releaser.wait_ended)
             ends.push_async_callback(self._buffers.wait_ended)
             ends.push_async_callback(parts.executions.aclose)
+            ends.push_async_callback(parts.plans.aclose)
             ends.push_async_callback(parts.preparations.aclose)
             ends.callback(self._buffers.close)
             ends.callback(self._bursts.close)
             ends.callback(self._status_listeners.close)
             ends.callback(parts.executions.begin_closing)
+            ends.callback(parts.plans.begin_closing)
             ends.callback(parts.fenced.close)
             ends.callback(parts.preparations.begin_closing)
 
@@ -338,12 +348,13 @@ class ReferenceDevice:
 
         Executions that were refused before they were scheduled are not counted.
         """
-        executions, preparations = self._parts().executions, self._parts().preparations
+        parts = self._parts()
+        executions, preparations = parts.executions, parts.preparations
         snapshot = executions.snapshot()
         clients = {*executions.clients(), *preparations.clients()}
         return DeviceStatistics(
             device=self.name,
-            threads=executions.threads + preparations.threads,
+            threads=executions.threads + preparations.threads + parts.plans.threads,
             resident_bytes=resident_bytes(),
             preparations=preparations.statistics(),
             executions=snapshot.of_all(),
@@ -389,6 +400,7 @@ class ReferenceDevice:
         """Give back what is held for work that does not come."""
         parts = self._parts()
         parts.preparations.retire()
+        parts.plans.retire()
         models = tuple(self._models.values())
         idle = [model for model in models if not model.stays_ready]
         # A model that stays ready keeps the thread that runs it, too.
@@ -417,6 +429,7 @@ class ReferenceDevice:
             outcome,
             parts.caches,
             parts.executions,
+            parts.new_shapes,
             parts.fenced,
             self._bursts,
             self._buffers,
@@ -435,6 +448,8 @@ class _Entered(NamedTuple):
 
     executions: Scheduler
     preparations: Scheduler
+    plans: Scheduler
+    new_shapes: NewShapes
     fenced: FencedExecutions
     caches: ModelCaches
     releaser: ModelReleaser

@@ -105,14 +105,20 @@ class Unpaused:
 
 
 class Stoppable:
-    """A run that comes to boundaries; `abort` from any thread at any time."""
+    """A run that comes to boundaries; `abort` from any thread at any time.
+
+    One that has a deadline measures its parts from boundary to boundary.
+    """
 
     __slots__ = (
         "_abort_status",
+        "_at_step",
         "_deadline_ns",
         "_interrupt",
         "_interrupted",
+        "_longest",
         "_making",
+        "_since_ns",
         "_tiles",
     )
 
@@ -121,8 +127,10 @@ class Stoppable:
         self._deadline_ns = deadline_ns
         self._abort_status: ErrorStatus | None = None
         self._interrupt: Callable[[], None] | None = None
-        self._interrupted = 0
+        self._interrupted = self._since_ns = 0
         self._tiles: Iterator[None] | None = None
+        self._at_step: Step | None = None
+        self._longest: tuple[int, Step | None] = 0, None
 
     def abort(self, status: ErrorStatus) -> None:
         """Make `advance` fail with ``status`` at the next boundary."""
@@ -131,6 +139,15 @@ class Stoppable:
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
+
+    def longest_part(self) -> tuple[int, Step | None]:
+        """Return the nanoseconds of the longest part yet, and its step; on any thread.
+
+        The part under way counts. Only of a run with a deadline.
+        """
+        taken_ns = time.monotonic_ns() - self._since_ns if self._since_ns else 0
+        longest = self._longest
+        return longest if longest[0] > taken_ns else (taken_ns, self._at_step)
 
     def _workspace(
         self, program: Program, plan: Plan, pause: Pause
@@ -155,10 +172,20 @@ class Stoppable:
         deadline_ns = self._deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _check(self) -> None:
+    def _check(self, step: Step | None = None) -> None:
+        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
-        if self._is_late:
+        deadline_ns = self._deadline_ns
+        if deadline_ns is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._since_ns > self._longest[0]:
+            self._longest = now_ns - self._since_ns, self._at_step
+        self._since_ns = now_ns
+        if step is not None:
+            self._at_step = step
+        if now_ns >= deadline_ns:
             raise MissedDeadlineTransientError("the deadline passed")
 
     def _run_tiles(

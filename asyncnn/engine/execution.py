@@ -1,5 +1,6 @@
 """One run of a program, with subgraphs, steps of open shapes, and deadlines."""
 
+import time
 from collections.abc import Sequence
 
 from asyncnn.engine.boundaries import (
@@ -71,6 +72,8 @@ class Execution(Stoppable):
         """
         if pause is None:
             pause = Unpaused()
+        if self._deadline_ns is not None:
+            self._since_ns = time.monotonic_ns()
         try:
             if not self._frames and not self._begin(pause):
                 return False
@@ -124,7 +127,7 @@ class Execution(Stoppable):
                 return False
             may_pause = True
             if self._abort_status is not None or self._deadline_ns is not None:
-                self._check()
+                self._check(steps[position])
             call = calls[position]
             step = steps[position]
             try:

@@ -51,12 +51,14 @@ class CallbackObject:
 
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
-    may be told of the outcome before the call that it was passed to has returned.
+    may be told of the outcome before the call that it was passed to has returned. One
+    that ``may_be_left`` is told at once when it has died, as others are at deadlines.
     """
 
     __slots__ = ("_is_dead", "_recipients", "reason")
 
     takes_early_results: ClassVar[bool] = False
+    may_be_left: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.reason = ""

@@ -11,13 +11,14 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.deadlines import DEADLINE_GRACE_S
+from asyncnn.deadlines import DEADLINE_GRACE_S, told_late
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
 from asyncnn.hal.operations.bound import Array
@@ -181,7 +182,7 @@ class PreparedModel:
         if in_flight.room:
             in_flight.room -= 1
         else:
-            await in_flight.wait()
+            await in_flight.wait(options.deadline)
         try:
             if arrays is None:
                 arrays = await target.converted(inputs)
@@ -455,11 +456,14 @@ class PreparedModel:
     async def _synchronously(
         self, request: Request, options: ExecutionOptions
     ) -> ExecutionResult:
-        return ExecutionResult(
-            *await self.hal.execute_synchronously_1_3(
-                request, options.measure, options.deadline, options.loop_timeout
-            )
+        deadline, asked_ns = options.deadline, monotonic_ns()
+        status, shapes, timing = await self.hal.execute_synchronously_1_3(
+            request, options.measure, deadline, options.loop_timeout
         )
+        is_late = status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        # The HAL's call has no room for a reason.
+        reason = told_late(deadline, asked_ns) if is_late and deadline else ""
+        return ExecutionResult(status, shapes, timing, reason)
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import work as work_module
-from asyncnn.devices.inlining import Inliner
-from asyncnn.devices.work import Executable, ExecuteWork, PrepareWork
+from asyncnn.devices.executable import Executable, Inliner
+from asyncnn.devices.work import ExecuteWork, PrepareWork
 from asyncnn.engine import Program
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (

@@ -195,6 +195,10 @@ class _SegmentKernel:
             graph.forget()
             self._spare[1].append(graph)
 
+    def longest(self) -> Step:
+        """Return the step that is estimated to take longest."""
+        return max(self._segment.steps, key=lambda step: estimated_ns(step.operation))
+
     def take(self, threads: int) -> CompiledGraph | None:
         """Return a graph for one workspace; None if there is none for ``threads``.
 

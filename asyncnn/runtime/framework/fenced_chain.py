@@ -17,10 +17,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.deadlines import late_for_fences
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
     failure_of,
     waited_in_vain,
@@ -352,7 +352,7 @@ class FencedChain(FencedOutcome):
             self._go_on(0, None)
 
     def _expire(self) -> None:
-        self._fail(MissedDeadlineTransientError("the deadline has passed"))
+        self._fail(late_for_fences(self._options.deadline, self._launched_ns))
 
     def _on_device_us(self, count: int) -> int:
         times = [
