@@ -5,6 +5,7 @@ From the outside in:
 =============  =====================================================================
 ``pipeline``   streams of frames through stages of models
 ``metrics``    numbers of a driver for Prometheus
+``web``        middleware for web applications
 ``runtime``    what applications use: `open_device`, `load`, models, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
@@ -128,7 +129,7 @@ else:
             "asyncnn.service": "Supervision",
         },
         "burst devices engine extensions fences fmq hal kernels memory metrics "
-        "pipeline qos runtime service tracing",
+        "pipeline qos runtime service tracing web",
     )
 
 __all__ = (

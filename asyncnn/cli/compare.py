@@ -93,7 +93,7 @@ def compare(
         else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
     if not device and reference_kernels:
-        device = default_device_name("reference")  # which rounds as those kernels do
+        device = default_device_name(exact=True)
     comparison = Comparison(
         path=model,
         named=named,

@@ -139,7 +139,7 @@ def _opened(
     if options.socket is None:
         name = options.device
         if name is None and options.check_file is not None:
-            name = default_device_name("reference")  # exact to a stated rounding
+            name = default_device_name(exact=True)
         return open_device(name, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket, device=options.device)
 

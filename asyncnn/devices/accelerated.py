@@ -34,16 +34,18 @@ DEVICE_VARIABLE = "ASYNCNN_DEVICE"
 """Environment variable that names the device to open where no other name is given."""
 
 
-def default_device_name(otherwise: str = "") -> str:
-    """Return what `DEVICE_VARIABLE` says, or else ``otherwise``.
+def default_device_name(*, exact: bool = False) -> str:
+    """Return the name of the device to open where none is given.
 
-    An empty name stands for what `default_device` chooses.
+    It is what `DEVICE_VARIABLE` says; else empty, which stands for the fastest that
+    works and is what `default_device` opens. What is compared with ``exact`` results
+    is computed by ``reference`` then, whose rounding is stated.
     """
-    return os.environ.get(DEVICE_VARIABLE) or otherwise
+    return os.environ.get(DEVICE_VARIABLE) or ("reference" if exact else "")
 
 
 async def usual_device_name() -> str:
-    """Return the name of the device that is opened where none is named."""
+    """Return the same, with the name of the fastest device in place of none."""
     return default_device_name() or await _fastest_device_name()
 
 

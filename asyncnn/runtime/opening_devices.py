@@ -81,11 +81,8 @@ async def open_device(
     :raises WrongLoopError: if asyncio's event loop does not run.
     """
     if isolated:
-        from asyncnn.devices.accelerated import usual_device_name
-
-        chosen = name or await usual_device_name()
         async with _connected(
-            device=chosen,
+            device=name,
             extensions=_names_of(extensions),
             settings=settings,
             max_in_flight=max_in_flight,
@@ -236,8 +233,8 @@ async def connect(
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
     :param device: what a driver of one's own publishes, ``accelerated`` or
-        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is ``reference``,
-        which needs the least of what the system gives a process.
+        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first where
+        its engine works, and the second elsewhere.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML

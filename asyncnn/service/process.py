@@ -155,7 +155,7 @@ def driver_process(
     file system knows. ``extensions`` are those that the driver is to have, like
     ``package.module:name``, ``settings`` those of its ``device``, which is
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
-    else ``reference``.
+    else the first of them that works.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
@@ -323,7 +323,8 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if time.monotonic() > deadline:
             before, used = used, _used_ticks(driver.pid)
             deadline = time.monotonic() + _START_TIMEOUT_S
-            if used == before or time.monotonic() > latest:
+            is_idle = used == before and not _has_children(driver.pid)
+            if is_idle or time.monotonic() > latest:
                 raise NoDriverError(
                     "the driver does not start, though its process runs",
                     hint="see what keeps the machine busy, or start one with asyncnn "
@@ -341,6 +342,15 @@ def _used_ticks(pid: int) -> int:
     # The name, in parentheses, may have spaces.
     user, system = status.rpartition(")")[2].split()[11:13]
     return int(user) + int(system)
+
+
+def _has_children(pid: int) -> bool:
+    """Tell whether a process waits for others, as for the trial of an engine."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    try:
+        return any(each.read_text() for each in lists)
+    except OSError:
+        return False
 
 
 def _until_ended(driver: DriverProcess) -> Iterator[float]:

@@ -126,8 +126,7 @@ async def _published(
     more = tuple(map(load_extension, _values("--extension", options)))
     settings = replace(settings, extensions=(*settings.extensions, *more))
     (path,) = _values("--socket", options)
-    usual = default_device_name("reference")
-    name = next(iter(_values("--device", options)), usual)
+    name = next(iter(_values("--device", options)), default_device_name())
     async with default_device(settings, name) as device, Server(device, path):
         while fds:
             os.close(int(fds.pop()))
