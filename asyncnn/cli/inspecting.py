@@ -83,7 +83,8 @@ def _lines(inspection: "Inspection") -> Iterable[str]:
     where = ""
     if inspection.subgraphs > 1:
         where = f" in {inspection.subgraphs} subgraphs"
-    yield f"{counted(count, 'operation')}{where}, HAL {inspection.hal_version}"
+    version = f"HAL version {inspection.hal_version} or newer"
+    yield f"{counted(count, 'operation')}{where}, {version}"
     yield f"weights: {_size(inspection.weight_bytes)}"
     if inspection.open_inputs:
         names = ", ".join(inspection.open_inputs)

@@ -49,7 +49,8 @@ class Inspection(msgspec.Struct, frozen=True):
     """All that is to be known of a model before it is run.
 
     ``operations`` counts the operations of all subgraphs by name, the most frequent
-    first. ``hal_version`` is the oldest HAL that has all that the model uses.
+    first. ``hal_version`` is the oldest HAL that has all that the model uses, such
+    as ``1.2``, or ``AIDL 3``, which is newer.
     ``weight_bytes`` is the size of its constants, those that share bytes counted once.
     ``open_inputs`` are those whose shapes the file leaves to the application.
     """
@@ -104,7 +105,7 @@ async def inspected(
         states=summaries(state.info for state in named.states),
         operations=dict(counts.most_common()),
         subgraphs=1 + len(model.referenced),
-        hal_version=_oldest_version(model).name.removeprefix("V").replace("_", "."),
+        hal_version=_oldest_version(model).title.replace("HAL ", ""),
         weight_bytes=_weight_bytes(model),
         devices=tuple(
             [
