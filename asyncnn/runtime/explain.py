@@ -20,7 +20,12 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+    error_for,
+)
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -165,7 +170,7 @@ async def explain(
     """
     whole = model.model if isinstance(model, NamedModel) else model
     if not isinstance(whole, Model):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(whole).__name__} cannot be explained",
             hint="asyncnn.load reads one from a file",
         )

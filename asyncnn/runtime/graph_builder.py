@@ -166,8 +166,9 @@ class GraphBuilder:
                 if type_ is OperandType.INT32:
                     self._integers[value] = index
             return index
+        dtype = dtype_of(type_)
         try:
-            data = np.array(value, dtype_of(type_))
+            data = np.array(value, dtype)
         except (OverflowError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{value} is no {type_.name}: {error}") from None
         if not np.array_equal(data, value) and data.dtype.kind not in "fc":

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.extensions import Extension, ExtensionNames
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
@@ -89,7 +89,7 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
     :raises GeneralFailureError: if a pool cannot be mapped or the file not written.
     """
     if not isinstance(named, NamedModel):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(named).__name__} cannot be saved",
             hint="save what asyncnn.load or ModelBuilder.build gives",
         )
@@ -294,7 +294,7 @@ def load(
         try:
             memory = from_buffer(memoryview(source).toreadonly())
         except TypeError:
-            raise TypeError(
+            raise WrongTypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
     with located(where):

@@ -20,10 +20,16 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    decoding,
+    located,
+    map_model_file,
+)
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import merge, open_lengths
-from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
+from asyncnn.runtime.onnx.schema import Axes, Source, read_model
 
 __all__ = ("Constants", "import_onnx", "load_onnx")
 
@@ -68,7 +74,7 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding(), np.errstate(all="ignore"):
+    with decoding("ONNX"), np.errstate(all="ignore"):
         source = read_model(memory, folder)
         fixed = _fixed(source, constants or {})
         assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))

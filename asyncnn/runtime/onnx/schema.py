@@ -4,8 +4,7 @@ The package is imported when the first file is read. It parses the message and c
 each node against its operator's schema; names, shapes and sizes are checked here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -42,31 +41,6 @@ def onnx_package() -> ModuleType:
         raise GeneralFailureError(
             f"ONNX files need the package onnx: {error}",
             hint="install it with: pip install 'asyncnn[onnx]'",
-        ) from error
-
-
-@contextmanager
-def decoding() -> Iterator[None]:
-    """Turn what decoders raise on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    try:
-        yield
-    except RecursionError as error:
-        raise InvalidArgumentError(
-            "damaged ONNX file: graphs nested too deeply"
-        ) from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise InvalidArgumentError(
-            f"damaged ONNX file ({type(error).__name__}: {str(error)[:300]})"
         ) from error
 
 

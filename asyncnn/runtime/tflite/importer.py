@@ -14,6 +14,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
+    decoding,
     located,
     map_model_file,
     names_by_index,
@@ -40,7 +41,6 @@ from asyncnn.runtime.tflite.schema import (
     Contents,
     Graph,
     Tensor,
-    decoding,
     read_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
@@ -114,7 +114,7 @@ def import_tflite(
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
-    with decoding():
+    with decoding("TFLite"):
         contents = read_contents(view(memory))
         customs = CustomOperators(extensions)
         named = _import(contents, memory, signature, input_shapes, customs)

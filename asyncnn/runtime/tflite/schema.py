@@ -8,7 +8,6 @@ all that is read is no longer than a multiple of it, and there are not too many 
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -21,32 +20,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite import flatbuffer
 from asyncnn.runtime.tflite.sparse import densify
-
-
-@contextmanager
-def decoding() -> Iterator[None]:
-    """Turn what a decoder raises on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    try:
-        yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise InvalidArgumentError(
-            f"damaged TFLite file ({type(error).__name__}: {error})"
-        ) from error
-    except struct.error as error:
-        raise InvalidArgumentError(
-            "damaged TFLite file: it refers to what is beyond its end",
-            hint="the file may be cut short",
-        ) from error
-
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TFLite file."""
