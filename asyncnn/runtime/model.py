@@ -1,11 +1,9 @@
-"""A model with the names of its inputs and outputs, and where its constants lie.
+"""A model with the names of its inputs and outputs.
 
-`ConstantStore` places the constants of a model that is built or imported: small ones
-in the model, large ones in pools. `map_model_file` and `located` are what readers of
-model files share: the file mapped, and errors that name it.
+`map_model_file`, `decoding` and `located` are what readers of model files share: the
+file mapped, and errors that name it.
 """
 
-import mmap
 import operator
 import os
 import struct
@@ -34,16 +32,14 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
-    DataLocation,
     Dimensions,
     Memory,
     Model,
     Operand,
-    OperandLifeTime,
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
-from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.memory.pools import map_file
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
@@ -169,99 +165,6 @@ def hint_of_open_inputs(names: Sequence[str]) -> str:
         f"the file leaves shapes to the application: load it with "
         f"input_shapes={{{shapes}}}, or --input-shape {names[0]}=N,N,..."
     )
-
-
-MAX_COPIED_BYTES = 128
-"""Largest constant that is copied into the model, as in the NNAPI."""
-
-ALIGNMENT = 64
-"""Alignment in bytes of constants in the model's own pool."""
-
-_VALUE_ALIGNMENT = 4
-
-
-class ConstantStore:
-    """Places constants in the operand values or in pools.
-
-    A small constant goes into the operand values. A large one that views a pool given
-    to `add_pool` is referred to in place; others are gathered in one pool of the
-    model's own, or become a pool each.
-    """
-
-    def __init__(self) -> None:
-        self._values = bytearray()
-        self._pools: list[Memory | None] = []
-        self._known: list[tuple[int, Memory]] = []
-        self._gathered: list[tuple[int, Array]] = []
-        self._gathered_pool = -1
-        self._gathered_bytes = 0
-
-    def add_pool(self, memory: Memory) -> None:
-        """Let constants refer to ``memory``; it joins the model once one does.
-
-        :raises GeneralFailureError: if the pool cannot be mapped.
-        """
-        self._known.append((_address(np.frombuffer(view(memory), np.uint8)), memory))
-
-    def place(
-        self, array: Array, *, copy: bool
-    ) -> tuple[OperandLifeTime, DataLocation]:
-        """Return the lifetime and location of ``array``, which is contiguous."""
-        if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
-        return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
-
-    def values(self) -> bytes:
-        """Return the operand values."""
-        return bytes(self._values)
-
-    def pools(self) -> tuple[Memory, ...]:
-        """Return the pools that locations refer to."""
-        return tuple(
-            self._gather() if memory is None else memory for memory in self._pools
-        )
-
-    def copied(self, data: bytes) -> DataLocation:
-        """Add ``data`` to the operand values, and return where they lie."""
-        self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), len(data))
-        self._values.extend(data)
-        return location
-
-    def _refer(self, array: Array, *, copy: bool) -> DataLocation:
-        address = _address(array)
-        for start, memory in self._known:
-            if start <= address and address + array.nbytes <= start + memory.size:
-                pool = self._index_of(memory)
-                return DataLocation(pool, address - start, array.nbytes)
-        if copy:
-            return self._add_to_gathered(array)
-        return DataLocation(self._index_of(from_buffer(array)), 0, array.nbytes)
-
-    def _index_of(self, memory: Memory) -> int:
-        if memory not in self._pools:
-            self._pools.append(memory)
-        return self._pools.index(memory)
-
-    def _add_to_gathered(self, array: Array) -> DataLocation:
-        if self._gathered_pool < 0:
-            self._gathered_pool = len(self._pools)
-            self._pools.append(None)
-        offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
-        self._gathered.append((offset, array.copy()))
-        self._gathered_bytes = offset + array.nbytes
-        return DataLocation(self._gathered_pool, offset, array.nbytes)
-
-    def _gather(self) -> Memory:
-        pages = mmap.mmap(-1, self._gathered_bytes)
-        pool = np.frombuffer(pages, np.uint8)
-        for offset, array in self._gathered:
-            pool[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        return from_buffer(memoryview(pages).toreadonly())
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
