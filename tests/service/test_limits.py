@@ -4,7 +4,6 @@ import logging
 import os
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
