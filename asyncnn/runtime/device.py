@@ -133,7 +133,7 @@ class Device(Opened):
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        with telling_open_inputs(named.open_inputs):
+        with telling_open_inputs(named.open_shapes):
             if self._cache is None:
                 prepared = await prepare(self.hal, order)
             else:

@@ -136,6 +136,7 @@ class Explanation(msgspec.Struct, frozen=True):
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
+    ``hint`` says what to do about the problem, where that is known.
     """
 
     device: str
@@ -145,6 +146,7 @@ class Explanation(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
     segments: tuple[SegmentReport, ...] = ()
     unsupported: tuple[UnsupportedOperator, ...] = ()
+    hint: str = ""
 
     @property
     def is_supported(self) -> bool:

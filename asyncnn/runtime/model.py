@@ -40,6 +40,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.memory.pools import map_file
+from asyncnn.runtime.axes import OpenShapes, as_arguments, example_shapes
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
@@ -148,23 +149,19 @@ def decoding(kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling_open_inputs(names: Sequence[str]) -> Iterator[None]:
+def telling_open_inputs(shapes: OpenShapes) -> Iterator[None]:
     """Add to errors that the file leaves shapes of these inputs to the application."""
     try:
         yield
     except (InvalidArgumentError, GeneralFailureError) as error:
-        if not names or error.hint or type(error).__init__ is not AsyncnnError.__init__:
+        is_plain = type(error).__init__ is AsyncnnError.__init__
+        if not shapes or error.hint or not is_plain:
             raise
-        raise type(error)(error.message, hint=hint_of_open_inputs(names)) from error
-
-
-def hint_of_open_inputs(names: Sequence[str]) -> str:
-    """Return what to do about inputs whose shapes the file leaves open."""
-    shapes = ", ".join(f"{name!r}: (...)" for name in names)
-    return (
-        f"the file leaves shapes to the application: load it with "
-        f"input_shapes={{{shapes}}}, or --input-shape {names[0]}=N,N,..."
-    )
+        hint = (
+            "the file leaves shapes to the application: load it with those of yours, "
+            f"such as {as_arguments(example_shapes(shapes))}"
+        )
+        raise type(error)(error.message, hint=hint) from error
 
 
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
@@ -173,10 +170,13 @@ _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
 class TensorInfo(msgspec.Struct, frozen=True):
     """What a caller has to know of an input or output.
 
-    ``dimensions`` has 0 for an axis that each request chooses. Real value =
-    ``scale * (stored - zero_point)`` where ``scale`` is not 0. ``type`` is an
-    `OperandType`, whatever kind of file it is from, or what an extension has; it is a
-    bare number if nothing is known of that.
+    ``dimensions`` is the shape as the HAL has it, with 0 for an axis that each request
+    chooses; `shape` has None there. Real value = ``scale * (stored - zero_point)``
+    where ``scale`` is not 0. ``type`` is an `OperandType`, whatever kind of file it is
+    from, or what an extension has; it is a bare number if nothing is known of that.
+
+    ``axes`` are the names of axes that the file leaves open, ``?`` for one without a
+    name, empty for those of fixed lengths; it is empty if all are that.
     """
 
     name: str
@@ -184,6 +184,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     dimensions: Dimensions
     scale: float = 0.0
     zero_point: int = 0
+    axes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, operand: Operand) -> Self:
@@ -197,8 +198,30 @@ class TensorInfo(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        axes = ", ".join(self.lengths)
         return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape that arrays have; None for an axis that each request chooses.
+
+        It is empty for a scalar, and if even the number of axes is left open.
+        """
+        return tuple(length or None for length in self.dimensions)
+
+    def opened(self, lengths: Sequence[int | str]) -> Self:
+        """Return the same, with the names that axes have among ``lengths``."""
+        axes = tuple(each if isinstance(each, str) else "" for each in lengths)
+        if not any(axes) or len(axes) != len(self.dimensions):
+            return self
+        return replace(self, axes=axes)
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The length of each axis, or the name of one that each request chooses."""
+        names = self.axes or ("?",) * len(self.dimensions)
+        pairs = zip(self.dimensions, names, strict=True)
+        return tuple(str(length) if length else name for length, name in pairs)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -305,6 +328,18 @@ class NamedModel(msgspec.Struct, frozen=True):
         """Words for the types of the model."""
         return Vocabulary(self.model, self.extension_names)
 
+    @property
+    def open_shapes(self) -> OpenShapes:
+        """The shapes of ``open_inputs``, as far as the file fixes them."""
+        return {
+            info.name: [
+                axis or length
+                for axis, length in zip(info.axes, info.dimensions, strict=True)
+            ]
+            for info in self.inputs
+            if info.name in self.open_inputs and info.axes
+        }
+
     def with_open_states(self) -> Self:
         """Return the same model, whose states are inputs and outputs after the others.
 
@@ -336,12 +371,22 @@ class NamedModel(msgspec.Struct, frozen=True):
         names = joined(self.extension_names, known.extension_names)
         return replace(
             known,
+            inputs=_like(known.inputs, self.inputs),
+            outputs=_like(known.outputs, self.outputs),
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
             open_inputs=self.open_inputs,
             operand_names=self.operand_names,
         )
+
+
+def _like(
+    infos: Sequence[TensorInfo], named: Sequence[TensorInfo]
+) -> tuple[TensorInfo, ...]:
+    """Return ``infos`` with the names of axes that others have."""
+    pairs = zip(infos, named, strict=True)
+    return tuple(replace(info, axes=other.axes) for info, other in pairs)
 
 
 def _describe(

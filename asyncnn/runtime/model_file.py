@@ -28,7 +28,8 @@ from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.output_files import replacing
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import import_tflite
+from asyncnn.runtime.model_description import Outline
+from asyncnn.runtime.tflite import import_tflite, outline_of_tflite
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -325,6 +326,26 @@ def load(
         return import_onnx(
             memory, folder=folder, input_shapes=input_shapes, constants=constants
         )
+
+
+def outline_of(path: str | os.PathLike[str]) -> Outline | None:
+    """Return what a file says of its inputs and outputs, even if it isn't imported.
+
+    A container says no more than what `load` tells, for which this is None.
+
+    :raises InvalidArgumentError: if it is damaged or of no known kind.
+    :raises GeneralFailureError: as `load`.
+    """
+    memory = map_model_file(path)
+    with located(path):
+        kind = kind_of(view(memory))
+        if kind is FileKind.CONTAINER:
+            return None
+        if kind is FileKind.TFLITE:
+            return outline_of_tflite(memory)
+        from asyncnn.runtime.onnx import outline_of_onnx
+
+        return outline_of_onnx(memory)
 
 
 def bundled_file(name: str) -> Path:

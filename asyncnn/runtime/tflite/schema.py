@@ -66,8 +66,9 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
-    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it. The
-    application may choose lengths of one that ``is_open``.
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``signature`` is the shape with -1 for lengths that the application may choose, or
+    empty.
     """
 
     index: int
@@ -80,7 +81,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     data: NDArray[Any] | None
     unsupported: str = ""
     is_variable: bool = False
-    is_open: bool = False
+    signature: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -387,7 +388,7 @@ class _Reader:
             constant,
             unsupported,
             is_variable,
-            min(self._numbers(places[7], _INT32), default=0) < 0,
+            self._numbers(places[7], _INT32),
         )
 
     def _constant(
