@@ -101,7 +101,7 @@ def print_inspection(inspection: "Inspection", command: str = "") -> None:
 def _cells(summary: "TensorSummary") -> tuple[str, ...]:
     axes = summary.axes or ("",) * len(summary.shape)
     pairs = zip(axes, summary.shape, strict=True)
-    lengths = [axis or str(length or "?") for axis, length in pairs]
+    lengths = [str(length or axis or "?") for axis, length in pairs]
     shape = " x ".join(lengths) or "scalar"
     cells = summary.name, summary.dtype or summary.type, shape
     if not summary.scale:
@@ -142,6 +142,8 @@ def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
     version = f"HAL version {inspection.hal_version} or newer"
     yield f"{counted(count, 'operation')}{where}, {version}"
     yield f"weights: {_size(inspection.weight_bytes)}"
+    for before, after in inspection.pairs:
+        yield f"a session keeps {before}, which is {after} after a step"
     if inspection.open_inputs:
         names = ", ".join(inspection.open_inputs)
         yield f"shapes that the application may choose: those of {names}"

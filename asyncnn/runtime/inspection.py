@@ -61,6 +61,8 @@ class DeviceSupport(msgspec.Struct, frozen=True):
 class Inspection(msgspec.Struct, frozen=True):
     """All that is to be known of a model before it is run.
 
+    ``states`` are no inputs or outputs; ``pairs`` are inputs that a session keeps, each
+    with the output that is its next value.
     ``operations`` counts the operations of all subgraphs by name, the most frequent
     first. ``hal_version`` is the oldest HAL that has all that the model uses, such
     as ``1.2``, or ``AIDL 3``, which is newer.
@@ -84,6 +86,7 @@ class Inspection(msgspec.Struct, frozen=True):
     open_inputs: tuple[str, ...] = ()
     example_shapes: dict[str, Dimensions] = {}
     metadata: ModelMetadata | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
     @property
@@ -139,6 +142,7 @@ async def inspected(
         open_inputs=named.open_inputs,
         example_shapes=example_shapes(named.open_shapes),
         metadata=named.metadata,
+        pairs=named.pairs,
     )
 
 

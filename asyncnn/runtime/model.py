@@ -209,6 +209,10 @@ class TensorInfo(msgspec.Struct, frozen=True):
         """
         return tuple(length or None for length in self.dimensions)
 
+    def is_like(self, other: "TensorInfo") -> bool:
+        """Whether both have one type, shape and quantisation, whatever their names."""
+        return replace(self, name="", axes=()) == replace(other, name="", axes=())
+
     def opened(self, lengths: Sequence[int | str]) -> Self:
         """Return the same, with the names that axes have among ``lengths``."""
         axes = tuple(each if isinstance(each, str) else "" for each in lengths)
@@ -244,10 +248,14 @@ class StateTensor(msgspec.Struct, frozen=True, eq=False):
     initial: Array | None = None
 
     def first_value(self) -> Array:
-        """Return a new array of what the state holds before the first step."""
+        """Return a new array of what the state holds before the first step.
+
+        It has a length of 1 on axes that the model leaves open.
+        """
         if self.initial is not None:
             return self.initial.copy()
-        return np.full(self.info.dimensions, self.info.zero_point, self.info.dtype)
+        shape = tuple(length or 1 for length in self.info.dimensions)
+        return np.full(shape, self.info.zero_point, self.info.dtype)
 
 
 class NamedModel(msgspec.Struct, frozen=True):
@@ -258,13 +266,15 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+    ``pairs`` are state, too, that runs are given and return: names of ``inputs``, each
+    with that of the one of ``outputs`` that it is in the next step of a session.
 
     ``signatures`` are those of its file that name these inputs and outputs;
-    ``metadata`` is what the file's author says of them, if anything. ``open_inputs``
-    have lengths that the file leaves to the application, and that were not given: they
-    have those of an example, mostly 1. ``operand_names`` are what the file calls the
-    operands of the main subgraph, by index, empty where it has no such tensor; there
-    may be fewer than operands.
+    ``metadata`` is what the file's author says of them, if anything. ``open_shapes``
+    are those of inputs with lengths that the file leaves to the application, and that
+    were not given: they have those of an example, mostly 1. ``operand_names`` are what
+    the file calls the operands of the main subgraph, by index, empty where it has no
+    such tensor; there may be fewer than operands.
     """
 
     model: Model
@@ -274,8 +284,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     states: tuple[StateTensor, ...] = ()
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
-    open_inputs: tuple[str, ...] = ()
+    open_shapes: OpenShapes = {}
     operand_names: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -329,21 +340,20 @@ class NamedModel(msgspec.Struct, frozen=True):
         return Vocabulary(self.model, self.extension_names)
 
     @property
-    def open_shapes(self) -> OpenShapes:
-        """The shapes of ``open_inputs``, as far as the file fixes them."""
-        return {
-            info.name: [
-                axis or length
-                for axis, length in zip(info.axes, info.dimensions, strict=True)
-            ]
-            for info in self.inputs
-            if info.name in self.open_inputs and info.axes
-        }
+    def open_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that have ``open_shapes``."""
+        return tuple(self.open_shapes)
+
+    @property
+    def kept(self) -> tuple[StateTensor, ...]:
+        """All that a session keeps: the inputs of ``pairs``, and ``states``."""
+        inputs = {info.name: info for info in self.inputs}
+        return (*(StateTensor(inputs[one]) for one, _ in self.pairs), *self.states)
 
     def with_open_states(self) -> Self:
         """Return the same model, whose states are inputs and outputs after the others.
 
-        Either has the state's name.
+        Either has the state's name, and they are among the pairs.
         """
         infos = tuple(state.info for state in self.states)
         return msgspec.structs.replace(
@@ -352,7 +362,27 @@ class NamedModel(msgspec.Struct, frozen=True):
             outputs=(*self.outputs, *infos),
             states=(),
             signatures=(),
+            pairs=(*self.pairs, *((info.name, info.name) for info in infos)),
         )
+
+    def with_pairs(self, pairs: Mapping[str, str]) -> Self:
+        """Return the same model with other ``pairs``: inputs, each with its output.
+
+        :raises InvalidArgumentError: if there is no such input or output, one is given
+            twice, or an output is not what its input takes.
+        """
+        found = []
+        for before, after in pairs.items():
+            taken = self.inputs[position_of("input", self.inputs, before)]
+            given = self.outputs[position_of("output", self.outputs, after)]
+            if not taken.is_like(given) or not taken.dimensions:
+                raise InvalidArgumentError(
+                    f"state {before} is {taken} before a step and {given} after it"
+                )
+            found.append((taken.name, given.name))
+        if min(len({pair[side] for pair in found}) for side in (0, 1)) < len(found):
+            raise InvalidArgumentError(f"two states are one input or output: {found}")
+        return replace(self, pairs=tuple(found))
 
     def knowing(self, extensions: Iterable[Extension]) -> Self:
         """Return the same model with inputs and outputs of known dtypes.
@@ -376,8 +406,9 @@ class NamedModel(msgspec.Struct, frozen=True):
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
-            open_inputs=self.open_inputs,
+            open_shapes=self.open_shapes,
             operand_names=self.operand_names,
+            pairs=self.pairs,
         )
 
 

@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "state of a model without": (
         lambda g: g.prepared.session(state={"h": IMAGE}),
-        "the model keeps no state, so none can be given",
+        "keeps no state, so it has no sessions (if an input is to be an output of",
     ),
     "another state": (
         lambda g: g.keeping.session(state={"h": X}),

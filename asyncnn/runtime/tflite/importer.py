@@ -196,13 +196,11 @@ def _import(
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
     states.finish()
-    named = builder.build()
     return replace(
-        named,
-        inputs=tuple(info.opened(opened.get(info.name, ())) for info in named.inputs),
+        builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
-        open_inputs=tuple(opened),
+        open_shapes=opened,
         operand_names=names_by_index(scope.names()),
     )
 
