@@ -30,7 +30,7 @@ WITH_COMMANDS = (
 )
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 
-NEEDING = {"docs/onnx.md": "onnx"}
+NEEDING = {"docs/onnx.md": "onnx", "docs/sessions.md": "onnx"}
 """Pages whose code needs a package that is not always installed."""
 
 ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}
