@@ -120,6 +120,10 @@ BENCHMARKS = {
     "awaiting": Benchmark(
         "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
     ),
+    "steps": Benchmark(
+        "Count the functions, files and turns of the loop that a warm run passes.",
+        (_FEW_ROUNDS,),
+    ),
     "kernels": Benchmark(
         "Measure single operations beside LiteRT, with one thread each.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from asyncnn.tools.bench import (
     bench_accelerated,
     bench_awaiting,
@@ -15,6 +17,7 @@ from asyncnn.tools.bench import (
     bench_responsiveness,
     bench_service,
     bench_sessions,
+    bench_steps,
     bench_threads,
 )
 from asyncnn.tools.bench.environment import describe_environment
@@ -51,6 +54,29 @@ def awaiting(*, met: bool) -> Report:
         met=verdict.met,
     )
     return bench_awaiting.AwaitingReport(**_BASIS, placements=(placed,))
+
+
+def steps(*, met: bool) -> Report:
+    """Return a report on the functions that a run passes."""
+    passed = bench_steps.Steps(
+        device="accelerated",
+        transport="inprocess",
+        way=bench_steps.RUN,
+        on_loop=9.0,
+        on_lanes=5.0 if met else 6.0,
+        files=10,
+        turns=2.0,
+        loop_us=15.0,
+        most=14,
+        most_files=10,
+    )
+    return bench_steps.StepsReport(
+        **_SINGLE,
+        model="a model",
+        turn_us=2.5,
+        steps=(passed, replace(passed, device="reference", most=None)),
+        refusals={"another": REFUSAL},
+    )
 
 
 def threads(*, met: bool) -> Report:
@@ -280,6 +306,7 @@ MADE_UP: dict[str, Callable[..., Report]] = {
         qos,
         responsiveness,
         sessions,
+        steps,
         threads,
     )
 }
