@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
         WrongLoopError,
+        WrongTypeError,
     )
     from asyncnn.hal.routes import Route
     from asyncnn.hal.types import (
@@ -99,7 +100,7 @@ else:
             "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
             "OutputInsufficientSizeError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError "
-            "WrongLoopError",
+            "WrongLoopError WrongTypeError",
             "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
@@ -181,6 +182,7 @@ __all__ = (
     "TensorInfo",
     "UnsupportedOperatorError",
     "WrongLoopError",
+    "WrongTypeError",
     "__version__",
     "bundled_file",
     "connect",

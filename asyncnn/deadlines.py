@@ -12,6 +12,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
+    WrongTypeError,
 )
 
 DEADLINE_GRACE_S = 0.1
@@ -90,7 +91,8 @@ def nanoseconds(seconds: float | None) -> int | None:
         return None
     try:
         return round(seconds * 1e9)
-    except (ValueError, OverflowError, TypeError):
-        raise InvalidArgumentError(
+    except (ValueError, OverflowError, TypeError) as error:
+        wrong = WrongTypeError if isinstance(error, TypeError) else InvalidArgumentError
+        raise wrong(
             f"{seconds!r} is no number of seconds", hint="None sets no limit"
         ) from None

@@ -30,7 +30,11 @@ WITH_COMMANDS = (
 )
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 
-NEEDING = {"docs/onnx.md": "onnx", "docs/tutorial.md": "ai_edge_litert"}
+NEEDING = {
+    "docs/onnx.md": "onnx",
+    "docs/sessions.md": "onnx",
+    "docs/tutorial.md": "ai_edge_litert",
+}
 """Pages whose code needs a package that is not always installed."""
 
 ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}

@@ -63,7 +63,7 @@ def compare(
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
-    Prints how far each output is apart at most: in steps of its quantisation,
+    Prints how much each output differs at most: in steps of its quantisation,
     or absolute and as a share of its largest magnitude. Inputs are random, codes
     over the whole range of their type. A model with state keeps it from sample
     to sample, here and there. Needs the runtime: pip install asyncnn\\[bench].

@@ -180,7 +180,9 @@ def _refused(error: "UnsupportedOperatorError") -> "Explanation":
 
     if not error.operators:
         raise error
-    return Explanation("", error.message, (), unsupported=error.operators)
+    return Explanation(
+        "", error.message, (), unsupported=error.operators, hint=error.hint
+    )
 
 
 async def _explain(
@@ -210,7 +212,8 @@ def print_explanation(explanation: "Explanation") -> None:
             typer.echo(f"{refused.place}: {refused.reason}")
         counts = Counter(refused.name for refused in explanation.unsupported)
         names = ", ".join(f"{count} x {name}" for name, count in counts.items())
-        typer.echo(f"no model can be made of the file: it has {names}")
+        hint = f" ({explanation.hint})" if explanation.hint else ""
+        typer.echo(f"no model can be made of the file: it has {names}{hint}")
         return
     if explanation.problem:
         typer.echo(f"the model is refused: {explanation.problem}")

@@ -226,14 +226,15 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
         terminal.print(partitions)
     if found.segments:
         segments = table(
-            "", "segment by", "operations", "time", "share", "apart", left=(0, 1)
+            *("", "segment by", "operations", "time", "share", "one by one"),
+            left=(0, 1),
         )
         for number, segment in enumerate(found.segments):
-            apart = segment.parts_us
+            parts = segment.parts_us
             segments.add_row(
                 *(str(number), segment.engine, str(len(segment.operations))),
                 *(f"{segment.time_us:.1f} us", f"{segment.share:.1%}"),
-                "estimated" if apart is None else f"{apart:.1f} us",
+                "estimated" if parts is None else f"{parts:.1f} us",
             )
         terminal.print(segments)
     stages = table("besides", "time", "share", "", left=(0, 3))

@@ -56,6 +56,15 @@ def run(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="INPUT=OUTPUT",
+            help="An input that --session keeps, and its next value; repeatable. By "
+            "default those whose names leave no doubt.",
+        ),
+    ] = None,
     path: PathOption = "async",
     priority: Annotated[
         Literal["low", "medium", "high"],
@@ -130,6 +139,7 @@ def run(
         extensions=tuple(extension or ()),
         input_shapes=tuple(input_shape or ()),
         constants=tuple(constant or ()),
+        states=tuple(state or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,

@@ -101,10 +101,14 @@ class OutputInsufficientSizeError(AsyncnnError):
         return type(self)(message, self.output_shapes)
 
 
-class InvalidArgumentError(AsyncnnError):
+class InvalidArgumentError(AsyncnnError, ValueError):
     """A model, request or argument breaks a rule of the HAL."""
 
     status = ErrorStatus.INVALID_ARGUMENT
+
+
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """An argument is of a type that cannot be meant, such as text for an array."""
 
 
 class WrongLoopError(InvalidArgumentError, RuntimeError):

@@ -154,8 +154,8 @@ def as_array(
         )
     if element.hasobject:
         raise InvalidArgumentError("an array of objects cannot lie in a pool")
+    data = view(memory) if memory.buffer is None else memory.buffer
     try:
-        data = view(memory) if memory.buffer is None else memory.buffer
         return np.ndarray(shape, element, data, offset)
     except ValueError as error:
         raise InvalidArgumentError(f"{element} {list(shape)}: {error}") from error

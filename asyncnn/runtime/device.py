@@ -6,7 +6,7 @@ import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
@@ -133,7 +133,7 @@ class Device(Opened):
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        with telling_open_inputs(named.open_inputs):
+        with telling_open_inputs(named.open_shapes):
             if self._cache is None:
                 prepared = await prepare(self.hal, order)
             else:
@@ -171,7 +171,7 @@ class Device(Opened):
         """
         self._check_home()
         if not slots or not all(isinstance(slot, Slot) for slot in slots):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 "a buffer is for inputs and outputs of prepared models",
                 hint="device.buffer_for(prepared.output('h'), prepared.input('h'))",
             )
@@ -188,12 +188,12 @@ class Device(Opened):
 def _check_no_text(kind: type[Enum], given: object) -> None:
     if isinstance(given, str):
         known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
-        raise InvalidArgumentError(f"{given!r} is text", hint=f"give {known}")
+        raise WrongTypeError(f"{given!r} is text", hint=f"give {known}")
 
 
 def _numbered(model: Model) -> NamedModel:
     if not isinstance(model, Model):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(model).__name__} cannot be prepared",
             hint="asyncnn.load reads one from a file: prepare(asyncnn.load(path))",
         )

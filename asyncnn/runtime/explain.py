@@ -20,7 +20,12 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+    error_for,
+)
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -131,6 +136,7 @@ class Explanation(msgspec.Struct, frozen=True):
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
+    ``hint`` says what to do about the problem, where that is known.
     """
 
     device: str
@@ -140,6 +146,7 @@ class Explanation(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
     segments: tuple[SegmentReport, ...] = ()
     unsupported: tuple[UnsupportedOperator, ...] = ()
+    hint: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -165,7 +172,7 @@ async def explain(
     """
     whole = model.model if isinstance(model, NamedModel) else model
     if not isinstance(whole, Model):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(whole).__name__} cannot be explained",
             hint="asyncnn.load reads one from a file",
         )

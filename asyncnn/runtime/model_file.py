@@ -10,7 +10,7 @@ reveals damage; that a file was not made to do harm is what validation is for.
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.extensions import Extension, ExtensionNames
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
@@ -27,8 +27,16 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.output_files import replacing
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-from asyncnn.runtime.model import InputShapes, NamedModel, located, open_model_file
-from asyncnn.runtime.tflite import import_tflite
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    located,
+    open_model_file,
+    read_model_file,
+)
+from asyncnn.runtime.model_description import Outline
+from asyncnn.runtime.states import pairs_by_name
+from asyncnn.runtime.tflite import import_tflite, outline_of_tflite
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -42,6 +50,9 @@ BUNDLED = Path(__file__).parent / "bundled"
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
 """That of files of models with state, which readers of the first would not keep."""
+
+PAIRING_FORMAT_VERSION = 3
+"""That of files of models with pairs of inputs and outputs that sessions keep."""
 
 PAGE_BYTES = 4096
 """Alignment of the first pool."""
@@ -81,6 +92,7 @@ class _Header(
     pools: tuple[_Pool, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[_State, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
@@ -89,7 +101,7 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
     :raises GeneralFailureError: if a pool cannot be mapped or the file not written.
     """
     if not isinstance(named, NamedModel):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(named).__name__} cannot be saved",
             hint="save what asyncnn.load or ModelBuilder.build gives",
         )
@@ -120,7 +132,8 @@ def read_container(memory: Memory) -> NamedModel:
     named = NamedModel.of(
         model, header.input_names, header.output_names, _read_states(header)
     )
-    return msgspec.structs.replace(named, extension_names=header.extension_names)
+    named = msgspec.structs.replace(named, extension_names=header.extension_names)
+    return named.with_pairs(dict(header.pairs))
 
 
 def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
@@ -161,11 +174,18 @@ def _encode(
         )
         body = msgspec.msgpack.encode(_header_of(named, table))
         if _PREFIX.size + len(body) <= start:
-            version = STATEFUL_FORMAT_VERSION if named.states else FORMAT_VERSION
+            version = _version_of(named.states, named.pairs)
             prefix = _PREFIX.pack(MAGIC, version, len(body), zlib.crc32(body))
             return prefix + body, offsets
         # Larger offsets may need more bytes themselves, hence the loop.
         start = _aligned(_PREFIX.size + len(body), PAGE_BYTES)
+
+
+def _version_of(states: Sequence[object], pairs: Sequence[object]) -> int:
+    """Return the oldest version of the format that has what there is."""
+    if pairs:
+        return PAIRING_FORMAT_VERSION
+    return STATEFUL_FORMAT_VERSION if states else FORMAT_VERSION
 
 
 def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
@@ -187,6 +207,7 @@ def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
             )
             for state in named.states
         ),
+        named.pairs,
     )
 
 
@@ -208,7 +229,7 @@ def _decode(data: memoryview) -> _Header:
     if len(data) < _PREFIX.size:
         raise InvalidArgumentError("the file is cut short")
     _, version, length, checksum = _PREFIX.unpack_from(data)
-    if version not in (FORMAT_VERSION, STATEFUL_FORMAT_VERSION):
+    if version not in range(FORMAT_VERSION, PAIRING_FORMAT_VERSION + 1):
         raise InvalidArgumentError(
             f"format version {version} is not known",
             hint="a newer asyncnn may have written the file",
@@ -224,7 +245,7 @@ def _decode(data: memoryview) -> _Header:
         raise InvalidArgumentError("malformed header: nested too deeply") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
-    if bool(header.states) is not (version == STATEFUL_FORMAT_VERSION):
+    if version != _version_of(header.states, header.pairs):
         raise InvalidArgumentError(f"states in a file of format version {version}")
     return header
 
@@ -262,6 +283,7 @@ def load(
     signature: str | None = None,
     input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
+    states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Load a model file: TFLite, ONNX or the project's own container.
@@ -278,6 +300,9 @@ def load(
         ONNX file settle axes that it leaves open, where 0 leaves one open still.
     :param constants: values, by name, of inputs of an ONNX file that are always the
         same; the model has them no more.
+    :param states: inputs that a session keeps, by name, each with the output that is
+        its next value. None for those whose names leave no doubt, or that a container
+        was saved with; ``{}`` for none.
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
@@ -299,7 +324,7 @@ def load(
         try:
             memory = from_buffer(memoryview(source).toreadonly())
         except TypeError:
-            raise TypeError(
+            raise WrongTypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
     with located(where):
@@ -317,19 +342,42 @@ def load(
                     f"{what} cannot be given for {kind.value} files"
                 )
         if kind is FileKind.CONTAINER:
-            return read_container(memory)
+            named = read_container(memory)
+            return named if states is None else named.with_pairs(states)
         if kind is FileKind.TFLITE:
-            return import_tflite(
+            named = import_tflite(
                 memory,
                 signature=signature,
                 input_shapes=input_shapes,
                 extensions=extensions,
             )
-        from asyncnn.runtime.onnx import import_onnx
+        else:
+            from asyncnn.runtime.onnx import import_onnx
 
-        return import_onnx(
-            memory, folder=folder, input_shapes=input_shapes, constants=constants
-        )
+            named = import_onnx(
+                memory, folder=folder, input_shapes=input_shapes, constants=constants
+            )
+        return named.with_pairs(pairs_by_name(named) if states is None else states)
+
+
+def outline_of(path: str | os.PathLike[str]) -> Outline | None:
+    """Return what a file says of its inputs and outputs, even if it isn't imported.
+
+    A container says no more than what `load` tells, for which this is None.
+
+    :raises InvalidArgumentError: if it is damaged or of no known kind.
+    :raises GeneralFailureError: as `load`.
+    """
+    memory = read_model_file(path)
+    with located(path):
+        kind = kind_of(view(memory))
+        if kind is FileKind.CONTAINER:
+            return None
+        if kind is FileKind.TFLITE:
+            return outline_of_tflite(memory)
+        from asyncnn.runtime.onnx import outline_of_onnx
+
+        return outline_of_onnx(memory)
 
 
 def bundled_file(name: str) -> Path:

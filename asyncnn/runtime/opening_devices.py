@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.devices import DeviceSettings
 from asyncnn.extensions import Extension, load_extensions
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.logs import MANAGER
 from asyncnn.memory.slabs import isolated_array, shared_array
@@ -180,7 +180,7 @@ async def open_devices(
     given = [each for each in devices if isinstance(each, Device)]
     for each in devices:
         if not isinstance(each, str | Device):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 f"{each!r} is no device",
                 hint="give names of devices, or what open_device or connect gives",
             )
@@ -366,7 +366,7 @@ def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
     given = [extensions] if isinstance(extensions, str) else list(extensions)
     names = [each for each in given if isinstance(each, str)]
     if len(names) < len(given):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             "a process of its own imports its extensions",
             hint="give them by names like package.module:attribute",
         )
@@ -377,7 +377,7 @@ def _extended(
     settings: DeviceSettings, extensions: Iterable[Extension | str]
 ) -> DeviceSettings:
     if not isinstance(settings, DeviceSettings):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"settings of type {type(settings).__name__}",
             hint="give asyncnn.DeviceSettings(threads=2), say",
         )

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -59,9 +60,10 @@ from asyncnn.runtime.requests import (
     RequestBuilder,
     Results,
     Tensor,
+    has_fixed_shape,
 )
 from asyncnn.runtime.reusable import ReusableExecution, Target
-from asyncnn.runtime.states import StatefulRequests, slots_of
+from asyncnn.runtime.states import Kept, StatefulRequests, no_state, slots_of
 from asyncnn.tracing import Layer, Phase, active, begin
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ class PreparedModel:
 
     A run of a model with state begins with its first values, and what it would keep is
     thrown away: `session` keeps it. ``states`` names it, ``inputs`` and ``outputs`` do
-    not. ``device`` is what has prepared the model, and ``owner`` what must stay for it.
+    not, but for state that is paired: runs are given it, and return it as an output.
+    ``device`` is what has prepared the model, and ``owner`` what must stay for it.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class PreparedModel:
         )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
-        self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.states)
+        self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
         self._device = device
         self._model = model
@@ -362,42 +365,55 @@ class PreparedModel:
         :param path: that of its steps; a burst is opened for ``burst``.
         :param checkpoint: steps after which the state is copied, for a supervised
             driver that dies: the session then goes on from the last copy.
-        :raises InvalidArgumentError: if the state is not that of the model, there is no
-            such path, or ``checkpoint`` is less than 1.
+        :raises InvalidArgumentError: if the model keeps no state, ``state`` is not that
+            of the model, there is no such path, or ``checkpoint`` is less than 1.
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
         with os_errors("sessions cannot be imported"):
             from asyncnn.runtime.session import OpeningSession
 
+        if not self.states:
+            raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
-        context = OpeningSession(model, self._launch, state, path, checkpoint)
+        kept = model.kept
+        given = kept.first if state is None else kept.checked(state)
+        context = OpeningSession(model, self._launch, given, path, checkpoint)
         return Opening("session", context)
 
-    def with_open_states(self) -> tuple["PreparedModel", dict[str, Array]]:
-        """Return this model with states as inputs and outputs, and their first values.
+    def with_open_states(
+        self,
+    ) -> tuple["PreparedModel", dict[str, str], dict[str, Array]]:
+        """Return this model with states as inputs and outputs.
 
-        For callers that hand the state on themselves, as a `Pipeline` does.
+        For callers that hand the state on themselves, as a `Pipeline` does: after it
+        the outputs that are state, each with its input, and first values of inputs.
         """
-        first = {state.info.name: state.first_value() for state in self._model.states}
         opened, model = copy(self), self._model.with_open_states()
         opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
-        opened._model, opened._sessions = model, None
+        opened._model, opened._sessions = msgspec.structs.replace(model, pairs=()), None
         opened._target = self._target._replace(
             check=InputCheck(model.inputs),
             space=OutputSpace(model.outputs),
             build_request=RequestBuilder(model.inputs, model.outputs),
         )
-        return opened, first
+        first = {
+            state.info.name: state.first_value()
+            for state in self._model.kept
+            if has_fixed_shape(state.info)
+        }
+        return opened, {after: before for before, after in model.pairs}, first
 
     def _shared_by_sessions(self) -> "SessionModel":
         with os_errors("sessions cannot be imported"):
             from asyncnn.runtime.session_steps import SessionModel
 
-        infos, counts = self.states, (len(self.inputs), len(self.outputs))
+        kept = Kept(self._model, self._make_array)
+        opened, _, _ = self.with_open_states()
         self._sessions = SessionModel(
-            self._target,
-            StatefulRequests(self._model, self._make_array),
-            slots_of(self.hal, infos, *counts),
+            opened._target,
+            kept,
+            InputCheck(kept.inputs),
+            slots_of(self.hal, kept),
             self._device,
             self._make_array,
         )

@@ -5,13 +5,13 @@ outputs, and `RequestBuilder` makes the request of both.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError, counted
+from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError, counted
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -38,9 +38,22 @@ FIRST_GUESS_BYTES = 4096
 Tensor: TypeAlias = Array | DeviceBuffer
 """What an argument of a request lies in."""
 
+_Item_co = TypeVar("_Item_co", covariant=True)
+
+
+class _Listed(Protocol[_Item_co]):
+    """A sequence to type checkers, but no text or bytes, whose ``in`` is pickier."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[_Item_co]: ...
+    def __getitem__(self, index: int, /) -> _Item_co: ...
+    def __contains__(self, value: object, /) -> bool: ...
+    def count(self, value: Any, /) -> int: ...
+
+
 Inputs: TypeAlias = (
     Mapping[str, ArrayLike | DeviceBuffer | None]
-    | Sequence[ArrayLike | DeviceBuffer]
+    | _Listed[ArrayLike | DeviceBuffer]
     | Array
 )
 """Arrays by input name, in the model's order, or the only input itself."""
@@ -139,7 +152,7 @@ def _in_order(
             raise InvalidArgumentError(_name_error(kind, names, known, values))
         return [values[name] for name in names]
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"{kind}s cannot be of type {type(values).__name__}, and the model has "
             f"{counted(len(names), kind)}: {', '.join(names)}",
             hint="pass arrays by name, {name: array}, or all in order in a list",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.framework import CPU, FRAMEWORK
 
@@ -140,7 +140,7 @@ def opener_of(name: str) -> Opener:
     :raises InvalidArgumentError: if there is none.
     """
     if not isinstance(name, str):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"{name!r} is no name of a device", hint=f"known: {', '.join(BUILT_IN)}"
         )
     if name in BUILT_IN:

@@ -14,18 +14,26 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import InputShapes, NamedModel, located, read_model_file
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    decoding,
+    located,
+    read_model_file,
+)
+from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.onnx.importer import Import
-from asyncnn.runtime.onnx.open_axes import merge, open_lengths
-from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
+from asyncnn.runtime.onnx.open_axes import merge, named_axes, open_lengths
+from asyncnn.runtime.onnx.schema import Axes, Source, read_model, read_outline
 
-__all__ = ("Constants", "import_onnx", "load_onnx")
+__all__ = ("Constants", "import_onnx", "load_onnx", "outline_of_onnx")
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""
@@ -68,7 +76,7 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding(), np.errstate(all="ignore"):
+    with decoding("ONNX"), np.errstate(all="ignore"):
         source = read_model(memory, folder)
         fixed = _fixed(source, constants or {})
         assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
@@ -80,8 +88,26 @@ def import_onnx(
         source.reader.check_unchanged()
         for each in drafts:
             each.draft.release()
+        named = replace(named, metadata=source.metadata)
+        if len(drafts) > 1:
+            (inputs, outputs), (others, results) = (found.ends for found in drafts)
+            named = replace(
+                named,
+                inputs=named_axes(named.inputs, inputs, others, assumed.names),
+                outputs=named_axes(named.outputs, outputs, results, assumed.names),
+            )
     validate_model(named.model)
     return named
+
+
+def outline_of_onnx(memory: Memory) -> Outline:
+    """Return what a file says of its inputs and outputs, even if it isn't imported.
+
+    :raises InvalidArgumentError: if the bytes are damaged.
+    :raises GeneralFailureError: if the package `onnx` is not installed.
+    """
+    with decoding("ONNX"):
+        return read_outline(memory)
 
 
 def _fixed(source: Source, constants: Constants) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """Imports TFLite files: from bytes to a named model."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -14,13 +14,14 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
+    decoding,
     located,
     names_by_index,
     read_model_file,
     shapes_by_name,
     telling_open_inputs,
 )
-from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.model_description import Outline, Signature, TensorOutline
 from asyncnn.runtime.tflite import (
     bidirectional,
     control_flow,
@@ -37,10 +38,10 @@ from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.schema import (
+    DTYPES,
     Contents,
     Graph,
     Tensor,
-    decoding,
     read_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
@@ -114,12 +115,42 @@ def import_tflite(
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
-    with decoding():
+    with decoding("TFLite"):
         contents = read_contents(view(memory))
         customs = CustomOperators(extensions)
         named = _import(contents, memory, signature, input_shapes, customs)
     validate_model(named.model)
     return named
+
+
+def outline_of_tflite(memory: Memory) -> Outline:
+    """Return what a file says of its first graph, even if that isn't imported.
+
+    :raises InvalidArgumentError: if the bytes are damaged.
+    """
+    with decoding("TFLite"):
+        contents = read_contents(view(memory))
+        graph = contents.graphs[0]
+        return Outline(
+            tuple(_outlines(graph, graph.inputs)),
+            tuple(_outlines(graph, graph.outputs)),
+            read_metadata(contents.metadata, graph, view(memory)),
+        )
+
+
+def _outlines(graph: Graph, indexes: Sequence[int]) -> Iterator[TensorOutline]:
+    for name, index in zip(_names(graph, indexes), indexes, strict=True):
+        tensor = graph.tensors[index]
+        dtype = DTYPES.get(tensor.type)
+        kind = tensor.type.lower() if dtype is None else dtype.name
+        yield TensorOutline(name, kind, _lengths(tensor) or tensor.shape)
+
+
+def _lengths(tensor: Tensor) -> tuple[int | str, ...]:
+    """Return the lengths of axes of a tensor that leaves some open; none otherwise."""
+    if min(tensor.signature, default=0) >= 0:
+        return ()
+    return tuple("?" if length < 0 else length for length in tensor.signature)
 
 
 def _import(
@@ -149,17 +180,17 @@ def _import(
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
-    open_inputs = tuple(
-        name
+    opened = {
+        name: lengths
         for name, index in zip(input_names, graph.inputs, strict=True)
-        if graph.tensors[index].is_open and name not in shapes
-    )
+        if name not in shapes and (lengths := _lengths(graph.tensors[index]))
+    }
     refusals = Refusals()
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
-    with telling_open_inputs(open_inputs):
+    with telling_open_inputs(opened):
         end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
@@ -169,7 +200,7 @@ def _import(
         builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
-        open_inputs=open_inputs,
+        open_shapes=opened,
         operand_names=names_by_index(scope.names()),
     )
 

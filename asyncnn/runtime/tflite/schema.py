@@ -8,7 +8,6 @@ all that is read is no longer than a multiple of it, and there are not too many 
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -21,32 +20,6 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite import flatbuffer
 from asyncnn.runtime.tflite.sparse import densify
-
-
-@contextmanager
-def decoding() -> Iterator[None]:
-    """Turn what a decoder raises on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    try:
-        yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise InvalidArgumentError(
-            f"damaged TFLite file ({type(error).__name__}: {error})"
-        ) from error
-    except struct.error as error:
-        raise InvalidArgumentError(
-            "damaged TFLite file: it refers to what is beyond its end",
-            hint="the file may be cut short",
-        ) from error
-
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TFLite file."""
@@ -93,8 +66,9 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
-    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it. The
-    application may choose lengths of one that ``is_open``.
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``signature`` is the shape with -1 for lengths that the application may choose, or
+    empty.
     """
 
     index: int
@@ -107,7 +81,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     data: NDArray[Any] | None
     unsupported: str = ""
     is_variable: bool = False
-    is_open: bool = False
+    signature: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -414,7 +388,7 @@ class _Reader:
             constant,
             unsupported,
             is_variable,
-            min(self._numbers(places[7], _INT32), default=0) < 0,
+            self._numbers(places[7], _INT32),
         )
 
     def _constant(

@@ -41,11 +41,12 @@ def headlines(profile: Profile) -> list[str]:
     where = profile.device
     if devices != {where}:
         where += f", which hands it to {' and '.join(sorted(devices))}"
+    clock = f"{profile.observing_us:.0f} us"
     lines = [
         f"On {where}. A run takes {profile.run_us:.0f} us, the median of "
-        f"{profile.runs}; one that is observed {profile.observed_us:.0f} us: recording "
-        f"makes stages longer, and telling of operations takes "
-        f"{profile.observing_us:.0f} us, which is taken off.",
+        f"{profile.runs}. While it is recorded it takes {profile.observed_us:.0f} us, "
+        f"as stages are longer then"
+        + ("." if clock == "0 us" else f"; {clock} to time operations are taken off."),
         f"{profile.operations_share:.1%} of an observed run are operations; "
         f"{min(profile.accounted, 1):.1%} are accounted for. "
         f"Inputs: {profile.inputs}.",
@@ -144,7 +145,7 @@ def _segments(profile: Profile) -> SortableTable:
         columns=(
             *(Column("segment"), Column("engine"), Column("operations")),
             *(_TIME, _SHARE),
-            Column("apart", "us", help="its operations as graphs of their own"),
+            Column("one by one", "us", help="its operations as graphs of their own"),
         ),
         rows=[
             (

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page as BrowserPage
 
@@ -61,6 +62,21 @@ def test_tables_are_of_what_there_is() -> None:
     table = next(part for part in some if isinstance(part, SortableTable))
     assert len(table.rows) == 2
     assert "2 of 5" in table.note
+
+
+@pytest.mark.parametrize(
+    ("observing_us", "told"),
+    [
+        (10.0, "takes 210 us, as stages are longer then; 10 us to time operations are"),
+        (0.4, "takes 210 us, as stages are longer then."),
+    ],
+)
+def test_it_says_what_timing_takes_if_that_is_anything(
+    observing_us: float, told: str
+) -> None:
+    text = " ".join(headlines(replace(PROFILE, observing_us=observing_us)))
+    assert told in text
+    assert " 0 us" not in text
 
 
 def test_what_was_measured_and_what_was_shared_out_is_said() -> None:
