@@ -1,5 +1,7 @@
 """Deadlines: points of the steady clock, and how long past one an answer may come.
 
+Also durations in words, as messages and commands have them.
+
 A driver keeps deadlines itself, at boundaries of operations. One that is stopped, or
 stuck in native code, keeps none: its client gives up a little later by itself. The HAL
 counts in nanoseconds, applications in seconds.
@@ -16,6 +18,33 @@ from asyncnn.hal.errors import (
 
 DEADLINE_GRACE_S = 0.1
 """Seconds from a deadline until a client no longer waits for the driver's answer."""
+
+
+_UNITS = (
+    ("ns", 1e-3, 1e3),
+    ("us", 1.0, 1e3),
+    ("ms", 1e3, 1e3),
+    ("s", 1e6, 120.0),
+    ("min", 6e7, math.inf),
+)
+"""Units of durations, in microseconds, and how many read worse than the next unit."""
+
+
+def format_duration(us: float, digits: int = 3) -> str:
+    """Return microseconds in the unit that reads best, such as 8.31 us or 2.08 s.
+
+    There are so many ``digits``, unless more stand before the point, and no zeros at
+    the end.
+    """
+    if not us:
+        return "0 s"
+    texts = (
+        (f"{us / size:.{max(0, digits - len(str(int(us / size))))}f}", unit, most)
+        for unit, size, most in _UNITS
+    )
+    # As rounded: 999.9 us are 1 ms, not 1000 us.
+    text, unit = next((text, unit) for text, unit, most in texts if float(text) < most)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
 
 
 def check_grace(grace_s: float) -> float:

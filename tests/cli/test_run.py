@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,8 +79,39 @@ class TestSamples:
         paths = "async,sync,fenced,burst"
         ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", paths)
         assert ran.status == 0, ran.err
+        time = r"[\d.]+ (ns|us|ms|s)"
         for path in paths.split(","):
-            assert f"{path}: 1 sample, p50" in ran.out
+            times = f"first run {time}, then p50 {time}, p99 {time}"
+            assert re.search(f"^{path}: 1 sample, {times}$", ran.out, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        ("repeat", "times"),
+        [
+            (1, "async: 1 sample in {time}"),
+            (2, "async: 1 sample, first run {time}, then {time}"),
+        ],
+    )
+    def test_one_run_has_one_time(
+        self, asyncnn_command: Command, add_model: Path, repeat: int, times: str
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--repeat", repeat)
+        assert ran.status == 0, ran.err
+        _, line = ran.out.splitlines()
+        assert re.fullmatch(times.format(time=r"[\d.]+ (ns|us|ms|s)"), line)
+
+    def test_the_first_run_is_no_part_of_the_percentiles(
+        self, asyncnn_command: Command, add_model: Path
+    ) -> None:
+        reports = [
+            json.loads(
+                asyncnn_command("run", add_model, "--json", "--repeat", repeat).out
+            )["paths"][0]
+            for repeat in (1, 2)
+        ]
+        one, two = reports
+        assert (one["runs"], two["runs"]) == (1, 2)
+        assert one["latency_us_p50"] == one["latency_us_p99"] == one["first_run_us"]
+        assert two["latency_us_p50"] == two["latency_us_p99"] != two["first_run_us"]
 
     @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
     def test_every_path_has_deadlines(
