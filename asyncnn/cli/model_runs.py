@@ -120,7 +120,7 @@ async def run_model(options: RunOptions) -> RunReport:
     async with _opened(options, job.extensions) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
-            with telling_open_axes(job.model.inputs if job.is_random else ()):
+            with telling_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:

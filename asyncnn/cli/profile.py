@@ -140,7 +140,7 @@ def _measured(
         async with open_device(
             device, settings=OWN_PROCESS, extensions=extensions
         ) as opened:
-            with telling_open_axes(named.inputs if is_random else ()):
+            with telling_open_axes(named if is_random else None):
                 return await measure(opened, order, rounds)
 
     return anyio.run(run)

@@ -8,7 +8,7 @@ model files share: the file mapped, and errors that name it.
 import mmap
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
@@ -121,14 +121,17 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def telling_open_inputs(names: Sequence[str]) -> Iterator[None]:
-    """Add to errors that the file leaves shapes of these inputs to the application."""
+def hinting(hint: Callable[[], str]) -> Iterator[None]:
+    """Add a hint, unless it is empty, to errors of models that have none."""
     try:
         yield
     except (InvalidArgumentError, GeneralFailureError) as error:
-        if not names or error.hint or type(error).__init__ is not AsyncnnError.__init__:
+        if error.hint or type(error).__init__ is not AsyncnnError.__init__:
             raise
-        raise type(error)(error.message, hint=hint_of_open_inputs(names)) from error
+        found = hint()
+        if not found:
+            raise
+        raise type(error)(error.message, hint=found) from error
 
 
 def hint_of_open_inputs(names: Sequence[str]) -> str:

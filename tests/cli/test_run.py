@@ -45,6 +45,20 @@ def pairs() -> asyncnn.NamedModel:
     return builder.build()
 
 
+def gathering(index: int) -> asyncnn.NamedModel:
+    """Return a model that picks one row of two, of any length."""
+    builder = asyncnn.ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (2, 0))
+    rows = builder.constant(np.int32([index]))
+    picked = builder.operation(
+        OperationType.GATHER,
+        [x, builder.scalar(0), rows],
+        Operand(OperandType.TENSOR_FLOAT32, (1, 0)),
+    )
+    builder.output(picked, "y")
+    return builder.build()
+
+
 def npz(path: Path, **arrays: np.ndarray) -> Path:
     np.savez(path, **arrays)
     return path
@@ -145,6 +159,17 @@ class TestSamples:
         ran = asyncnn_command("run", path, "--input", given)
         assert ran.status == 1
         assert "open" not in ran.err
+
+    def test_lengths_are_not_blamed_for_what_none_would_help(
+        self, asyncnn_command: Command, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "gathering.asyncnn"
+        asyncnn.save(gathering(1), path)
+        assert asyncnn_command("run", path).status == 0
+        asyncnn.save(gathering(9), path)
+        ran = asyncnn_command("run", path)
+        assert ran.status == 1
+        assert "leaves open" not in ran.err
 
 
 class TestCheck:

@@ -5,8 +5,7 @@ drafts agree the model is what either says; an axis whose lengths differ is open
 HAL. If anything else differs, a length decides what the model is, and has to be given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -33,29 +32,42 @@ _NAMELESS = ("", "?", "-1", "None", "unk")
 
 
 class Assumed(msgspec.Struct, frozen=True):
-    """Lengths to draft a model with, two variants if ``open_inputs`` has any."""
+    """Lengths to draft a model with, two variants if ``open_inputs`` has any.
+
+    ``single`` has 1 for each open first axis.
+    """
 
     variants: tuple[Lengths, ...]
     open_inputs: tuple[str, ...]
+    single: Lengths
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Tell in errors of the block which lengths were open."""
-        try:
-            yield
-        except AsyncnnError as error:
-            if not self.open_inputs or error.hint:
-                raise
-            shapes = ", ".join(self.open_inputs)
-            hint = (
-                "the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths, by input_shapes={{{shapes}}} or --input-shape"
+    def explained(self, error: AsyncnnError) -> AsyncnnError:
+        """Return an error of drafts with the lengths that were open."""
+        shapes = ", ".join(self.open_inputs)
+        hint = (
+            "the file leaves axes of its inputs open, which may be why; give "
+            f"their lengths, by input_shapes={{{shapes}}} or --input-shape"
+        )
+        if isinstance(error, UnsupportedOperatorError):
+            return UnsupportedOperatorError(
+                error.message, hint=hint, operators=error.operators
             )
-            if isinstance(error, UnsupportedOperatorError):
-                raise UnsupportedOperatorError(
-                    error.message, hint=hint, operators=error.operators
-                ) from error
-            raise type(error)(error.message, hint=hint) from error
+        return type(error)(error.message, hint=hint)
+
+    def is_any_refused_alike(
+        self, error: AsyncnnError, draft: Callable[[Lengths], object]
+    ) -> bool:
+        """Tell whether a draft of any lengths fails so: then they are not why."""
+        if not self.open_inputs or error.hint:
+            return True
+        for lengths in (*self.variants, self.single):
+            try:
+                draft(lengths)
+            except AsyncnnError as other:
+                if str(other) == str(error):
+                    continue
+            return False
+        return True
 
 
 def open_lengths(
@@ -73,16 +85,26 @@ def open_lengths(
     for name, shape in given.items():
         _match(name, lengths[name], shape, known)
     symbols = _symbols(lengths, known)
-    variants = []
-    for variant in range(2 if symbols else 1):
-        sizes = known | {name: pair[variant] for name, pair in symbols.items()}
-        variants.append(
-            {
-                name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
-                for name, axes in lengths.items()
-            }
+    firsts = set(zip(*_FIRST, strict=True))
+    first, second, single = (
+        _complete(lengths, known | sizes)
+        for sizes in (
+            {name: pair[0] for name, pair in symbols.items()},
+            {name: pair[1] for name, pair in symbols.items()},
+            {n: 1 if pair in firsts else pair[0] for n, pair in symbols.items()},
         )
-    return Assumed(tuple(variants), tuple(_shown(lengths, symbols, known)))
+    )
+    variants = (first, second) if symbols else (first,)
+    return Assumed(variants, tuple(_shown(lengths, symbols, known)), single)
+
+
+def _complete(
+    lengths: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]
+) -> Lengths:
+    return {
+        name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
+        for name, axes in lengths.items()
+    }
 
 
 def _symbols(

@@ -18,7 +18,6 @@ from asyncnn.runtime.model import (
     map_model_file,
     names_by_index,
     shapes_by_name,
-    telling_open_inputs,
 )
 from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.tflite import (
@@ -159,8 +158,7 @@ def _import(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
-    with telling_open_inputs(open_inputs):
-        end = scope.run()
+    end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
