@@ -20,6 +20,9 @@ DEADLINE_GRACE_S = 0.1
 """Seconds from a deadline until a client no longer waits for the driver's answer."""
 
 
+PASSED = "the deadline has passed already"
+"""What is told of a call that is made too late."""
+
 _UNITS = (
     ("ns", 1e-3, 1e3),
     ("us", 1.0, 1e3),
@@ -65,14 +68,24 @@ def check_deadline(deadline_ns: int | None) -> None:
     :raises MissedDeadlinePersistentError: if it has.
     """
     if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
-        raise MissedDeadlinePersistentError("the deadline has passed already")
+        raise MissedDeadlinePersistentError(PASSED)
+
+
+def told_late(deadline_ns: int, asked_ns: int) -> str:
+    """Say how late it is by now for a call that was made at ``asked_ns``."""
+    if deadline_ns <= asked_ns:
+        return PASSED
+    late = format_duration((time.monotonic_ns() - deadline_ns) / 1000)
+    # A few digits: the call has come here a little later than it was made.
+    given = format_duration((deadline_ns - asked_ns) / 1000, 2)
+    return f"the deadline of {given} was missed by {late}"
 
 
 def unanswered(grace_s: float) -> MissedDeadlineTransientError:
     """Return the error for a call that the driver has left unanswered."""
     return MissedDeadlineTransientError(
-        f"the driver has not answered {grace_s:g} s after the deadline; it may be "
-        "stopped, and go on with the call once it runs again"
+        f"the driver has not answered {format_duration(grace_s * 1e6)} after the "
+        "deadline; it may be stopped, and go on with the call once it runs again"
     )
 
 

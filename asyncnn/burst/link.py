@@ -21,7 +21,7 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.deadlines import check_deadline, unanswered
+from asyncnn.deadlines import check_deadline, told_late, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -206,15 +206,16 @@ class Link:
         :raises EndedError: as `execute`.
         """
         check_deadline(deadline)
-        sent = self.sent
+        sent, asked_ns = self.sent, time.monotonic_ns()
         try:
-            async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
+            async with asyncio.timeout((deadline - asked_ns) / 1e9):
                 return await self.execute(request, measure)
         except TimeoutError:
             # Then the wait was for the result of the execution before it.
             if sent == self.sent:
                 raise MissedDeadlineTransientError(
-                    "the driver has not answered the execution before it"
+                    f"{told_late(deadline, asked_ns)}; the driver has not answered the "
+                    "execution before it"
                 ) from None
         try:
             async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
@@ -226,7 +227,7 @@ class Link:
             raise EndedError(self.end(DeviceUnavailableError(str(error)))) from error
         result = self._decode(answer)
         if result.status in _CANCELLED:
-            raise MissedDeadlineTransientError("the deadline has passed")
+            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
         return result
 
     def free_memory(self, memory: Memory) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.deadlines import told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
@@ -179,8 +180,9 @@ class FencedExecution(FencedOutcome):
         """Become ready when all of ``fences`` have signalled or one has failed."""
         assert self._job is not None
         if self._job.options.deadline is not None:
-            delay = (self._job.options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+            deadline, loop = self._job.options.deadline, asyncio.get_running_loop()
+            delay = (deadline - self._launched_ns) / 1e9
+            self._timer = loop.call_later(delay, self._expire, deadline)
         self._waiting = len(fences)
         for fence in fences:
             producer = self._owner.producer_of(fence)
@@ -311,10 +313,11 @@ class FencedExecution(FencedOutcome):
             )
         self._owner.make_ready(self)
 
-    def _expire(self) -> None:
+    def _expire(self, deadline: int) -> None:
         self._timer = None
+        told = told_late(deadline, self._launched_ns)
         self.fail(
-            MissedDeadlineTransientError("the deadline passed before it could begin")
+            MissedDeadlineTransientError(f"{told}; what it waits for has not ended")
         )
 
     def _stop_timer(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
@@ -455,11 +455,11 @@ class PreparedModel:
     async def _synchronously(
         self, request: Request, options: ExecutionOptions
     ) -> ExecutionResult:
-        return ExecutionResult(
-            *await self.hal.execute_synchronously_1_3(
-                request, options.measure, options.deadline, options.loop_timeout
-            )
+        answer = await self.hal.execute_synchronously_1_3(
+            request, options.measure, options.deadline, options.loop_timeout
         )
+        reason = answer.reason if isinstance(answer, ExplainedAnswer) else ""
+        return ExecutionResult(*answer, reason)
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

@@ -17,6 +17,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.deadlines import told_late
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -129,9 +130,10 @@ class FencedChain(FencedOutcome):
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
                 return
-        if self._options.deadline is not None and wait_for:
-            delay = (self._options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        deadline = self._options.deadline
+        if deadline is not None and wait_for:
+            delay, loop = deadline - self._launched_ns, asyncio.get_running_loop()
+            self._timer = loop.call_later(delay / 1e9, self._expire, deadline)
         self._waiting = len(wait_for)
         self._guarded(self._listen)
         if not wait_for:
@@ -351,8 +353,11 @@ class FencedChain(FencedOutcome):
                 self._timer.cancel()
             self._go_on(0, None)
 
-    def _expire(self) -> None:
-        self._fail(MissedDeadlineTransientError("the deadline has passed"))
+    def _expire(self, deadline: int) -> None:
+        told = told_late(deadline, self._launched_ns)
+        self._fail(
+            MissedDeadlineTransientError(f"{told}; what it waits for has not ended")
+        )
 
     def _on_device_us(self, count: int) -> int:
         times = [

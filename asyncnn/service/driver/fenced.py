@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
-from asyncnn.deadlines import seconds_until
+from asyncnn.deadlines import seconds_until, told_late
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
@@ -84,14 +84,16 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
+        deadline = self._message.order.deadline
         try:
-            async with asyncio.timeout(seconds_until(self._message.order.deadline)):
+            async with asyncio.timeout(seconds_until(deadline)):
                 await merge(*self._fences)
         except AsyncnnError as error:
             raise waited_in_vain(str(error)) from None
         except TimeoutError:
+            told = told_late(deadline or 0, self._launched_ns)
             raise MissedDeadlineTransientError(
-                "the deadline passed before it could begin"
+                f"{told}; what it waits for has not ended"
             ) from None
         finally:
             self._fences = ()
