@@ -144,7 +144,7 @@ def load_extended(
         model = load(
             path,
             extensions=extensions,
-            input_shapes=_input_shapes(shapes),
+            input_shapes=input_shapes_of(shapes),
             constants=constants_of(constants),
         )
     given = {extension.name for extension in extensions}
@@ -169,7 +169,7 @@ def _naming_options() -> Iterator[None]:
         raise
 
 
-def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def input_shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that options give, by the names of the inputs.
 
     :raises InvalidArgumentError: if one is not written as it has to be.
