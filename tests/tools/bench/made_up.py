@@ -257,6 +257,18 @@ def qos(*, met: bool) -> Report:
         overhead=overhead,
         lost=0.01,
         verdicts=bench_qos.judge_qos(latencies, 100.0, misses, overhead, 0.01),
+        device="accelerated",
+        low_us={"driver": 215_000.0},
+        beside=(
+            bench_qos.Beside(
+                where="driver",
+                load="low",
+                p50_us=5000.0,
+                p99_us=26_000.0,
+                p50_ratio=1.7,
+                p99_ratio=6.5,
+            ),
+        ),
     )
 
 

@@ -33,7 +33,7 @@ from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.qos_load import Stack
+from asyncnn.tools.bench.qos_load import Convolutions, Stack
 from asyncnn.tools.bench.report import Measured, PlacedReport
 from asyncnn.tools.bench.rounds import Call
 from asyncnn.tools.mobilenets import mobilenet_v1
@@ -290,6 +290,9 @@ def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_qos, "_DATED_RUNS", 10)
     monkeypatch.setattr(bench_qos, "_QUEUED_RUNS", 20)
     monkeypatch.setattr(bench_qos, "_OVERHEAD_BATCHES", 2)
+    monkeypatch.setattr(bench_qos, "DETECTOR", Convolutions(3, side=16))
+    monkeypatch.setattr(bench_qos, "SMALL", Convolutions(1, side=4))
+    monkeypatch.setattr(bench_qos, "_BESIDE_RUNS", 2)
 
 
 @pytest.mark.exhaustive
@@ -301,3 +304,11 @@ def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
     assert [each.load for each in report.misses] == list(bench_qos.LOADS)
     assert report.longest_operation_us > 0
     assert len(report.verdicts) == 4 + len(bench_qos.LOADS)
+    assert [(each.where, each.load) for each in report.beside] == [
+        (where, load) for where in bench_qos.WHERE for load in bench_qos.BESIDE
+    ]
+    for each in report.beside:
+        assert 0 < each.p50_us <= each.p99_us
+        is_idle = each.load == bench_qos.IDLE
+        assert not is_idle or each.p50_ratio == each.p99_ratio == 1
+    assert set(report.low_us) == set(bench_qos.WHERE)
