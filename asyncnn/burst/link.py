@@ -208,13 +208,14 @@ class Link:
         check_deadline(deadline)
         sent, asked_ns = self.sent, time.monotonic_ns()
         try:
-            async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
+            async with asyncio.timeout((deadline - asked_ns) / 1e9):
                 return await self.execute(request, measure)
         except TimeoutError:
             # Then the wait was for the result of the execution before it.
             if sent == self.sent:
                 raise MissedDeadlineTransientError(
-                    "the driver has not answered the execution before it"
+                    f"{told_late(deadline, asked_ns)}; the driver has not answered the "
+                    "execution before it"
                 ) from None
         try:
             async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):

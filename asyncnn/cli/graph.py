@@ -16,6 +16,7 @@ from asyncnn.cli.options import (
     load_extended,
     print_json,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     EngineUnavailableError,
     GeneralFailureError,
@@ -237,16 +238,16 @@ def print_explanation(explanation: "Explanation") -> None:
         typer.echo(
             f"partition {number}: {partition.device}, "
             f"{count} operation{'' if count == 1 else 's'}, "
-            f"about {partition.expected_us:.0f} us"
+            f"about {format_duration(partition.expected_us)}"
         )
     for segment in explanation.segments:
         count = len(segment.operations)
         measured = ""
         if segment.measured_us is not None:
-            measured = f", {segment.measured_us:.0f} us in a trial"
+            measured = f", {format_duration(segment.measured_us)} in a trial"
         typer.echo(
             f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
-            f"about {segment.expected_us:.0f} us{measured}"
+            f"about {format_duration(segment.expected_us)}{measured}"
         )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")

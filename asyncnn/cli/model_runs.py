@@ -74,10 +74,16 @@ class RunOptions(msgspec.Struct, frozen=True):
 
 
 class PathReport(msgspec.Struct, frozen=True):
-    """One path's results; ``passed`` is None if nothing was checked."""
+    """One path's results; ``passed`` is None if nothing was checked.
+
+    Latencies are those of the runs after the first, which alone touches memory and
+    compiles what was left to it. If there is no other, they are its own.
+    """
 
     path: str
     samples: int
+    runs: int
+    first_run_us: float
     latency_us_p50: float
     latency_us_p99: float
     passed: bool | None
@@ -118,7 +124,7 @@ async def run_model(options: RunOptions) -> RunReport:
     async with _opened(options, job.extensions) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
-            with telling_open_axes(job.model.inputs if job.is_random else ()):
+            with telling_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:
@@ -235,10 +241,12 @@ def _report(
         for name, expected in wanted.items()
     ]
     failures = tuple(str(each) for each in comparisons if not each.passed)
-    p50, p99 = np.percentile(latencies, (50, 99))
+    p50, p99 = np.percentile(latencies[1:] or latencies, (50, 99))
     return PathReport(
         path=path,
         samples=len(outputs),
+        runs=len(latencies),
+        first_run_us=latencies[0],
         latency_us_p50=float(p50),
         latency_us_p99=float(p99),
         passed=None if job.expected is None else not failures,

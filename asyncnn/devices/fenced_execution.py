@@ -181,8 +181,9 @@ class FencedExecution(FencedOutcome):
         """Become ready when all of ``fences`` have signalled or one has failed."""
         assert self._job is not None
         if self._job.options.deadline is not None:
-            delay = (self._job.options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+            deadline, loop = self._job.options.deadline, asyncio.get_running_loop()
+            delay = (deadline - self._launched_ns) / 1e9
+            self._timer = loop.call_later(delay, self._expire)
         self._waiting = len(fences)
         for fence in fences:
             producer = self._owner.producer_of(fence)

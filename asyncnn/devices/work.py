@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
-from asyncnn.deadlines import told_late, told_ms
+from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
@@ -495,7 +495,7 @@ class ExecuteWork(Work):
             part_ns, step = self._execution.longest_part()
             if step is not None:
                 part = f"{step.longest_name}, the longest part"
-                reason = f"{part}, had taken {told_ms(part_ns)}"
+                reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
         return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
     def _abandon(self) -> str:

@@ -9,7 +9,14 @@ from typing import TypeAlias, cast
 from msgspec.structs import replace
 
 from asyncnn.engine.delegation import Delegate, DelegatedKernel
-from asyncnn.engine.plan import Plan, building_plan
+from asyncnn.engine.plan import (
+    CONSTANT_LIFETIMES,
+    Plan,
+    bound_operand,
+    building_plan,
+    constant_array,
+    operation_type,
+)
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
@@ -17,8 +24,14 @@ from asyncnn.hal.operands import (
     has_unknown_dimensions,
     is_scalar,
 )
-from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import Model, Subgraph
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+)
+from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
+from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import building_large
 from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
@@ -345,6 +358,53 @@ def is_large(model: Model) -> bool:
 def subgraph_of(model: Model, number: int) -> Subgraph:
     """Return referenced subgraph ``number``, or the main one for `MAIN`."""
     return model.main if number == MAIN else model.referenced[number]
+
+
+def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
+    """Tell whether an operation refuses the lengths that it gets, and takes others.
+
+    They follow from those of the main graph's inputs: ``shapes``, or the declared ones.
+    """
+    main = model.main
+    given = _declared_shapes(main) if shapes is None else shapes
+    known = {
+        index: () if is_scalar(operand.type) else operand.dimensions
+        for index, operand in enumerate(main.operands)
+        if is_scalar(operand.type) or not has_unknown_dimensions(operand)
+    }
+    known |= {
+        index: shape
+        for index, shape in zip(main.input_indexes, given or (), strict=False)
+        if shape is not None
+    }
+
+    def bound(index: int) -> BoundOperand:
+        operand = main.operands[index]
+        is_constant = operand.lifetime in CONSTANT_LIFETIMES
+        value = constant_array(model, operand) if is_constant else None
+        return bound_operand(operand, known.get(index), value)
+
+    for operation in main.operations:
+        try:
+            whole = BoundOperation(
+                operation_type(operation.type),
+                tuple(
+                    bound(index)
+                    if main.operands[index].lifetime != OperandLifeTime.NO_VALUE
+                    else None
+                    for index in operation.inputs
+                ),
+                tuple(map(bound, operation.outputs)),
+            )
+            inferred = infer_shapes(whole)
+        except OperationFailedError:
+            return takes_other_lengths(whole)
+        except Exception:  # only a run tells, or it is an extension's that is not known
+            continue
+        for index, shape in zip(operation.outputs, inferred, strict=True):
+            if shape is not None:
+                known[index] = shape
+    return False
 
 
 def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
@@ -82,8 +83,8 @@ def check_can_end(work: Job) -> None:
     if now_ns >= deadline_ns:
         raise MissedDeadlinePersistentError("the deadline has passed already")
     raise MissedDeadlinePersistentError(
-        f"the deadline is in {(deadline_ns - now_ns) / 1000:.0f} us, "
-        f"but it takes at least {work.min_runtime_ns / 1000:.0f} us"
+        f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
+        f"but it takes at least {format_duration(work.min_runtime_ns / 1000)}"
     )
 
 

@@ -24,7 +24,7 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.home import Home, get_ident
-from asyncnn.runtime.model import NamedModel, telling_open_inputs
+from asyncnn.runtime.model import NamedModel, hint_of_open_shapes, hinting
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
@@ -133,7 +133,7 @@ class Device(Opened):
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        with telling_open_inputs(named.open_shapes):
+        with hinting(lambda: _hint_of_lengths(named)):
             if self._cache is None:
                 prepared = await prepare(self.hal, order)
             else:
@@ -183,6 +183,16 @@ class Device(Opened):
 
     def __repr__(self) -> str:
         return f"<Device {self.name} {self.hal.get_status().name}>"
+
+
+def _hint_of_lengths(named: NamedModel) -> str:
+    """Return what to do if the lengths of a file's example are why it is refused."""
+    if not named.open_shapes:
+        return ""
+    from asyncnn.engine.program import refuses_lengths
+
+    is_why = refuses_lengths(named.model)
+    return hint_of_open_shapes(named.open_shapes) if is_why else ""
 
 
 def _check_no_text(kind: type[Enum], given: object) -> None:

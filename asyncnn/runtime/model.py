@@ -7,7 +7,7 @@ file copied, and errors that name it.
 import operator
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
@@ -158,19 +158,25 @@ def decoding(kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling_open_inputs(shapes: OpenShapes) -> Iterator[None]:
-    """Add to errors that the file leaves shapes of these inputs to the application."""
+def hinting(hint: Callable[[], str]) -> Iterator[None]:
+    """Add a hint, unless it is empty, to errors of models that have none."""
     try:
         yield
     except (InvalidArgumentError, GeneralFailureError) as error:
-        is_plain = type(error).__init__ is AsyncnnError.__init__
-        if not shapes or error.hint or not is_plain:
+        if error.hint or type(error).__init__ is not AsyncnnError.__init__:
             raise
-        hint = (
-            "the file leaves shapes to the application: load it with those of yours, "
-            f"such as {as_arguments(example_shapes(shapes))}"
-        )
-        raise type(error)(error.message, hint=hint) from error
+        found = hint()
+        if not found:
+            raise
+        raise type(error)(error.message, hint=found) from error
+
+
+def hint_of_open_shapes(shapes: OpenShapes) -> str:
+    """Return what to do about inputs whose shapes the file leaves open."""
+    return (
+        "the file leaves shapes to the application: load it with those of yours, "
+        f"such as {as_arguments(example_shapes(shapes))}"
+    )
 
 
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}

@@ -11,15 +11,14 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from copy import copy
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.deadlines import DEADLINE_GRACE_S, told_late
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
+from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
 from asyncnn.hal.operations.bound import Array
@@ -472,14 +471,11 @@ class PreparedModel:
     async def _synchronously(
         self, request: Request, options: ExecutionOptions
     ) -> ExecutionResult:
-        deadline, asked_ns = options.deadline, monotonic_ns()
-        status, shapes, timing = await self.hal.execute_synchronously_1_3(
-            request, options.measure, deadline, options.loop_timeout
+        answer = await self.hal.execute_synchronously_1_3(
+            request, options.measure, options.deadline, options.loop_timeout
         )
-        is_late = status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
-        # The HAL's call has no room for a reason.
-        reason = told_late(deadline, asked_ns) if is_late and deadline else ""
-        return ExecutionResult(status, shapes, timing, reason)
+        reason = answer.reason if isinstance(answer, ExplainedAnswer) else ""
+        return ExecutionResult(*answer, reason)
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

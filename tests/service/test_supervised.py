@@ -159,7 +159,7 @@ class TestWaiting:
             await driver.stop()
             await lost(device)
             for timeout in (0.01, -1.0):
-                with pytest.raises(MissedDeadlineTransientError):
+                with pytest.raises(MissedDeadlineTransientError, match="the deadline"):
                     await add(model, timeout=timeout)
             with pytest.raises(MissedDeadlineTransientError):
                 await device.prepare(addition(2), timeout=0.01)

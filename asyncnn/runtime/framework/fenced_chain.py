@@ -129,9 +129,10 @@ class FencedChain(FencedOutcome):
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
                 return
-        if self._options.deadline is not None and wait_for:
-            delay = (self._options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        deadline = self._options.deadline
+        if deadline is not None and wait_for:
+            delay, loop = deadline - self._launched_ns, asyncio.get_running_loop()
+            self._timer = loop.call_later(delay / 1e9, self._expire)
         self._waiting = len(wait_for)
         self._guarded(self._listen)
         if not wait_for:

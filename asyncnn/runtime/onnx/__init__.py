@@ -10,6 +10,7 @@ defined by others.
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validate_model
@@ -80,10 +81,15 @@ def import_onnx(
         source = read_model(memory, folder)
         fixed = _fixed(source, constants or {})
         assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-        with assumed.explaining():
-            drafts = [Import(source, fixed, lengths) for lengths in assumed.variants]
+        draft = partial(Import, source, fixed)
+        try:
+            drafts = [draft(lengths) for lengths in assumed.variants]
             if len(drafts) > 1:
                 merge([(found.draft, *found.ends) for found in drafts])
+        except AsyncnnError as error:
+            if assumed.is_any_refused_alike(error, draft):
+                raise
+            raise assumed.explained(error) from error
         named = drafts[0].build()
         source.reader.check_unchanged()
         for each in drafts:

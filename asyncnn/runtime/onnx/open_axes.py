@@ -5,8 +5,7 @@ drafts agree the model is what either says; an axis whose lengths differ is open
 HAL. If anything else differs, a length decides what the model is, and has to be given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -44,30 +43,40 @@ class Assumed(msgspec.Struct, frozen=True):
     """Lengths to draft a model with, two variants if any are open.
 
     ``open_shapes`` has the inputs that leave axes open, ``names`` those axes, by their
-    lengths in both variants.
+    lengths in both variants. ``single`` has 1 for each open first axis.
     """
 
     variants: tuple[Lengths, ...]
     open_shapes: OpenShapes
     names: Mapping[tuple[int, ...], str]
+    single: Lengths
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Tell in errors of the block which lengths were open."""
-        try:
-            yield
-        except AsyncnnError as error:
-            if not self.open_shapes or error.hint:
-                raise
-            hint = (
-                "the file leaves axes of its inputs open, which may be why; give "
-                f"lengths, such as {as_arguments(example_shapes(self.open_shapes))}"
+    def explained(self, error: AsyncnnError) -> AsyncnnError:
+        """Return an error of drafts with the lengths that were open."""
+        hint = (
+            "the file leaves axes of its inputs open, which may be why; give "
+            f"lengths, such as {as_arguments(example_shapes(self.open_shapes))}"
+        )
+        if isinstance(error, UnsupportedOperatorError):
+            return UnsupportedOperatorError(
+                error.message, hint=hint, operators=error.operators
             )
-            if isinstance(error, UnsupportedOperatorError):
-                raise UnsupportedOperatorError(
-                    error.message, hint=hint, operators=error.operators
-                ) from error
-            raise type(error)(error.message, hint=hint) from error
+        return type(error)(error.message, hint=hint)
+
+    def is_any_refused_alike(
+        self, error: AsyncnnError, draft: Callable[[Lengths], object]
+    ) -> bool:
+        """Tell whether a draft of any lengths fails so: then they are not why."""
+        if not self.open_shapes or error.hint:
+            return True
+        for lengths in (*self.variants, self.single):
+            try:
+                draft(lengths)
+            except AsyncnnError as other:
+                if str(other) == str(error):
+                    continue
+            return False
+        return True
 
 
 def open_lengths(
@@ -85,15 +94,15 @@ def open_lengths(
     for name, shape in given.items():
         _match(name, lengths[name], shape, known)
     symbols = _symbols(lengths, known)
-    variants = []
-    for variant in range(2 if symbols else 1):
-        sizes = known | {name: pair[variant] for name, pair in symbols.items()}
-        variants.append(
-            {
-                name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
-                for name, axes in lengths.items()
-            }
+    firsts = set(zip(*_FIRST, strict=True))
+    first, second, single = (
+        _complete(lengths, known | sizes)
+        for sizes in (
+            {name: pair[0] for name, pair in symbols.items()},
+            {name: pair[1] for name, pair in symbols.items()},
+            {n: 1 if pair in firsts else pair[0] for n, pair in symbols.items()},
         )
+    )
     nameless = symbols.keys() - {str(n) for axes in inputs for n in axes.lengths}
     shown: dict[str, int | str] = {**known, **dict.fromkeys(nameless, "?")}
     opened = {
@@ -104,7 +113,17 @@ def open_lengths(
     names: dict[tuple[int, ...], str] = {
         pair: "?" if symbol in nameless else symbol for symbol, pair in symbols.items()
     }
-    return Assumed(tuple(variants), opened, names)
+    variants = (first, second) if symbols else (first,)
+    return Assumed(variants, opened, names, single)
+
+
+def _complete(
+    lengths: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]
+) -> Lengths:
+    return {
+        name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
+        for name, axes in lengths.items()
+    }
 
 
 def _symbols(

@@ -19,7 +19,6 @@ from asyncnn.runtime.model import (
     names_by_index,
     read_model_file,
     shapes_by_name,
-    telling_open_inputs,
 )
 from asyncnn.runtime.model_description import Outline, Signature, TensorOutline
 from asyncnn.runtime.tflite import (
@@ -190,8 +189,7 @@ def _import(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
-    with telling_open_inputs(opened):
-        end = scope.run()
+    end = scope.run()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)

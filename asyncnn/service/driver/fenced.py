@@ -83,8 +83,9 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
+        deadline = self._message.order.deadline
         try:
-            async with asyncio.timeout(seconds_until(self._message.order.deadline)):
+            async with asyncio.timeout(seconds_until(deadline)):
                 await merge(*self._fences)
         except AsyncnnError as error:
             raise waited_in_vain(str(error)) from None

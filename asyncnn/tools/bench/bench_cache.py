@@ -129,7 +129,7 @@ def bench(
     folder: Path | None = None,
     *,
     pattern: str = "*",
-    mobilenet: bool = True,
+    mobilenet: bool | None = None,
     rounds: int = DEFAULT_ROUNDS,
     progress: Progress = iter,
 ) -> CacheReport:

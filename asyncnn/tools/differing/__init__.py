@@ -77,7 +77,7 @@ async def answer(
     graph = _graph(inquiry.named, inquiry)
     other = graph if inquiry.against is None else _graph(against[1], inquiry)
     here, there = _samples(inquiry, against[1])
-    drawn = () if inquiry.given else inquiry.named.inputs
+    drawn = None if inquiry.given else inquiry.named
     first_name, second_name = inquiry.between
     with telling_open_axes(drawn):
         async with (

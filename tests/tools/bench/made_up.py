@@ -147,11 +147,16 @@ def models(*, met: bool) -> Report:
     """Return a report on two models, one of which nobody can run."""
     device_us = 500.0 if met else 501.0
     measured = {"device": device_us, "awaited": 550.0, LITERT: 50.0, LITERT_REF: 1000.0}
-    refusals = {LITERT: REFUSAL, LITERT_REF: REFUSAL, "device": "too old"}
+    measured |= {"accelerated": 60.0, "executor": 50.0}
+    refusals = {LITERT: REFUSAL, LITERT_REF: REFUSAL, "awaited": "too old"}
+    judged = bench_models.judge_model(
+        *("kws_ref_model", figures(**measured), {}), engine="executor", ratio=1.2
+    )
     return bench_models.ModelsReport(
         **_SINGLE,
+        devices=("accelerated", "reference"),
         models=(
-            bench_models.judge_model("kws_ref_model", figures(**measured), {}),
+            judged,
             bench_models.judge_model("<odd>", {}, refusals),
         ),
     )
@@ -252,6 +257,18 @@ def qos(*, met: bool) -> Report:
         overhead=overhead,
         lost=0.01,
         verdicts=bench_qos.judge_qos(latencies, 100.0, misses, overhead, 0.01),
+        device="accelerated",
+        low_us={"driver": 215_000.0},
+        beside=(
+            bench_qos.Beside(
+                where="driver",
+                load="low",
+                p50_us=5000.0,
+                p99_us=26_000.0,
+                p50_ratio=1.7,
+                p99_ratio=6.5,
+            ),
+        ),
     )
 
 

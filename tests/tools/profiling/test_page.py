@@ -35,8 +35,8 @@ def test_the_longest_operation_has_the_strongest_colour() -> None:
     graph = graph_of(PROFILE)
     shares = [node.share for node in graph.nodes]
     assert shares == [1, 1 / 6, 5 / 60, 20 / 60, 45 / 60]
-    assert graph.nodes[0].label == "0 CONV_2D\n~60.0 us"
-    assert graph.nodes[3].label == "0 of 0 LESS\n20.0 us"
+    assert graph.nodes[0].label == "0 CONV_2D\n~60 us"
+    assert graph.nodes[3].label == "0 of 0 LESS\n20 us"
     assert graph.nodes[0].details["temporaries"] == "the engine's"
     assert len({node.group for node in graph.nodes}) == 2
     assert [edge[:2] for edge in graph.edges] == [
