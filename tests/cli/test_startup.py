@@ -17,7 +17,9 @@ from tests.test_documentation import commands_below
 ROOT = Path(asyncnn.__file__).parent
 
 HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
-LIGHT_PARTS = {"cli", "hal", "interpreter", "logs", "output_files", "tracing"}
+LIGHT_PARTS = {
+    *("cli", "deadlines", "hal", "interpreter", "logs", "output_files", "tracing")
+}
 
 HELP = """
 import sys, asyncnn
