@@ -15,7 +15,12 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import Layout, input_shapes
 from asyncnn.engine.program import InputShapes
-from asyncnn.hal.errors import AsyncnnError, error_for
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+    error_for,
+)
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority, Request
 from asyncnn.pacing import Steps, Stepwise
 from asyncnn.qos import Pause, Scheduler, Work, WorkAccounting
@@ -220,6 +225,8 @@ class NewShapes:
             try:
                 self._executions.submit(work)
                 return
+            except MissedDeadlinePersistentError:  # it has passed since the call
+                error = MissedDeadlineTransientError("it had just been compiled")
             except AsyncnnError as refusal:
                 error = refusal
         else:

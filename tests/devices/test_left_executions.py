@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
@@ -22,15 +23,18 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.qos import Client, acting_for
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from asyncnn.tracing import Span
 from asyncnn.tracing.active import recording_to
 from tests.held import LONGEST_S, Held
-from tests.networks import chain
+from tests.networks import F32, chain
 from tests.qos.recorded import until
 
 X = np.arange(1, 5, dtype=np.float32)
@@ -126,7 +130,7 @@ async def test_it_ends_at_the_deadline_and_writes_nothing_afterwards(
     async with opened(name, transport, tmp_path) as (device, _, held):
         prepared = await device.prepare(held.model(4))
         with held.holding():
-            with pytest.raises(MissedDeadlineTransientError):
+            with pytest.raises(MissedDeadlineTransientError, match="was missed by"):
                 await run(prepared, path, out)
             held.wait_reached()
             # The lane that goes on with it is no obstacle to others.
@@ -365,3 +369,46 @@ async def test_a_client_that_goes_leaves_it_to_the_driver(
                     prepared = await client.prepare(held.model(4))
                     outputs = await prepared.run([X], timeout=30)
                     np.testing.assert_array_equal(outputs["y"], X)
+
+
+def with_one_huge_operation() -> NamedModel:
+    """Three operations on any number of rows, the second of which takes nearly all."""
+    builder = ModelBuilder()
+    x, rows = builder.input("x", F32, (0, 1024)), Operand(F32, (0, 1024))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    one = builder.constant(np.ones(1, np.float32))
+    x = builder.operation(OperationType.ADD, [x, one, none], rows)
+    for wide, narrow in ((4096, 1024), (4, 4096)):
+        weights = builder.constant(np.full((wide, narrow), 1 / narrow, np.float32))
+        bias = builder.constant(np.zeros(wide, np.float32))
+        x = builder.operation(
+            OperationType.FULLY_CONNECTED,
+            [x, weights, bias, none],
+            Operand(F32, (0, wide)),
+        )
+    builder.output(x, "y")
+    return builder.build()
+
+
+@pytest.mark.alone
+@pytest.mark.exhaustive
+async def test_what_an_engine_cannot_stop_is_named_at_the_deadline(
+    name: str, transport: str, tmp_path: Path
+) -> None:
+    async with opened(name, transport, tmp_path) as (device, _, _):
+        prepared = await device.prepare(with_one_huge_operation())
+        rows = 500
+        while True:  # until it takes long, wherever this runs
+            x = np.ones((rows, 1024), np.float32)
+            await prepared.run([x])
+            began = time.monotonic()
+            await prepared.run([x])
+            took_s = time.monotonic() - began
+            if took_s > 1:
+                break
+            rows *= 2
+        began = time.monotonic()
+        with pytest.raises(MissedDeadlineTransientError) as missed:
+            await prepared.run([x], timeout=took_s / 4)
+        assert time.monotonic() - began < took_s / 2
+        assert "FULLY_CONNECTED (operation 1), the longest part" in str(missed.value)
