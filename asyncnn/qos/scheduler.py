@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY = Policy()
 
+PATIENCE_S = 0.005
+"""How long a lane may go on with what was left to it before another takes its place."""
+
 _closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
 
@@ -358,7 +361,9 @@ class Scheduler:
         """Leave ``work`` to its lane, on any thread; False if it ends otherwise."""
         if not self._admission.leave(work, self._open):
             return False
-        self._lanes.leave(work)
+        # Most often its lane stops before a thread could have begun.
+        replace = partial(self._loop.call_later, PATIENCE_S, self._lanes.leave, work)
+        self._waker.call(replace)
         return True
 
     def _stopped(self, work: Work) -> None:
