@@ -55,8 +55,9 @@ def late_for_fences(
 
 
 def told_ms(duration_ns: int) -> str:
-    """Return a duration for people, to a tenth of a millisecond."""
-    return f"{round(duration_ns / 1e6, 1):g} ms"
+    """Return a duration for people, in whole milliseconds unless it is short."""
+    ms = duration_ns / 1e6
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
 
 
 def unanswered(grace_s: float) -> MissedDeadlineTransientError:
