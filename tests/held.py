@@ -1,10 +1,11 @@
 """An operation that goes on for as long as a test wants, whatever it is asked for."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from asyncnn.extensions import (
     V1_2,
@@ -14,6 +15,7 @@ from asyncnn.extensions import (
     row,
     stateless,
 )
+from asyncnn.hal.errors import MissedDeadlineError, MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.kernels.kernel import Inputs, Outputs, PreparedKernel
@@ -28,13 +30,14 @@ class Held:
     """An extension, whose operation copies its input: not before `holding` lets it.
 
     ``copied`` has what it has copied, and ``places`` where that went. It was prepared
-    for shapes as often as ``compiled`` says, which `compiling` delays likewise.
+    for shapes as often as ``compiled`` says, which `compiling` delays likewise; so many
+    of both were held as ``held`` says.
     """
 
     def __init__(self) -> None:
         self.copied: list[Array] = []
         self.places: list[Array] = []
-        self.compiled = 0
+        self.compiled = self.held = 0
         self._gate: threading.Event | None = None
         self._compiling: threading.Event | None = None
         self._reached = threading.Semaphore(0)
@@ -74,8 +77,22 @@ class Held:
         self._gate = self._compiling = None
 
     def wait_reached(self) -> None:
-        """Wait until one more operation or compilation has come to its gate."""
+        """Wait until one more operation or compilation is held."""
         assert self._reached.acquire(timeout=LONGEST_S)
+
+    async def late(self, run: Callable[[float], Awaitable[object]]) -> str:
+        """Run with ever later deadlines until one passes while something is held.
+
+        Return what the error of that one says.
+        """
+        held, timeout = self.held, 0.02
+        while True:
+            with pytest.raises(MissedDeadlineError) as missed:
+                await run(timeout)
+            if self.held > held:
+                assert isinstance(missed.value, MissedDeadlineTransientError)
+                return str(missed.value)
+            timeout *= 2  # it had not even begun
 
     def model(self, *dimensions: int) -> NamedModel:
         """``y = x``, held; an axis of 0 is open."""
@@ -130,5 +147,6 @@ class Held:
 
     def _wait(self, gate: threading.Event | None) -> None:
         if gate is not None:
+            self.held += 1
             self._reached.release()
             assert gate.wait(LONGEST_S)

@@ -17,7 +17,13 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import Layout, input_shapes
 from asyncnn.engine.program import InputShapes
-from asyncnn.hal.errors import AsyncnnError, error_for
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
+    error_for,
+)
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority, Request
 from asyncnn.pacing import Steps, Stepwise
 from asyncnn.qos import Pause, Scheduler, Work, WorkAccounting
@@ -155,7 +161,7 @@ class PlanWork(Work):
         priority, deadline_ns = waiting.priority, waiting.deadline_ns
         super().__init__(priority, deadline_ns, client=waiting.client)
         self._steps = Stepwise(_planning(program, shapes))
-        self._planned = planned
+        self._waiting = [planned]
         self._error: AsyncnnError | None = None
         self._is_unwanted = False
 
@@ -174,8 +180,8 @@ class PlanWork(Work):
         self._error = error
 
     def finish(self) -> ErrorStatus:
-        """Tell whoever waits."""
-        self._planned(self._error)
+        """Tell whoever waits, and keep nothing of it: this may go on."""
+        self._waiting.pop()(self._error)
         return ErrorStatus.NONE if self._error is None else self._error.status
 
 
@@ -200,13 +206,19 @@ class NewShapes:
     def take(self, work: Work, program: Program, request: Request) -> bool:
         """Submit ``work`` on a request once it has a plan; False if it has one.
 
-        :raises AsyncnnError: as `Scheduler.submit`.
+        Where nothing more can be planned beside the lanes, it is on its own.
+
+        :raises DeviceUnavailableError: as `Scheduler.submit`.
+        :raises MissedDeadlinePersistentError: likewise.
         """
         shapes = input_shapes(program, request)
         if program.known_plan(shapes) is not None:
             return False
         plan = PlanWork(program, shapes, work, lambda error: self._planned(work, error))
-        self._plans.submit(plan)
+        try:
+            self._plans.submit(plan)
+        except ResourceExhaustedTransientError:
+            return False
         self._planning[work] = plan
         return True
 
@@ -224,6 +236,8 @@ class NewShapes:
             try:
                 self._executions.submit(work)
                 return
+            except MissedDeadlinePersistentError:  # it has passed since the call
+                error = MissedDeadlineTransientError("it had just been compiled")
             except AsyncnnError as refusal:
                 error = refusal
         else:

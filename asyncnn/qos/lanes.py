@@ -197,7 +197,7 @@ class Lanes:
             return self.run_queue.discard(work)
 
     def leave(self, work: Work) -> None:
-        """Have another lane take the place of the one that goes on with ``work``.
+        """Have another lane take the place of one that still goes on with ``work``.
 
         Nobody waits for that any more. There are twice as many lanes at most.
         """

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY = Policy()
 
+PATIENCE_S = 0.005
+"""How long a lane may go on with what was left to it before another takes its place."""
+
 _closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
 
@@ -68,8 +71,6 @@ class Scheduler:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._open: set[Work] = set()
-        # What was reported while a lane had it, until that has stopped.
-        self._left: set[Work] = set()
         self._lanes = Lanes(
             name, lanes, policy, self._completed_on_lane, self._open.add
         )
@@ -93,7 +94,7 @@ class Scheduler:
         self._stuck = Watchdog(
             stuck_after_s,
             self._lanes,
-            lambda: not (self._open or self._left),
+            lambda: not (self._open or self._admission.left),
             self._give_up,
         )
         disown_in_children(self)
@@ -254,7 +255,7 @@ class Scheduler:
         with contextlib.ExitStack() as ends:  # all of them, whatever one may raise
             for work in self._open.difference(withdrawn):
                 if self._leave(work):
-                    ends.callback(self._finish, work)
+                    ends.callback(self._finish, work, True)
             for work in reversed(withdrawn):
                 ends.callback(self._finish, work)
         if not self._open:
@@ -344,37 +345,31 @@ class Scheduler:
         self._stuck.watch()
 
     def _cancel(
-        self, work: Work, status: ErrorStatus, finish: Callable[[Work], None]
+        self, work: Work, status: ErrorStatus, finish: Callable[[Work, bool], None]
     ) -> None:
         # A forked child may have inherited the lock of the lanes while it was held.
         if work not in self._open or self._refusal is _inherited:
             return
         # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)
-        if self._lanes.withdraw(work) or self._leave(work):
-            finish(work)
+        if self._lanes.withdraw(work):
+            finish(work, False)
+        elif self._leave(work):
+            finish(work, True)
 
     def _leave(self, work: Work) -> bool:
-        """Leave ``work`` to its lane, on any thread; False if the lane will report it.
-
-        It counts as pending until it has stopped.
-        """
-        self._left.add(work)  # first, as it may stop at once
-        work.is_left = work.decides()
-        if work.is_left:
-            self._lanes.leave(work)
-        else:
-            self._left.discard(work)
-        return work.is_left
+        """Leave ``work`` to its lane, on any thread; False if it ends otherwise."""
+        if not self._admission.leave(work, self._open):
+            return False
+        # Most often its lane stops before a thread could have begun.
+        replace = partial(self._loop.call_later, PATIENCE_S, self._lanes.leave, work)
+        self._waker.call(replace)
+        return True
 
     def _stopped(self, work: Work) -> None:
         """Count what was left to a lane no more; on any thread."""
-        try:
-            self._left.remove(work)
-        except KeyError:
-            return
-        self._admission.release(work.client)
-        self._waker.call(self._note_ended)
+        if self._admission.stopped(work):
+            self._waker.call(self._note_ended)
 
     def _completed_on_lane(self, work: Work) -> None:
         """Hand ``work`` to the loop, which finishes all that has completed."""
@@ -400,10 +395,10 @@ class Scheduler:
             if self._done or self._has_ended_elsewhere:
                 self._loop.call_soon(self._drain)
 
-    def _finish(self, work: Work) -> None:
+    def _finish(self, work: Work, is_left: bool = False) -> None:
         """Report the end of ``work``, unless that was done before."""
         # Before it is reported: that may cancel it once more, or close the scheduler.
-        if not self._close(work):
+        if not (is_left or self._close(work)):
             return
         if work.deadline_ns is not None:
             self._forget_deadline(work)
@@ -413,13 +408,12 @@ class Scheduler:
             self._note_ended()
 
     def _close(self, work: Work) -> bool:
-        """Note the end of ``work``, in one step; False if another thread has."""
+        """Claim the end of ``work``, in one step; False if another thread has it."""
         try:
             self._open.remove(work)
         except KeyError:
             return False
-        if not work.is_left:
-            self._admission.release(work.client)
+        self._admission.release(work.client)
         return True
 
     def _forget_deadline(self, work: Work) -> None:
@@ -434,9 +428,9 @@ class Scheduler:
             elif self._idle is not None:
                 self._idle.note_activity()
 
-    def _finish_anywhere(self, work: Work) -> None:
+    def _finish_anywhere(self, work: Work, is_left: bool = False) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
-        if not self._close(work):
+        if not (is_left or self._close(work)):
             return
         # All that can be is done before, as the thread that is told wants to go on.
         of_client, of_model = work.account.accounting, work.accounting
@@ -492,9 +486,9 @@ class Scheduler:
         self, work: Work, status: ErrorStatus = ErrorStatus.GENERAL_FAILURE
     ) -> None:
         """Report work whose lane is stuck, unless it was, and count it no more."""
-        self._left.add(work)
-        work.abort(status)
-        work.decides()  # so that it writes to nothing, if it ever goes on
-        work.is_left = True
-        self._finish(work)
         self._stopped(work)
+        if work in self._open:
+            work.abort(status)
+            work.decides()  # so that it writes to nothing, if it ever goes on
+            work.is_left = True
+            self._finish(work)

@@ -147,7 +147,9 @@ class PreparedModel:
         Inputs must have the dtype and shape that the model declares; they are read in
         place, so leave them alone until this returns. Cancelling the call cancels the
         execution at the next boundary between two operations; until then it goes on
-        reading its inputs and writing to ``out``.
+        reading its inputs and writing to ``out``. At its deadline the call ends
+        whatever is computed: from then on nothing is written to ``out``, but inputs may
+        still be read.
 
         A driver in another process works on arrays of `shared_array` where they are;
         others are copied for it.

@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,19 +20,23 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
     GeneralFailureError,
+    MissedDeadlineError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.qos import Client, acting_for
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from asyncnn.tracing import Span
 from asyncnn.tracing.active import recording_to
 from tests.held import LONGEST_S, Held
-from tests.networks import chain
+from tests.networks import F32, chain
 from tests.qos.recorded import until
 
 X = np.arange(1, 5, dtype=np.float32)
@@ -87,7 +93,7 @@ async def run(
     prepared: PreparedModel,
     path: str,
     out: Array,
-    timeout: float | None = TIMEOUT,  # noqa: ASYNC109
+    timeout: float | None,  # noqa: ASYNC109
     shape: tuple[int, ...] = X.shape,
 ) -> None:
     """Run once by a path, into ``out``."""
@@ -126,16 +132,15 @@ async def test_it_ends_at_the_deadline_and_writes_nothing_afterwards(
     async with opened(name, transport, tmp_path) as (device, _, held):
         prepared = await device.prepare(held.model(4))
         with held.holding():
-            with pytest.raises(MissedDeadlineTransientError):
-                await run(prepared, path, out)
-            held.wait_reached()
+            said = await held.late(lambda timeout: run(prepared, path, out, timeout))
+            assert "was missed by" in said
             # The lane that goes on with it is no obstacle to others.
             held.go_on()
             later = place()
             await run(prepared, path, later, None)
             np.testing.assert_array_equal(later, X)
     # The device waits for its lanes as it is closed.
-    assert len(held.copied) == 2
+    assert len(held.copied) == held.held + 1
     np.testing.assert_array_equal(out, SENTINEL)
 
 
@@ -147,9 +152,7 @@ async def test_a_step_of_a_session_that_is_late_has_not_happened(
         prepared = await device.prepare(held.counting(4))
         async with prepared.session(path=path, state={"total": X}) as session:
             with held.holding():
-                with pytest.raises(MissedDeadlineTransientError):
-                    await session.run([100 * X], timeout=TIMEOUT)
-                held.wait_reached()
+                await held.late(lambda timeout: session.run([100 * X], timeout=timeout))
                 held.go_on()
                 for steps in range(2, 6):
                     outputs = await session.run([X])
@@ -163,24 +166,20 @@ async def test_what_it_uses_stays_until_it_has_stopped(
 ) -> None:
     async with opened(name, "inprocess", tmp_path) as (device, _, held):
         prepared = await device.prepare(held.model(4))
-        x = X.copy()
-        used = weakref.ref(x)
+        inputs = [X.copy()]
+        used = weakref.ref(inputs[0])
         with held.holding():
-            with pytest.raises(MissedDeadlineTransientError):
-                await prepared.run([x], timeout=TIMEOUT)
-            del x
+            await held.late(lambda timeout: prepared.run(inputs, timeout=timeout))
+            inputs.clear()
             gc.collect()
             assert used() is not None
-        await until(lambda: len(held.copied) == 1)
+        await until(lambda: len(held.copied) == held.held)
         np.testing.assert_array_equal(held.copied[0], X)
         await until(lambda: used() is None)
 
 
-async def missed(
-    prepared: PreparedModel, match: str | None = None, **options: Any
-) -> None:
-    with pytest.raises(MissedDeadlineTransientError, match=match):
-        await prepared.run([X], timeout=TIMEOUT, **options)
+async def late_run(prepared: PreparedModel, seconds: float, **options: Any) -> None:
+    await prepared.run([X], timeout=seconds, **options)
 
 
 async def test_as_many_as_there_are_lanes_have_others_in_their_places(
@@ -190,13 +189,15 @@ async def test_as_many_as_there_are_lanes_have_others_in_their_places(
         prepared = await device.prepare(held.model(4))
         short = await device.prepare(chain(2, 4))
         with held.holding():
-            await missed(prepared, r"HOLD \(operation 0\), the longest part")
+            said = await held.late(partial(late_run, prepared))
+            assert "HOLD (operation 0), the longest part" in said
             with acting_for(Client("other")):
                 outputs = await short.run([X], timeout=30)
             np.testing.assert_array_equal(outputs["z"], X + 2)
-            await missed(prepared)
+            await held.late(partial(late_run, prepared))
             for _ in range(3):
-                await missed(short, "before it began")
+                with pytest.raises(MissedDeadlineError):
+                    await short.run([X], timeout=TIMEOUT)
             threads = (await device.statistics()).threads
             assert threads <= 3, "two that execute, and one that has prepared"
         outputs = await short.run([X], timeout=30)
@@ -210,11 +211,9 @@ async def test_what_is_left_counts_until_it_has_stopped(
         prepared = await device.prepare(held.model(4))
         with held.holding():
             for _ in range(2):
-                await missed(prepared)
-                held.wait_reached()
+                await held.late(partial(late_run, prepared))
             with pytest.raises(ResourceExhaustedTransientError, match="max_pending"):
                 await prepared.run([X])
-        await until(lambda: len(held.copied) == 2)
         while True:
             try:
                 await prepared.run([X])
@@ -231,9 +230,7 @@ async def test_to_be_compiled_for_new_shapes_is_within_the_deadline(
         prepared = await device.prepare(held.summing(4))
         out = place()
         with held.compiling():
-            with pytest.raises(MissedDeadlineTransientError):
-                await run(prepared, path, out, shape=(3, 4))
-            held.wait_reached()
+            await held.late(lambda timeout: run(prepared, path, out, timeout, (3, 4)))
         await run(prepared, path, out, 30, shape=(3, 4))
         np.testing.assert_array_equal(out, 3 * X)
 
@@ -264,8 +261,8 @@ async def test_what_was_compiled_when_nobody_waited_any_more_is_kept(
     async with opened(name, "inprocess", tmp_path) as (device, _, held):
         prepared = await device.prepare(held.model(0))
         with held.compiling():
-            await missed(prepared, "still being compiled for its shapes")
-            held.wait_reached()
+            said = await held.late(partial(late_run, prepared))
+            assert "still being compiled for its shapes" in said
             held.go_on()
             late = asyncio.create_task(prepared.run([X], timeout=30))
         np.testing.assert_array_equal((await late)["y"], X)
@@ -283,15 +280,13 @@ async def test_a_buffer_that_it_reads_can_be_written_meanwhile(
         await source.write(X)
         with held.holding():
             for _ in range(2):  # the second time, as a request that is known
-                with pytest.raises(MissedDeadlineTransientError):
-                    await reusable.run(timeout=TIMEOUT)
-                held.wait_reached()
+                await held.late(lambda timeout: reusable.run(timeout=timeout))
                 with pytest.raises(GeneralFailureError):
                     await target.read()
                 await source.write(10 * X)
                 np.testing.assert_array_equal(await source.read(), 10 * X)
             held.go_on()
-        await until(lambda: len(held.copied) == 2)
+        await until(lambda: len(held.copied) == held.held)
         await source.write(20 * X)
         await reusable.run()
         np.testing.assert_array_equal(await target.read(), 20 * X)
@@ -339,11 +334,11 @@ async def test_closing_waits_for_it_no_longer_than_for_what_is_stuck(
         ):
             prepared = await device.prepare(held.model(4))
             stack.enter_context(held.holding())
-            await missed(prepared, out=[out])
+            await held.late(partial(late_run, prepared, out=[out]))
         with pytest.raises(DeviceClosedError):
             await prepared.run([X])
         assert not held.copied
-    await until(lambda: len(held.copied) == 1)
+    await until(lambda: len(held.copied) == held.held)
     lanes = [each for each in threading.enumerate() if each.name == "asyncnn-lane"]
     for lane in lanes:
         lane.join(LONGEST_S)
@@ -358,10 +353,53 @@ async def test_a_client_that_goes_leaves_it_to_the_driver(
         async with Server(device.hal, path):
             with held.holding():
                 async with connect(path) as client:
-                    await missed(await client.prepare(held.model(4)))
-                    held.wait_reached()
+                    prepared = await client.prepare(held.model(4))
+                    await held.late(partial(late_run, prepared))
                 held.go_on()
                 async with connect(path) as client:
                     prepared = await client.prepare(held.model(4))
                     outputs = await prepared.run([X], timeout=30)
                     np.testing.assert_array_equal(outputs["y"], X)
+
+
+def with_one_huge_operation() -> NamedModel:
+    """Three operations on any number of rows, the second of which takes nearly all."""
+    builder = ModelBuilder()
+    x, rows = builder.input("x", F32, (0, 1024)), Operand(F32, (0, 1024))
+    none = builder.scalar(FusedActivationFunc.NONE)
+    one = builder.constant(np.ones(1, np.float32))
+    x = builder.operation(OperationType.ADD, [x, one, none], rows)
+    for wide, narrow in ((4096, 1024), (4, 4096)):
+        weights = builder.constant(np.full((wide, narrow), 1 / narrow, np.float32))
+        bias = builder.constant(np.zeros(wide, np.float32))
+        x = builder.operation(
+            OperationType.FULLY_CONNECTED,
+            [x, weights, bias, none],
+            Operand(F32, (0, wide)),
+        )
+    builder.output(x, "y")
+    return builder.build()
+
+
+@pytest.mark.alone
+@pytest.mark.exhaustive
+async def test_what_an_engine_cannot_stop_is_named_at_the_deadline(
+    name: str, transport: str, tmp_path: Path
+) -> None:
+    async with opened(name, transport, tmp_path) as (device, _, _):
+        prepared = await device.prepare(with_one_huge_operation())
+        rows = 500
+        while True:  # until it takes long, wherever this runs
+            x = np.ones((rows, 1024), np.float32)
+            await prepared.run([x])
+            began = time.monotonic()
+            await prepared.run([x])
+            took_s = time.monotonic() - began
+            if took_s > 1:
+                break
+            rows *= 2
+        began = time.monotonic()
+        with pytest.raises(MissedDeadlineTransientError) as missed:
+            await prepared.run([x], timeout=took_s / 4)
+        assert time.monotonic() - began < took_s / 2
+        assert "FULLY_CONNECTED (operation 1), the longest part" in str(missed.value)

@@ -100,7 +100,6 @@ class _Noting(IExecutionCallback):
     """Notes the route of an execution in a burst, whose packets have no room for it."""
 
     takes_early_results: ClassVar[bool] = True
-    may_be_left: ClassVar[bool] = True
 
     __slots__ = ("_burst", "_callback")
 
