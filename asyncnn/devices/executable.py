@@ -1,12 +1,9 @@
-"""What executions of a model have in common: how long they take, and plans for them.
+"""What executions of a model have in common: how long they take, and on what.
 
-`Inliner` learns how long, and so which of them to run on the event loop. `NewShapes`
-has plans made for those that there are none for.
+`Inliner` learns how long, and so which of them to run on the event loop.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar
 
 import msgspec
 
@@ -15,18 +12,9 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
-from asyncnn.engine.arguments import Layout, input_shapes
-from asyncnn.engine.program import InputShapes
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    MissedDeadlinePersistentError,
-    MissedDeadlineTransientError,
-    ResourceExhaustedTransientError,
-    error_for,
-)
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority, Request
-from asyncnn.pacing import Steps, Stepwise
-from asyncnn.qos import Pause, Scheduler, Work, WorkAccounting
+from asyncnn.engine.arguments import Layout
+from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.qos import WorkAccounting
 
 _LOW_POWER_FACTOR = 4.0
 """How much longer executions may be that run on the loop to save power."""
@@ -140,107 +128,3 @@ class Lesson(msgspec.Struct, frozen=True):
     def __call__(self) -> None:
         """Learn it."""
         self.executable.observe(self.computed_ns, self.cpu_ns, self.threads)
-
-
-class PlanWork(Work):
-    """Makes the plan of a model for input shapes, and tells ``planned`` why not.
-
-    One that is under way as its deadline passes goes on: the next run will need it.
-    """
-
-    is_separable: ClassVar[bool] = True
-    keeps_its_lane: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        program: Program,
-        shapes: InputShapes,
-        waiting: Work,
-        planned: Callable[[AsyncnnError | None], None],
-    ) -> None:
-        priority, deadline_ns = waiting.priority, waiting.deadline_ns
-        super().__init__(priority, deadline_ns, client=waiting.client)
-        self._steps = Stepwise(_planning(program, shapes))
-        self._waiting = [planned]
-        self._error: AsyncnnError | None = None
-        self._is_unwanted = False
-
-    def advance(self, pause: Pause) -> bool:
-        """Plan until the end, until nobody wants it, or until it is to pause."""
-        ended = self._steps.advance(lambda: pause.requested or self._is_unwanted)
-        return ended or self._is_unwanted
-
-    def abort(self, status: ErrorStatus) -> None:
-        """Report ``status`` instead of a plan."""
-        self._error = error_for(status, "it was still being compiled for its shapes")
-        self._is_unwanted = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no plan."""
-        self._error = error
-
-    def finish(self) -> ErrorStatus:
-        """Tell whoever waits, and keep nothing of it: this may go on."""
-        self._waiting.pop()(self._error)
-        return ErrorStatus.NONE if self._error is None else self._error.status
-
-
-def _planning(program: Program, shapes: InputShapes) -> Steps[None]:
-    # Work that came before may have made it.
-    if program.known_plan(shapes) is None:
-        yield from program.planning(shapes)
-
-
-class NewShapes:
-    """Has executions wait for plans that are made beside the lanes.
-
-    ``executions`` has the lanes, ``plans`` a thread of its own: to compile a model for
-    other shapes may take as long as to prepare it. Belongs to the event loop.
-    """
-
-    def __init__(self, executions: Scheduler, plans: Scheduler) -> None:
-        self._executions = executions
-        self._plans = plans
-        self._planning: dict[Work, PlanWork] = {}
-
-    def take(self, work: Work, program: Program, request: Request) -> bool:
-        """Submit ``work`` on a request once it has a plan; False if it has one.
-
-        Where nothing more can be planned beside the lanes, it is on its own.
-
-        :raises DeviceUnavailableError: as `Scheduler.submit`.
-        :raises MissedDeadlinePersistentError: likewise.
-        """
-        shapes = input_shapes(program, request)
-        if program.known_plan(shapes) is not None:
-            return False
-        plan = PlanWork(program, shapes, work, lambda error: self._planned(work, error))
-        try:
-            self._plans.submit(plan)
-        except ResourceExhaustedTransientError:
-            return False
-        self._planning[work] = plan
-        return True
-
-    def cancel(self, work: Work, status: ErrorStatus) -> None:
-        """Stop work that was taken, or submitted; see `Scheduler.cancel`."""
-        plan = self._planning.get(work)
-        if plan is None:
-            self._executions.cancel(work, status)
-        else:
-            self._plans.cancel(plan, status)
-
-    def _planned(self, work: Work, error: AsyncnnError | None) -> None:
-        del self._planning[work]
-        if error is None:
-            try:
-                self._executions.submit(work)
-                return
-            except MissedDeadlinePersistentError:  # it has passed since the call
-                error = MissedDeadlineTransientError("it had just been compiled")
-            except AsyncnnError as refusal:
-                error = refusal
-        else:
-            self._executions.count_refusal(work, error.status)
-        work.fail(error)
-        work.finish()

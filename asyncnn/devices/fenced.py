@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from asyncnn.callbacks import TURN_NS, FencedOutcome
 from asyncnn.deadlines import check_deadline
-from asyncnn.devices.executable import NewShapes
 from asyncnn.devices.fenced_execution import FencedExecution, FencedJob, as_fenced
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.fences import SyncFence
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from asyncnn.callbacks import FencedOutcome
 from asyncnn.deadlines import late_for_fences
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.executable import Executable, NewShapes
+from asyncnn.devices.executable import Executable
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedExecuteWork
 from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence

@@ -21,11 +21,11 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.executable import (
     Executable,
     Inliner,
-    NewShapes,
     inline_below_us,
 )
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics

@@ -18,12 +18,12 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import NewShapes
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     known_capabilities,
     known_measurement,
 )
+from asyncnn.devices.preparations import NewShapes, PrepareWork
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
@@ -33,7 +33,6 @@ from asyncnn.devices.statistics import (
     resident_bytes,
 )
 from asyncnn.devices.support import supporting
-from asyncnn.devices.work import PrepareWork
 from asyncnn.engine.delegation import Delegate
 from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (

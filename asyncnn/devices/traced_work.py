@@ -10,11 +10,10 @@ from functools import partial
 from time import perf_counter_ns
 
 from asyncnn.devices.executable import Executable
+from asyncnn.devices.preparations import trace_end, trace_queue
 from asyncnn.devices.work import (
     ExecuteWork,
     ReportExecuted,
-    trace_end,
-    trace_queue,
 )
 from asyncnn.engine import Execution
 from asyncnn.engine.delegation import Step

@@ -1,16 +1,13 @@
-"""The two kinds of work a device schedules: preparing and executing."""
+"""Work that executes a prepared model on a request."""
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
-from typing import ClassVar
 
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.cache_format import Compiled
-from asyncnn.devices.caching import Prepare
-from asyncnn.devices.executable import Executable, Lesson, NewShapes
+from asyncnn.devices.executable import Executable, Lesson
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import Execution
 from asyncnn.engine.arguments import (
@@ -32,17 +29,14 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     MeasureTiming,
     OutputShape,
-    Priority,
     Request,
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
-from asyncnn.pacing import Stepwise, long_work, make_way
+from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import JobState
-from asyncnn.tracing import Layer, Phase, Trace, begin
 
-ReportPrepared = Callable[[Compiled | AsyncnnError], None]
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
@@ -52,94 +46,6 @@ _OUTSIDE = JobState.OUTSIDE
 
 _AT_ONCE = 1 << 20
 """Elements of an output that are copied between two looks at the clock."""
-
-
-class PrepareWork(Work):
-    """Prepares a model, within ``computing``; reports it, or why there is none."""
-
-    is_separable: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        prepare: Prepare,
-        priority: Priority,
-        deadline_ns: int | None,
-        report: ReportPrepared,
-        computing: AbstractContextManager[object] = NOTHING,
-    ) -> None:
-        super().__init__(priority, deadline_ns)
-        self._computing = computing
-        self._prepare = prepare
-        self._report = report
-        self._steps: Stepwise[Compiled] | None = None
-        self._error: AsyncnnError | None = None
-        self._asked_ns = monotonic_ns()
-        self._trace = begin()
-
-    def advance(self, pause: Pause) -> bool:
-        """Prepare until the end, until `abort`, or until it is to pause."""
-        resumed_ns = monotonic_ns()
-        if self._steps is None:
-            self._steps = Stepwise(self._prepare())
-            if self._trace is not None:
-                trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        with self._computing, long_work(lambda: self._is_to_stop(pause)):
-            has_ended = self._steps.advance(lambda: self._must_stop(pause))
-        if self._error is not None:
-            self._steps.close()
-            has_ended = True
-        if self._trace is not None:
-            ended_ns = monotonic_ns()
-            self._trace.add(
-                "prepare", Layer.CPU, Phase.COMPILATION, resumed_ns, ended_ns
-            )
-        return has_ended
-
-    def _is_to_stop(self, pause: Pause) -> bool:
-        return pause.requested or self._error is not None
-
-    def _must_stop(self, pause: Pause) -> bool:
-        if self._is_to_stop(pause):
-            return True
-        make_way()
-        return self._is_to_stop(pause)
-
-    def abort(self, status: ErrorStatus) -> None:
-        """Report ``status`` instead of a model that is not ready yet."""
-        if self._error is None:
-            told = "the preparation was aborted"
-            if status is _MISSED and self.deadline_ns is not None:
-                told = told_late(self.deadline_ns, self._asked_ns)
-            self._error = error_for(status, told)
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless the preparation was aborted."""
-        if self._error is None:
-            self._error = error
-
-    def finish(self) -> ErrorStatus:
-        """Report the outcome."""
-        status = ErrorStatus.NONE
-        if self._error is not None:
-            status = self._error.status
-            self._report(self._error)
-        else:
-            assert self._steps is not None
-            self._report(self._steps.result)
-        if self._trace is not None:
-            trace_end(self._trace, "preparation", Phase.PREPARATION, status)
-        return status
-
-
-def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
-    """Record how long something has waited for its turn."""
-    trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
-
-
-def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
-    """Record all of a preparation or an execution, which ends now."""
-    failure = "" if status is ErrorStatus.NONE else status.name
-    trace.end(name, Layer.DRIVER, phase, failure)
 
 
 def _tell_operations(plan: Plan) -> None:
