@@ -43,7 +43,7 @@ TAIL_BYTES = 64
 arrays, those of XNNPACK up to 16 bytes.
 """
 
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 2**18
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000

@@ -215,5 +215,5 @@ class TestExternalFiles:
             if entry.key == "offset":
                 entry.value = "4"
         path.write_bytes(whole.SerializeToString())
-        with pytest.raises(InvalidArgumentError, match="lies in others' bytes"):
+        with pytest.raises(InvalidArgumentError, match="overlaps others"):
             asyncnn.load(path)

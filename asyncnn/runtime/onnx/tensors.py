@@ -141,7 +141,10 @@ class _ExternalFile:
         if found is None:
             self._left -= length
             if self._left < 0:
-                raise InvalidArgumentError(f"{what} lies in others' bytes")
+                raise InvalidArgumentError(
+                    f"{what} overlaps others: with it, they have more than all "
+                    f"{len(self.file)} bytes of their file"
+                )
             self._read[offset, length] = found = self.file[offset : offset + length]
         return found
 
