@@ -5,7 +5,11 @@ that while a handler computes, so that models run on for nobody. `CancelOnDiscon
 looks, and cancels the handler: what it awaits, a run of a model say, stops at its next
 boundary. It knows the protocol alone, and works with each framework and server.
 
->>> app = Starlette(routes, middleware=[Middleware(CancelOnDisconnect)])
+>>> from asyncnn.web import CancelOnDisconnect
+>>> async def application(scope, receive, send): ...
+>>> application = CancelOnDisconnect(application)
+
+In Starlette and FastAPI: ``app.add_middleware(CancelOnDisconnect)``.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
