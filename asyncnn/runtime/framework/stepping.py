@@ -75,6 +75,10 @@ class IStepped(Protocol):
         """All of the model, on the CPU."""
         ...
 
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether the CPU is to be tried after a device ended so."""
+        ...
+
     def began(self, run: "IClosable") -> None:
         """Note that an execution has begun."""
         ...
