@@ -20,7 +20,11 @@ from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
 from asyncnn.offload import offload, offload_steps
@@ -53,6 +57,10 @@ async def _fastest_device_name() -> str:
         await offload(_load_engine)
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
+        return "reference"
+    except ResourceExhaustedError as error:
+        # Which may be over in a moment, but the device was asked for now.
+        logger.warning("the reference device is used this time: %s", error)
         return "reference"
     return "accelerated"
 

@@ -191,6 +191,7 @@ def too_many(
 
 EXHAUSTED = frozenset(
     {
+        errno.EAGAIN,  # of a process or a thread that cannot be started
         errno.EMFILE,
         errno.ENFILE,
         errno.ENOMEM,
@@ -203,6 +204,7 @@ EXHAUSTED = frozenset(
 
 _SPACE = "free some of the disk, or of the user's share of it"
 _EXHAUSTION_HINTS = {
+    errno.EAGAIN: "raise the limit of processes and threads (ulimit -u, cgroups)",
     errno.EMFILE: "close what is not used, or raise the limit of files (ulimit -n)",
     errno.ENFILE: "raise the limit of files of the whole system (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limit of it (ulimit -v, cgroups)",

@@ -36,8 +36,10 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     NoDriverError,
+    ResourceExhaustedError,
 )
 from asyncnn.interpreter_hooks import disown_in_children
+from asyncnn.memory.pages import failure, os_errors
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -120,6 +122,7 @@ _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
 _LOOK_FOR_DRIVER_S = 0.002
 _MOST_WORDS_BYTES = 2**14
+_NO_START = "the driver does not start"
 
 Settings: TypeAlias = DeviceSettings | str | PathLike[str] | None
 """Device settings, or the path of a TOML file with some; None: the usual ones."""
@@ -160,6 +163,8 @@ def driver_process(
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
+    :raises ResourceExhaustedTransientError: if this process has no memory or
+        descriptors left for it, or can start no other.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
     launched = _Launched(path, _arguments(extensions, settings, device))
@@ -208,11 +213,12 @@ class _Launched:
         self._closing: asyncio.Task[None] | None = None
         socket = Path(path or private_address())
         socket_address(socket)
-        # For a clearer error only: the driver looks again, and refuses by itself.
-        if can_connect(socket):
-            raise DeviceUnavailableError(f"a driver serves {socket} already")
-        # A file, which the driver cannot be kept waiting by, as by a pipe.
-        self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
+        with os_errors(_NO_START):
+            # For a clearer error only: the driver looks again, and refuses by itself.
+            if can_connect(socket):
+                raise DeviceUnavailableError(f"a driver serves {socket} already")
+            # A file, which the driver cannot be kept waiting by, as by a pipe.
+            self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
         try:
             process = _start(socket, arguments, self._reason)
         except BaseException:
@@ -303,7 +309,10 @@ def _start(
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
     except OSError as error:
-        raise NoDriverError(f"the driver does not start: {error.strerror}") from error
+        problem = failure(error, _NO_START)
+        if isinstance(problem, ResourceExhaustedError):
+            raise problem from error
+        raise NoDriverError(problem.message) from error
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
@@ -315,7 +324,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if status is not None:
             words = os.pread(reason, _MOST_WORDS_BYTES, 0).decode(errors="replace")
             if words:
-                raise NoDriverError(f"the driver does not start: {words}")
+                raise NoDriverError(f"{_NO_START}: {words}")
             raise NoDriverError(
                 f"the driver ended with status {status}",
                 hint="the reason is on standard error",
@@ -325,7 +334,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
             deadline = time.monotonic() + _START_TIMEOUT_S
             if used == before or time.monotonic() > latest:
                 raise NoDriverError(
-                    "the driver does not start, though its process runs",
+                    f"{_NO_START}, though its process runs",
                     hint="see what keeps the machine busy, or start one with asyncnn "
                     "serve and connect to its socket",
                 )

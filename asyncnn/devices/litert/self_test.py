@@ -32,7 +32,8 @@ from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import private_draft, read_private, state_folder
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
+from asyncnn.offload import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +281,7 @@ class _Trial:
         for _ in range(_MOST_INTERRUPTIONS):
             outputs = self._outputs()
             thread = threading.Thread(target=graph.run, args=([self._x], outputs))
-            thread.start()
+            start_thread(thread)
             while np.isnan(outputs[0][0, 0]) and thread.is_alive():
                 pass
             graph.interrupt()
@@ -295,7 +296,7 @@ class _Trial:
 def main(library: str, version: str) -> int:
     """Run the test; return 0, or 1 with the reason as the last line written.
 
-    Where memory or descriptors have run out, ``os.EX_TEMPFAIL`` takes the place of 1.
+    Where memory, descriptors or threads have run out, it is ``os.EX_TEMPFAIL``.
     After a success, speeds are the last line of standard output.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
@@ -306,7 +307,7 @@ def main(library: str, version: str) -> int:
     except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, ResourceExhaustedError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return os.EX_TEMPFAIL
     print(msgspec.json.encode(speeds).decode())  # noqa: T201

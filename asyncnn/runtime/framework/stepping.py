@@ -438,7 +438,8 @@ class SteppedRun(IExecutionCallback):
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             self._end(status, (), "the execution was cancelled")
         elif error := task.exception():
-            reason = f"{failure.reason}; nor can the CPU: {failure_of(error)}"
+            words = failure.reason or failure.status.name
+            reason = f"{words}; nor can the CPU: {failure_of(error)}"
             self._end(failure.status, (), reason)
         if self.is_over:
             self._release()
