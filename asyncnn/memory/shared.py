@@ -77,7 +77,7 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
     """
     if size < 0:
         raise InvalidArgumentError(f"a pool of {size} bytes")
-    with os_errors(f"pool of {size} bytes"):
+    with os_errors(f"pool of {size} bytes", size):
         fd = create_file(name)
         try:
             os.ftruncate(fd, size)
@@ -90,7 +90,7 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
 
 def _immutable(data: memoryview) -> Memory:
     size = len(data)
-    with os_errors(f"copy of a pool of {size} bytes"):
+    with os_errors(f"copy of a pool of {size} bytes", size):
         fd = create_file("asyncnn-constants")
         try:
             written = 0

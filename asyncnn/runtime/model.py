@@ -42,6 +42,7 @@ from asyncnn.hal.types import (
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
+from asyncnn.memory.pages import os_errors
 from asyncnn.memory.pools import from_buffer, map_file, view
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
@@ -222,7 +223,9 @@ class ConstantStore:
         return DataLocation(self._gathered_pool, offset, array.nbytes)
 
     def _gather(self) -> Memory:
-        pages = mmap.mmap(-1, self._gathered_bytes)
+        size = self._gathered_bytes
+        with os_errors(f"{size} bytes for constants", size):
+            pages = mmap.mmap(-1, size)
         pool = np.frombuffer(pages, np.uint8)
         for offset, array in self._gathered:
             pool[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)

@@ -36,10 +36,12 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     NoDriverError,
-    ResourceExhaustedError,
+    ResourceExhaustedTransientError,
+    failure_of,
+    shortage_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.memory.pages import failure, os_errors
+from asyncnn.memory.pages import os_errors
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -308,11 +310,15 @@ def _start(
             pass_fds=(reason,),
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
+    except BlockingIOError as error:
+        raise ResourceExhaustedTransientError(
+            f"{_NO_START}: {error.strerror}",
+            hint="raise the limit of processes (ulimit -u, cgroups)",
+        ) from error
     except OSError as error:
-        problem = failure(error, _NO_START)
-        if isinstance(problem, ResourceExhaustedError):
-            raise problem from error
-        raise NoDriverError(problem.message) from error
+        if shortage_of(error) is not None:
+            raise failure_of(error, _NO_START) from error
+        raise NoDriverError(f"{_NO_START}: {error.strerror}") from error
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
