@@ -27,6 +27,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload, offload_steps
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ async def default_device(
 
 
 def _load_engine() -> "Engine":
-    # A process that has no use for the engine does not import it.
-    from asyncnn.devices.litert.engine import load_engine
+    with os_errors("LiteRT cannot be loaded"):
+        # A process that has no use for the engine does not import it.
+        from asyncnn.devices.litert.engine import load_engine
 
-    return load_engine()
+        return load_engine()
 
 
 class AcceleratedDevice(ReferenceDevice):
@@ -101,6 +103,8 @@ class AcceleratedDevice(ReferenceDevice):
 
     :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
         missing or does not work here.
+    :raises ResourceExhaustedError: on entering, if it cannot be loaded for want of
+        memory, descriptors or threads.
     """
 
     name = "asyncnn-accelerated"
@@ -120,9 +124,10 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        from asyncnn.devices.litert.delegate import LiteRtDelegate
-
         engine = await offload(_load_engine)
+        with os_errors("LiteRT cannot be loaded"):
+            from asyncnn.devices.litert.delegate import LiteRtDelegate
+
         self._engine = f"LiteRT {engine.version}, {engine.name}"
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate

@@ -51,6 +51,13 @@ _FROM_OTHERS = frozenset(
 )
 """Signals of a terminal, of a service that is stopped, of a system without memory."""
 
+_LIMITS = {
+    resource.RLIMIT_AS: 2**40,
+    resource.RLIMIT_DATA: 2**40,
+    resource.RLIMIT_NOFILE: 256,
+}
+"""What the test has enough of; a process of few bytes may crash in many ways."""
+
 _MODULE = "asyncnn.devices.litert.self_test"
 
 
@@ -100,7 +107,8 @@ def reason_against(
     """Return why the library must not be used, or nothing if it may be.
 
     The first time it takes about a second. ``command`` is run instead of the test. If
-    the test was stopped by others, or had no memory, that holds for this time only.
+    the test was stopped by others, or had no memory, that holds for this time only, and
+    so does a reason against the library that is found below a limit of memory.
 
     :raises OSError: if there is no such library, or no process can be started.
     """
@@ -112,7 +120,8 @@ def reason_against(
         except _NoVerdictError as error:
             logger.warning("LiteRT's C API is not used this time: %s", error)
             return str(error)
-        where = _keep(verdict)
+        # One against a library may be for want of what this process alone has not.
+        where = None if verdict.reason and _has_little() else _keep(verdict)
         if verdict.reason:
             logger.warning(
                 "LiteRT's C API is not used: %s (kept in %s)", verdict.reason, where
@@ -184,6 +193,12 @@ def _kept(subject: Subject) -> Verdict | None:
         logger.warning("a verdict on LiteRT's C API is not used: %s", error)
         return None
     return verdict if verdict.subject == subject else None
+
+
+def _has_little() -> bool:
+    """Tell whether this process may have less memory or descriptors than others."""
+    limits = {each: resource.getrlimit(each)[0] for each in _LIMITS}
+    return any(0 <= limits[each] < least for each, least in _LIMITS.items())
 
 
 def _keep(verdict: Verdict) -> Path | None:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -91,6 +92,24 @@ def test_whatever_the_process_comes_to_is_a_verdict_that_is_kept(
         assert reason_against(library, VERSION, command=MUST_NOT_RUN) == reason
     assert len(caplog.records) == bool(reason)  # it is logged once
     assert os.stat(verdict_file(state)).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("command", [SEGMENTATION_FAULT, FAILURE])
+@pytest.mark.parametrize(
+    ("kind", "most"), [(resource.RLIMIT_AS, 2**38), (resource.RLIMIT_NOFILE, 200)]
+)
+def test_a_reason_that_is_found_below_a_limit_is_not_kept(
+    state: Path, library: Path, command: list[str], kind: int, most: int
+) -> None:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, hard))
+    try:
+        assert reason_against(library, VERSION, command=command)
+        assert not list(state.glob("litert-*"))
+        assert reason_against(library, VERSION, command=SUCCESS) == ""
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+    assert reason_against(library, VERSION, command=MUST_NOT_RUN) == ""
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
