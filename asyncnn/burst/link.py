@@ -53,6 +53,7 @@ MAX_PACKETS = 16
 _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
+_UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
 _CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.GENERAL_FAILURE
 """What a cancelled execution ends with, as HAL 1.3 and as HAL 1.2 have it."""
 
@@ -326,7 +327,10 @@ class Link:
                 return failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape
         self._answer = answer
-        self._result = ExecutionResult(shape.status, shape.output_shapes, timing)
+        reason = _UNTOLD if shape.status is ErrorStatus.GENERAL_FAILURE else ""
+        self._result = ExecutionResult(
+            shape.status, shape.output_shapes, timing, reason
+        )
         return self._result
 
 

@@ -20,9 +20,14 @@ from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload, offload_steps
 
 if TYPE_CHECKING:
@@ -56,6 +61,10 @@ async def _fastest_device_name() -> str:
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
         return "reference"
+    except ResourceExhaustedError as error:
+        # Which may be over in a moment, but the device was asked for now.
+        logger.warning("the reference device is used this time: %s", error)
+        return "reference"
     return "accelerated"
 
 
@@ -80,10 +89,11 @@ async def default_device(
 
 
 def _load_engine() -> "Engine":
-    # A process that has no use for the engine does not import it.
-    from asyncnn.devices.litert.engine import load_engine
+    with os_errors("LiteRT cannot be loaded"):
+        # A process that has no use for the engine does not import it.
+        from asyncnn.devices.litert.engine import load_engine
 
-    return load_engine()
+        return load_engine()
 
 
 class AcceleratedDevice(ReferenceDevice):
@@ -95,6 +105,8 @@ class AcceleratedDevice(ReferenceDevice):
 
     :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
         missing or does not work here.
+    :raises ResourceExhaustedError: on entering, if it cannot be loaded for want of
+        memory, descriptors or threads.
     """
 
     name = "asyncnn-accelerated"
@@ -114,9 +126,10 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        from asyncnn.devices.litert.delegate import LiteRtDelegate
-
         engine = await offload(_load_engine)
+        with os_errors("LiteRT cannot be loaded"):
+            from asyncnn.devices.litert.delegate import LiteRtDelegate
+
         self._engine = f"LiteRT {engine.version}, {engine.name}"
         self._delegate = LiteRtDelegate(
             engine,

@@ -15,12 +15,11 @@ from asyncnn.engine.boundaries import (
     Pause,
     Stoppable,
     ThreadYielder,
-    failure,
 )
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 
@@ -112,7 +111,8 @@ class BoundExecution(Stoppable):
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure(self.plan.steps[position], error) from error
+                name = self.plan.steps[position].name
+                raise failure_of(error, f"{name} failed") from error
         return True
 
 
@@ -167,4 +167,4 @@ def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:
     except AsyncnnError:
         raise
     except Exception as error:
-        raise failure(plan.steps[position], error) from error
+        raise failure_of(error, f"{plan.steps[position].name} failed") from error

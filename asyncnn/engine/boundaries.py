@@ -17,7 +17,6 @@ from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import (
-    GeneralFailureError,
     MissedDeadlineTransientError,
     error_for,
 )
@@ -242,8 +241,3 @@ class Stoppable:
             self._interrupt = pause.interrupt = None
             if threads > 1:
                 run.spread(1)
-
-
-def failure(step: Step, error: Exception) -> GeneralFailureError:
-    """Return the error that says which operation failed, and how."""
-    return GeneralFailureError(f"{step.name} failed: {type(error).__name__}: {error}")

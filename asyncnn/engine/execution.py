@@ -10,16 +10,13 @@ from asyncnn.engine.boundaries import (
     Stoppable,
     ThreadYielder,
     Unpaused,
-    failure,
 )
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.dynamic import run_dynamic_step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Frame
-from asyncnn.hal.errors import (
-    AsyncnnError,
-)
+from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     LOOP_TIMEOUT_DEFAULT_NS,
@@ -148,7 +145,7 @@ class Execution(Stoppable):
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure(step, error) from error
+                raise failure_of(error, f"{step.name} failed") from error
         frame.position = len(calls)
         self._yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
 from asyncnn.engine.delegation import Delegate, Step, delegating
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operands import (
     AnyOperandType,
     AnyOperationType,
@@ -242,7 +242,7 @@ class _PlanBuilder:
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure_of(operation, error) from error
+                raise failure_of(error, unprepared(operation)) from error
             yield
         if self._delegate is not None and self._claimed:
             self._steps = yield from delegating(
@@ -454,12 +454,9 @@ def bound_operand(
     )
 
 
-def failure_of(operation: Operation, error: Exception) -> GeneralFailureError:
-    """Tell which operation's rules or kernel, maybe an extension's, have failed."""
-    name = operation_type(operation.type).name
-    return GeneralFailureError(
-        f"{name} cannot be prepared: {type(error).__name__}: {error}"
-    )
+def unprepared(operation: Operation) -> str:
+    """Say which operation's rules or kernel, maybe an extension's, have failed."""
+    return f"{operation_type(operation.type).name} cannot be prepared"
 
 
 def operation_type(type_: int) -> AnyOperationType:

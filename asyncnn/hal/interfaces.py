@@ -476,9 +476,10 @@ class IDevice(Protocol):
         """
 
 
-def cause_of_death(mortal: object) -> DeviceUnavailableError | None:
-    """Return what an `IMortal` says of its death; None if it is alive, or is none."""
-    return mortal.cause_of_death() if isinstance(mortal, IMortal) else None
+def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
+    """Return what the first `IMortal` that has died says of it; None if none has."""
+    causes = (each.cause_of_death() for each in mortals if isinstance(each, IMortal))
+    return next((cause for cause in causes if cause is not None), None)
 
 
 def refusal_of(prepared: object, what: str) -> str:

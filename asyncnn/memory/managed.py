@@ -22,7 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    ResourceExhaustedTransientError,
+    failure_of,
+)
 from asyncnn.hal.types import BufferToken, Dimensions, Memory
 
 _NOTHING = np.empty(0, np.uint8)
@@ -69,7 +73,7 @@ class Account:
             memory = np.empty(size, np.uint8)
         except MemoryError as error:
             self._give_back(size)
-            raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
+            raise failure_of(error, f"a buffer of {size} bytes", size) from error
         lease = _Lease(memory, self._tell_end)
         lease.size = size
         self._leases.add(lease)

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import (
-    EXHAUSTED,
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
-    exhaustion_hint,
+    failure_of,
+    shortage_of,
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
@@ -143,9 +142,10 @@ def misfit_of(span: Span, status: os.stat_result) -> str:
 
 
 @contextmanager
-def os_errors(where: str) -> Iterator[None]:
+def os_errors(where: str, wanted_bytes: int = 0) -> Iterator[None]:
     """Turn errors of the system into those of the HAL.
 
+    :raises ResourceExhaustedPersistentError: if it wants more bytes than there can be.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     :raises GeneralFailureError: for any other reason.
     """
@@ -153,17 +153,15 @@ def os_errors(where: str) -> Iterator[None]:
         yield
     except AsyncnnError:  # some are errors of the system as well
         raise
-    except (MemoryError, OSError, OverflowError, ValueError) as error:
-        raise failure(error, where) from error
+    except (ImportError, MemoryError, OSError, OverflowError, ValueError) as error:
+        raise failure(error, where, wanted_bytes) from error
 
 
-def failure(error: Exception, where: str) -> AsyncnnError:
+def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError:
     """Return the error of the HAL for one of the system's."""
+    if shortage_of(error) is not None:
+        return failure_of(error, where, wanted_bytes)
     reason = getattr(error, "strerror", None) or error
-    code = getattr(error, "errno", None)
-    if code in EXHAUSTED or isinstance(error, MemoryError):
-        message = f"{where}: {reason}"
-        return ResourceExhaustedTransientError(message, hint=exhaustion_hint(error))
     return GeneralFailureError(f"{where}: {reason}")
 
 

@@ -93,7 +93,7 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
     """
     if size < 0:
         raise InvalidArgumentError(f"a pool of {size} bytes")
-    with os_errors(f"pool of {size} bytes"):
+    with os_errors(f"pool of {size} bytes", size):
         fd = create_file(name)
         try:
             os.ftruncate(fd, size)
@@ -202,7 +202,8 @@ def final_pool(draft: Descriptor) -> Memory:
 
 
 def _immutable(data: memoryview) -> Memory:
-    with os_errors(f"copy of a pool of {len(data)} bytes"):
+    size = len(data)
+    with os_errors(f"copy of a pool of {size} bytes", size):
         draft = Descriptor(create_file("asyncnn-constants"))
         write_all(draft.fd, data, 0)
     return final_pool(draft)

@@ -11,7 +11,12 @@ from enum import Enum
 from itertools import count
 from typing import ClassVar
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    failure_of,
+    shortage_of,
+)
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos.accounting import WorkAccounting
 from asyncnn.qos.virtual_time import Share, Shares
@@ -346,7 +351,7 @@ def fail_with(work: Work, error: BaseException) -> None:
 
     Its traceback refers to frames that keep the pools of an execution; it is dropped.
     """
-    if not isinstance(error, AsyncnnError):
+    if not isinstance(error, AsyncnnError) and shortage_of(error) is None:
         fields = {"client": work.client.name}
         logger.error("work failed", exc_info=error, extra={"fields": fields})
     work.fail(failure_of(error).with_traceback(None))

@@ -247,6 +247,8 @@ async def connect(
         settings are given for a driver that is running, the file of settings is wrong,
         ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
     :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.
+    :raises ResourceExhaustedTransientError: if this process has no memory or
+        descriptors left for it, or can start no other.
     """
     async with _connected(
         path,

@@ -11,7 +11,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError, counted
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    WrongTypeError,
+    counted,
+    failure_of,
+)
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -61,6 +66,7 @@ Inputs: TypeAlias = (
 Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
+_Arguments: TypeAlias = tuple[RequestArgument, ...]
 _Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
 """Dtype and shape that the model declares."""
 
@@ -111,14 +117,18 @@ class InputCheck:
 
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
+        :raises ResourceExhaustedError: if there is no memory for one to be converted.
         """
         values = _in_order("input", self._names, self._known, inputs)
         if _are_usual(values, self._usual):
             return tuple(values)
-        return [
-            value if isinstance(value, DeviceBuffer) else _checked(info, value)
-            for info, value in zip(self.infos, values, strict=True)
-        ]
+        try:
+            return [
+                value if isinstance(value, DeviceBuffer) else _checked(info, value)
+                for info, value in zip(self.infos, values, strict=True)
+            ]
+        except MemoryError as error:
+            raise failure_of(error, "converting the inputs") from error
 
 
 def _usual(infos: Sequence[TensorInfo]) -> tuple[_Usual, ...]:
@@ -254,16 +264,23 @@ class OutputSpace:
         self._elements = [_guess(info) for info in infos]
 
     def allocate(self, make: MakeArray = np.empty) -> list[Array]:
-        """Return one array for each output: of its shape, or flat if that is open."""
-        if self.is_fixed:
-            arrays = []
-            for dimensions, dtype in self._declared:
-                arrays.append(make(dimensions, dtype))
-            return arrays
-        return [
-            make((elements,), dtype)
-            for (_, dtype), elements in zip(self._declared, self._elements, strict=True)
-        ]
+        """Return one array for each output: of its shape, or flat if that is open.
+
+        :raises ResourceExhaustedError: if memory or descriptors have run out.
+        """
+        declared = self._declared
+        try:
+            if self.is_fixed:
+                arrays = []
+                for dimensions, dtype in declared:
+                    arrays.append(make(dimensions, dtype))
+                return arrays
+            return [
+                make((elements,), dtype)
+                for (_, dtype), elements in zip(declared, self._elements, strict=True)
+            ]
+        except MemoryError as error:
+            raise failure_of(error, "arrays for the outputs") from error
 
     def check_fixed(self) -> None:
         """Check that a fenced execution can have the outputs.
@@ -379,13 +396,18 @@ class RequestBuilder:
         self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
     ) -> None:
         self._infos = inputs
-        self._plain: Request | None = None
+        self._plain: tuple[_Arguments, _Arguments] | None = None
         self._sizes: tuple[int, ...] = ()
-        if all(has_fixed_shape(info) for info in (*inputs, *outputs)):
-            arrays = [np.empty(i.dimensions, i.dtype) for i in (*inputs, *outputs)]
-            split = len(inputs)
-            self._plain = self._build(arrays[:split], arrays[split:])
-            self._sizes = tuple(array.nbytes for array in arrays)
+        infos = (*inputs, *outputs)
+        if all(has_fixed_shape(info) for info in infos):
+            self._sizes = tuple(
+                math.prod(i.dimensions) * i.dtype.itemsize for i in infos
+            )
+            plain = tuple(
+                RequestArgument(False, DataLocation(index, 0, size), ())
+                for index, size in enumerate(self._sizes)
+            )
+            self._plain = plain[: len(inputs)], plain[len(inputs) :]
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -408,7 +430,7 @@ class RequestBuilder:
                 pools.append(place[0])
             else:
                 return self._build(inputs, outputs)
-        return Request(plain.inputs, plain.outputs, tuple(pools))
+        return Request(*plain, tuple(pools))
 
     def _build(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

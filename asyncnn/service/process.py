@@ -36,8 +36,12 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     NoDriverError,
+    ResourceExhaustedTransientError,
+    failure_of,
+    shortage_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children
+from asyncnn.memory.pages import os_errors
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -120,6 +124,7 @@ _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
 _LOOK_FOR_DRIVER_S = 0.002
 _MOST_WORDS_BYTES = 2**14
+_NO_START = "the driver does not start"
 
 Settings: TypeAlias = DeviceSettings | str | PathLike[str] | None
 """Device settings, or the path of a TOML file with some; None: the usual ones."""
@@ -160,6 +165,8 @@ def driver_process(
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
+    :raises ResourceExhaustedTransientError: if this process has no memory or
+        descriptors left for it, or can start no other.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
     launched = _Launched(path, _arguments(extensions, settings, device))
@@ -208,11 +215,12 @@ class _Launched:
         self._closing: asyncio.Task[None] | None = None
         socket = Path(path or private_address())
         socket_address(socket)
-        # For a clearer error only: the driver looks again, and refuses by itself.
-        if can_connect(socket):
-            raise DeviceUnavailableError(f"a driver serves {socket} already")
-        # A file, which the driver cannot be kept waiting by, as by a pipe.
-        self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
+        with os_errors(_NO_START):
+            # For a clearer error only: the driver looks again, and refuses by itself.
+            if can_connect(socket):
+                raise DeviceUnavailableError(f"a driver serves {socket} already")
+            # A file, which the driver cannot be kept waiting by, as by a pipe.
+            self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
         try:
             process = _start(socket, arguments, self._reason)
         except BaseException:
@@ -302,8 +310,15 @@ def _start(
             pass_fds=(reason,),
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
+    except BlockingIOError as error:
+        raise ResourceExhaustedTransientError(
+            f"{_NO_START}: {error.strerror}",
+            hint="raise the limit of processes (ulimit -u, cgroups)",
+        ) from error
     except OSError as error:
-        raise NoDriverError(f"the driver does not start: {error.strerror}") from error
+        if shortage_of(error) is not None:
+            raise failure_of(error, _NO_START) from error
+        raise NoDriverError(f"{_NO_START}: {error.strerror}") from error
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
@@ -315,7 +330,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if status is not None:
             words = os.pread(reason, _MOST_WORDS_BYTES, 0).decode(errors="replace")
             if words:
-                raise NoDriverError(f"the driver does not start: {words}")
+                raise NoDriverError(f"{_NO_START}: {words}")
             raise NoDriverError(
                 f"the driver ended with status {status}",
                 hint="the reason is on standard error",
@@ -326,7 +341,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
             is_idle = used == before and not _has_children(driver.pid)
             if is_idle or time.monotonic() > latest:
                 raise NoDriverError(
-                    "the driver does not start, though its process runs",
+                    f"{_NO_START}, though its process runs",
                     hint="see what keeps the machine busy, or start one with asyncnn "
                     "serve and connect to its socket",
                 )

@@ -38,7 +38,7 @@ from asyncnn.devices.private_files import (
     private_draft,
     private_folder,
 )
-from asyncnn.hal.errors import EXHAUSTED, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, shortage_of
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
 from asyncnn.memory.pages import copy_bytes
@@ -191,7 +191,7 @@ class PackedWeights:
             try:
                 return self._verified(path)
             except (OSError, ValueError) as error:
-                if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                if shortage_of(error) is not None:
                     raise  # there is nothing wrong with the file
                 logger.warning("packed weights in %s are not used: %s", path, error)
                 with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ class PackedWeights:
         try:
             names = sorted(os.listdir(self._folder))
         except OSError as error:
-            if error.errno in EXHAUSTED:
+            if shortage_of(error) is not None:
                 raise
             return []  # it is not there, or no folder
         start = f"{self._name}-"

@@ -14,7 +14,6 @@ from typing import Self
 
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
-    GeneralFailureError,
 )
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.interpreter_hooks import disown_in_children
@@ -27,6 +26,7 @@ from asyncnn.memory.descriptors import (
 )
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
+from asyncnn.memory.pages import os_errors
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
 from asyncnn.service.driver.quotas import Clients, DriverResources
@@ -81,6 +81,8 @@ class Server:
     `DriverResources`.
 
     :raises DeviceUnavailableError: on entering, if another driver serves ``path``.
+    :raises ResourceExhaustedPersistentError: on entering, if the process's limit of
+        open files is too low for a driver.
     :raises GeneralFailureError: on entering, if the socket cannot be created.
     :raises InvalidArgumentError: if a weight is not positive.
     """
@@ -186,23 +188,19 @@ class Server:
                 self._path.unlink()
 
     def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            if self._is_abstract:
-                _bind_abstract(listener, self._path)
-            else:
-                self._bind(listener)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError as error:
-            listener.close()
-            raise GeneralFailureError(
-                f"cannot serve {self._path}: {error.strerror or error}"
-            ) from error
-        except BaseException:
-            listener.close()
-            raise
-        return listener
+        with os_errors(f"cannot serve {self._path}"):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                if self._is_abstract:
+                    _bind_abstract(listener, self._path)
+                else:
+                    self._bind(listener)
+                listener.listen(_BACKLOG)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+            return listener
 
     def _bind(self, listener: socket.socket) -> None:
         _remove_stale(self._path)
