@@ -61,7 +61,7 @@ async def lefts(scheduler: Scheduler) -> AsyncIterator[Callable[[int], Any]]:
 async def test_a_deadline_is_reported_while_the_lane_goes_on(
     scheduler: Scheduler,
 ) -> None:
-    work = Deaf(deadline_ns=time.monotonic_ns() + 20_000_000)
+    work = Deaf(deadline_ns=time.monotonic_ns() + 300_000_000)
     scheduler.submit(work)
     assert work.started.wait(20)
     await asyncio.wait_for(work.finished.wait(), 20)
