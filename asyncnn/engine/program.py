@@ -23,7 +23,7 @@ from asyncnn.interpreter_hooks import building_large
 from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
-from asyncnn.pacing import Steps, completed, make_way
+from asyncnn.pacing import Steps, completed, take_apart
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -322,19 +322,6 @@ def _mapped(model: Model) -> Model:
     if all(pool.buffer is not None for pool in model.pools):
         return model
     return replace(model, pools=tuple(map(mapped, model.pools)))
-
-
-def take_apart(pieces: list[list[object]]) -> None:
-    """Empty the lists, one object after the other.
-
-    Other threads may get the interpreter between any two, so that freeing a million
-    objects stops nobody; dropping all of them at once would.
-    """
-    while pieces:
-        items = pieces.pop()
-        while items:
-            items.pop()
-            make_way()
 
 
 def is_large(model: Model) -> bool:
