@@ -48,11 +48,12 @@ class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
     Plans for the declared input shapes are built at construction. Where ``records`` has
-    a way to those of an equal program, they are restored when they are needed first.
-    Plans for other shapes are built when a request brings them. ``source`` is the model
-    as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers. Both keep their pools, which the client may let go of, mapped. What
-    ``delegate`` claims it computes; ``identity`` is that of the model in caches.
+    a way to those of an equal program, they are restored instead: at once if a delegate
+    may have to compile them, else when they are needed first. Plans for other shapes
+    are built when a request brings them. ``source`` is the model as it was given;
+    `model` is the same with types of ``extensions`` where the source has but numbers.
+    Both keep their pools, which the client may let go of, mapped. What ``delegate``
+    claims it computes; ``identity`` is that of the model in caches.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -103,10 +104,11 @@ class Program:
         return program
 
     def _building(self) -> Steps[None]:
-        """Build the plans for declared shapes of which there are no records."""
+        """Build or restore the plans for declared shapes; see the class."""
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
-            if shapes is not None and number not in self._records:
+            is_put_off = self.delegate is None and number in self._records
+            if shapes is not None and not is_put_off:
                 yield from self.planning(shapes, number)
 
     @property
