@@ -19,7 +19,7 @@ from asyncnn.hal.operands import (
 )
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Model, Subgraph
-from asyncnn.interpreter_hooks import building_large
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
@@ -33,9 +33,6 @@ Records: TypeAlias = Mapping[int, Callable[[], PlanRecord]]
 
 MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
-
-LARGE_OPERATIONS = 500
-"""Operations of a large model; smaller ones are made and freed within milliseconds."""
 
 MAX_PLANS = 16
 """Plans kept of one model; the least recently used is dropped beyond.

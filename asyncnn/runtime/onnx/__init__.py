@@ -10,8 +10,9 @@ defined by others.
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,13 +20,17 @@ from numpy.typing import ArrayLike
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate import validating
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import merge, open_lengths
 from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
 
-__all__ = ("Constants", "import_onnx", "load_onnx")
+__all__ = ("Constants", "import_onnx", "importing_onnx", "load_onnx")
+
+T = TypeVar("T")
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""
@@ -68,17 +73,70 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding(), np.errstate(all="ignore"):
-        source = read_model(memory, folder)
-        fixed = _fixed(source, constants or {})
-        assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-        with assumed.explaining():
-            drafts = [Import(source, fixed, lengths) for lengths in assumed.variants]
-            if len(drafts) > 1:
-                merge([(found.draft, *found.ends) for found in drafts])
-        named = drafts[0].build(memory)
-    validate_model(named.model)
+    steps = importing_onnx(
+        memory, folder=folder, input_shapes=input_shapes, constants=constants
+    )
+    return completed(steps)
+
+
+def importing_onnx(
+    memory: Memory,
+    *,
+    folder: Path | None = None,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> Steps[NamedModel]:
+    """Import a file in steps, between which it may be left; see `import_onnx`."""
+    named = yield from _without_complaints(
+        _importing(memory, folder, input_shapes, constants or {})
+    )
+    yield from validating(named.model)
     return named
+
+
+def _importing(
+    memory: Memory,
+    folder: Path | None,
+    input_shapes: InputShapes,
+    constants: Constants,
+) -> Steps[NamedModel]:
+    with decoding():
+        source = read_model(memory, folder)
+        yield
+        is_large = len(source.graph.node) > LARGE_OPERATIONS
+        with building_large() if is_large else nullcontext():
+            return (yield from _drafted(source, memory, input_shapes, constants))
+
+
+def _drafted(
+    source: Source, memory: Memory, input_shapes: InputShapes, constants: Constants
+) -> Steps[NamedModel]:
+    fixed = _fixed(source, constants)
+    assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
+    with assumed.explaining():
+        drafts = []
+        for lengths in assumed.variants:
+            draft = yield from Import.drafting(source, fixed, lengths)
+            drafts.append(draft)
+        if len(drafts) > 1:
+            merge([(found.draft, *found.ends) for found in drafts])
+    yield
+    return (yield from drafts[0].building(memory))
+
+
+def _without_complaints(steps: Steps[T]) -> Steps[T]:
+    """Take steps in which NumPy does not tell of overflows and the like.
+
+    Outside of them, and on other threads, it tells as ever.
+    """
+    while True:
+        with np.errstate(all="ignore"):
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+        yield
 
 
 def _fixed(source: Source, constants: Constants) -> dict[str, Array]:

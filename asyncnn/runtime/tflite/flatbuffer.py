@@ -9,12 +9,15 @@ Source: the FlatBuffers internals document (tables, vtables, vectors and offsets
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
+
+from asyncnn.hal.errors import InvalidArgumentError
 
 Places = tuple[int, ...]
 """Where the fields of a table lie, 0 for one that is left out."""
@@ -37,6 +40,31 @@ _VECTORS = {
 
 int8, uint8, uint32, uint64 = (struct.Struct(f"<{code}").unpack_from for code in "bBIQ")
 int32 = _I32.unpack_from
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Turn what a decoder raises on damaged bytes into one error of the family.
+
+    :raises InvalidArgumentError: if the block raises such an error.
+    """
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise InvalidArgumentError(
+            f"damaged TFLite file ({type(error).__name__}: {error})"
+        ) from error
+    except struct.error as error:
+        raise InvalidArgumentError(
+            "damaged TFLite file: it refers to what is beyond its end",
+            hint="the file may be cut short",
+        ) from error
 
 
 def places(data: memoryview, table: int, count: int) -> Places:
