@@ -49,7 +49,7 @@ from asyncnn.hal.types import (
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 from asyncnn.memory.pools import view
-from asyncnn.pacing import Steps
+from asyncnn.pacing import Steps, take_apart
 
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
@@ -154,7 +154,17 @@ def building_plan(
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    return _PlanBuilder(model, subgraph, delegate, identity).building(input_shapes)
+    builder = _PlanBuilder(model, subgraph, delegate, identity)
+    try:
+        return (yield from builder.building(input_shapes))
+    except GeneratorExit as given_up:
+        # Its frames hold what was built, too: once they are gone, that is freed object
+        # by object, and holds nobody.
+        pieces = builder.pieces()
+        del builder
+        given_up.__traceback__ = None
+        take_apart(pieces)
+        raise
 
 
 def assembled(
@@ -256,6 +266,10 @@ class _PlanBuilder:
             )
         arena = yield from laying_out(list(self._lifespans()))
         return assembled(self._subgraph, self._shapes, self._values, self._steps, arena)
+
+    def pieces(self) -> list[list[object]]:
+        """Return lists that hold all of its small parts; see `Program.pieces`."""
+        return [list(self._values.values()), list(self._bound.values()), [*self._steps]]
 
     def _append(
         self,

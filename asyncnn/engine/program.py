@@ -32,11 +32,11 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
-from asyncnn.interpreter_hooks import building_large
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
-from asyncnn.pacing import Steps, completed, make_way
+from asyncnn.pacing import Steps, completed, take_apart
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -46,9 +46,6 @@ Records: TypeAlias = Mapping[int, Callable[[], PlanRecord]]
 
 MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
-
-LARGE_OPERATIONS = 500
-"""Operations of a large model; smaller ones are made and freed within milliseconds."""
 
 MAX_PLANS = 16
 """Plans kept of one model; the least recently used is dropped beyond.
@@ -61,11 +58,12 @@ class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
     Plans for the declared input shapes are built at construction. Where ``records`` has
-    a way to those of an equal program, they are restored when they are needed first.
-    Plans for other shapes are built when a request brings them. ``source`` is the model
-    as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers. Both keep their pools, which the client may let go of, mapped. What
-    ``delegate`` claims it computes; ``identity`` is that of the model in caches.
+    a way to those of an equal program, they are restored instead: at once if a delegate
+    may have to compile them, else when they are needed first. Plans for other shapes
+    are built when a request brings them. ``source`` is the model as it was given;
+    `model` is the same with types of ``extensions`` where the source has but numbers.
+    Both keep their pools, which the client may let go of, mapped. What ``delegate``
+    claims it computes; ``identity`` is that of the model in caches.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -116,10 +114,11 @@ class Program:
         return program
 
     def _building(self) -> Steps[None]:
-        """Build the plans for declared shapes of which there are no records."""
+        """Build or restore the plans for declared shapes; see the class."""
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
-            if shapes is not None and number not in self._records:
+            is_put_off = self.delegate is None and number in self._records
+            if shapes is not None and not is_put_off:
                 yield from self.planning(shapes, number)
 
     @property
@@ -335,19 +334,6 @@ def _mapped(model: Model) -> Model:
     if all(pool.buffer is not None for pool in model.pools):
         return model
     return replace(model, pools=tuple(map(mapped, model.pools)))
-
-
-def take_apart(pieces: list[list[object]]) -> None:
-    """Empty the lists, one object after the other.
-
-    Other threads may get the interpreter between any two, so that freeing a million
-    objects stops nobody; dropping all of them at once would.
-    """
-    while pieces:
-        items = pieces.pop()
-        while items:
-            items.pop()
-            make_way()
 
 
 def is_large(model: Model) -> bool:

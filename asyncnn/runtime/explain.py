@@ -42,7 +42,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework.costs import expected_us
+from asyncnn.runtime.framework.costs import ModelCosts, chosen_figure
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperator
@@ -236,16 +236,20 @@ class IPlanning(Protocol):
 def _with_shares(
     explanation: Explanation,
     model: Model,
-    shares: Iterable[tuple[Capabilities, EngineShare]],
+    shares: Sequence[tuple[Capabilities, EngineShare]],
 ) -> Explanation:
     """Say which engine computes each operation of the main subgraph, and why."""
+    costs, reference = ModelCosts(model), reference_capabilities()
+    times: dict[int, tuple[float, ...]] = {}  # by the identity of capabilities
     segments: list[SegmentReport] = []
     operations = list(explanation.operations)
     for declared, share in shares:
         first = operations[share.operations[0]]
         # What a device declares is what its best engine does.
-        capabilities = reference_capabilities() if share.reasons else declared
-        expected = expected_us(model, share.operations, capabilities)
+        capabilities = reference if share.reasons else declared
+        if id(capabilities) not in times:
+            times[id(capabilities)] = costs.of_main(capabilities, chosen_figure(-1))
+        expected = sum(map(times[id(capabilities)].__getitem__, share.operations))
         name = first.device or explanation.device
         segments.append(
             SegmentReport(

@@ -36,7 +36,7 @@ from asyncnn.kernels.kernel import (
 
 logger = logging.getLogger(__name__)
 
-WRITER_VERSION = 3
+WRITER_VERSION = 4
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0

@@ -6,7 +6,7 @@ Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
 import math
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import islice, product
+from itertools import chain, islice, product
 
 import msgspec
 from msgspec.structs import replace
@@ -73,15 +73,36 @@ def check_operation(
     :raises InvalidArgumentError: if a rule is broken, or ``version`` is too old for
         the operation as it is used.
     """
-    inputs = _pick(operation, operation.inputs, operands)
-    outputs = _pick(operation, operation.outputs, operands)
-    key = operation.type, _forms(inputs), _forms(outputs)
+    return check_operands(
+        operation.type,
+        _pick(operation, operation.inputs, operands),
+        _pick(operation, operation.outputs, operands),
+        version,
+        referenced,
+        runtime_only_features=runtime_only_features,
+    )
+
+
+def check_operands(
+    type_: int,
+    inputs: tuple[Operand, ...],
+    outputs: tuple[Operand, ...],
+    version: HalVersion,
+    referenced: Sequence[Subgraph] = (),
+    *,
+    runtime_only_features: bool = False,
+) -> HalVersion:
+    """Check an operation on these operands, which no model has yet.
+
+    :raises InvalidArgumentError: as `check_operation`.
+    """
+    key = type_, _forms(inputs), _forms(outputs)
     pattern = known_pattern(key)
     if pattern is None:
-        signature = _signature(operation.type)
+        signature = _signature(type_)
         if signature is None:
-            is_oem = operation.type == OperationType.OEM_OPERATION
-            return V1_0 if is_oem else limit(_name(operation.type), _EXTENSION, version)
+            is_oem = type_ == OperationType.OEM_OPERATION
+            return V1_0 if is_oem else limit(_name(type_), _EXTENSION, version)
         pattern = _match(signature, inputs, outputs)
         remember_pattern(key, pattern)
     requirement = pattern.requirement(inputs, outputs, referenced)
@@ -322,9 +343,9 @@ def _check_quantization(
 ) -> None:
     """Check arguments with a fixed quantisation, the same ones in every layout."""
     layout = signature.layouts[0]
-    pairs = (
-        *zip(layout.inputs, operation.inputs, strict=False),
-        *zip(layout.outputs, operation.outputs, strict=False),
+    pairs = chain(
+        zip(layout.inputs, operation.inputs, strict=False),
+        zip(layout.outputs, operation.outputs, strict=False),
     )
     for argument, operand in pairs:
         if argument.quantization is None or operand is None:

@@ -10,9 +10,10 @@ defined by others.
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,7 +22,9 @@ from numpy.typing import ArrayLike
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate import validating
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
@@ -34,7 +37,15 @@ from asyncnn.runtime.onnx.importer import Import
 from asyncnn.runtime.onnx.open_axes import merge, named_axes, open_lengths
 from asyncnn.runtime.onnx.schema import Axes, Source, read_model, read_outline
 
-__all__ = ("Constants", "import_onnx", "load_onnx", "outline_of_onnx")
+__all__ = (
+    "Constants",
+    "import_onnx",
+    "importing_onnx",
+    "load_onnx",
+    "outline_of_onnx",
+)
+
+T = TypeVar("T")
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""
@@ -77,33 +88,87 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding("ONNX"), np.errstate(all="ignore"):
-        source = read_model(memory, folder)
-        fixed = _fixed(source, constants or {})
-        assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-        draft = partial(Import, source, fixed)
-        try:
-            drafts = [draft(lengths) for lengths in assumed.variants]
-            if len(drafts) > 1:
-                merge([(found.draft, *found.ends) for found in drafts])
-        except AsyncnnError as error:
-            if assumed.is_any_refused_alike(error, draft):
-                raise
-            raise assumed.explained(error) from error
-        named = drafts[0].build()
-        source.reader.check_unchanged()
-        for each in drafts:
-            each.draft.release()
-        named = replace(named, metadata=source.metadata)
-        if len(drafts) > 1:
-            (inputs, outputs), (others, results) = (found.ends for found in drafts)
-            named = replace(
-                named,
-                inputs=named_axes(named.inputs, inputs, others, assumed.names),
-                outputs=named_axes(named.outputs, outputs, results, assumed.names),
-            )
-    validate_model(named.model)
+    steps = importing_onnx(
+        memory, folder=folder, input_shapes=input_shapes, constants=constants
+    )
+    return completed(steps)
+
+
+def importing_onnx(
+    memory: Memory,
+    *,
+    folder: Path | None = None,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> Steps[NamedModel]:
+    """Import a file in steps, between which it may be left; see `import_onnx`."""
+    named = yield from _without_complaints(
+        _importing(memory, folder, input_shapes, constants or {})
+    )
+    yield from validating(named.model)
     return named
+
+
+def _importing(
+    memory: Memory,
+    folder: Path | None,
+    input_shapes: InputShapes,
+    constants: Constants,
+) -> Steps[NamedModel]:
+    with decoding("ONNX"):
+        source = read_model(memory, folder)
+        yield
+        is_large = len(source.graph.node) > LARGE_OPERATIONS
+        with building_large() if is_large else nullcontext():
+            return (yield from _drafted(source, input_shapes, constants))
+
+
+def _drafted(
+    source: Source, input_shapes: InputShapes, constants: Constants
+) -> Steps[NamedModel]:
+    fixed = _fixed(source, constants)
+    assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
+    draft = partial(Import.drafting, source, fixed)
+    drafts: list[Import] = []
+    try:
+        for lengths in assumed.variants:
+            found = yield from draft(lengths)
+            drafts.append(found)
+        if len(drafts) > 1:
+            merge([(found.draft, *found.ends) for found in drafts])
+    except AsyncnnError as error:
+        if (yield from assumed.refused_alike(error, draft)):
+            raise
+        raise assumed.explained(error) from error
+    yield
+    named = yield from drafts[0].building()
+    source.reader.check_unchanged()
+    for each in drafts:
+        each.draft.release()
+    named = replace(named, metadata=source.metadata)
+    if len(drafts) > 1:
+        (inputs, outputs), (others, results) = (found.ends for found in drafts)
+        named = replace(
+            named,
+            inputs=named_axes(named.inputs, inputs, others, assumed.names),
+            outputs=named_axes(named.outputs, outputs, results, assumed.names),
+        )
+    return named
+
+
+def _without_complaints(steps: Steps[T]) -> Steps[T]:
+    """Take steps in which NumPy does not tell of overflows and the like.
+
+    Outside of them, and on other threads, it tells as ever.
+    """
+    while True:
+        with np.errstate(all="ignore"):
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+        yield
 
 
 def outline_of_onnx(memory: Memory) -> Outline:

@@ -14,6 +14,7 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType
+from asyncnn.pacing import Steps
 from asyncnn.runtime.axes import (
     OpenShapes,
     as_arguments,
@@ -63,15 +64,15 @@ class Assumed(msgspec.Struct, frozen=True):
             )
         return type(error)(error.message, hint=hint)
 
-    def is_any_refused_alike(
-        self, error: AsyncnnError, draft: Callable[[Lengths], object]
-    ) -> bool:
+    def refused_alike(
+        self, error: AsyncnnError, draft: Callable[[Lengths], Steps[object]]
+    ) -> Steps[bool]:
         """Tell whether a draft of any lengths fails so: then they are not why."""
         if not self.open_shapes or error.hint:
             return True
         for lengths in (*self.variants, self.single):
             try:
-                draft(lengths)
+                yield from draft(lengths)
             except AsyncnnError as other:
                 if str(other) == str(error):
                     continue

@@ -269,9 +269,12 @@ def captured(graph: Any, visit: Callable[[int], None]) -> set[str]:
 
 def inner_graphs(node: Any) -> list[Any]:
     """Return the graphs among the attributes of ``node``."""
+    attributes = node.attribute
+    if not attributes:
+        return []
     return [
         graph
-        for attribute in node.attribute
+        for attribute in attributes
         for graph in (
             *([attribute.g] if attribute.HasField("g") else []),
             *attribute.graphs,

@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate import validating
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.memory.pools import view
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import (
     InputShapes,
@@ -41,7 +44,7 @@ from asyncnn.runtime.tflite.schema import (
     Contents,
     Graph,
     Tensor,
-    read_contents,
+    reading_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
 from asyncnn.runtime.tflite.subgraphs import Flow
@@ -114,11 +117,30 @@ def import_tflite(
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
+    steps = importing_tflite(
+        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
+    )
+    return completed(steps)
+
+
+def importing_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
+) -> Steps[NamedModel]:
+    """Import a file in steps, between which it may be left; see `import_tflite`."""
     with decoding("TFLite"):
-        contents = read_contents(view(memory))
+        contents = yield from reading_contents(view(memory))
+        graph = _chosen(contents, signature)
         customs = CustomOperators(extensions)
-        named = _import(contents, memory, signature, input_shapes, customs)
-    validate_model(named.model)
+        is_large = len(graph.operators) > LARGE_OPERATIONS
+        with building_large() if is_large else nullcontext():
+            named = yield from _importing(
+                contents, graph, memory, input_shapes, customs
+            )
+    yield from validating(named.model)
     return named
 
 
@@ -128,7 +150,7 @@ def outline_of_tflite(memory: Memory) -> Outline:
     :raises InvalidArgumentError: if the bytes are damaged.
     """
     with decoding("TFLite"):
-        contents = read_contents(view(memory))
+        contents = completed(reading_contents(view(memory)))
         graph = contents.graphs[0]
         return Outline(
             tuple(_outlines(graph, graph.inputs)),
@@ -152,14 +174,13 @@ def _lengths(tensor: Tensor) -> tuple[int | str, ...]:
     return tuple("?" if length < 0 else length for length in tensor.signature)
 
 
-def _import(
+def _importing(
     contents: Contents,
+    graph: Graph,
     memory: Memory,
-    signature: str | None,
     input_shapes: InputShapes,
     customs: CustomOperators,
-) -> NamedModel:
-    graph = _chosen(contents, signature)
+) -> Steps[NamedModel]:
     allowance = Allowance()
     flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
     flow.check(graph)
@@ -189,7 +210,7 @@ def _import(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
-    end = scope.run()
+    end = yield from scope.running()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
