@@ -23,6 +23,7 @@ from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.offload import offload, offload_steps
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def usual_device_name() -> str:
 async def _fastest_device_name() -> str:
     """Return ``accelerated`` where its engine works, else ``reference``."""
     try:
-        await offload(_load_engine)
+        await offload_abandonable("loading LiteRT", in_one(_load_engine))
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
         return "reference"
@@ -114,7 +115,7 @@ class AcceleratedDevice(ReferenceDevice):
         """
         from asyncnn.devices.litert.delegate import LiteRtDelegate
 
-        engine = await offload(_load_engine)
+        engine = await offload_abandonable("loading LiteRT", in_one(_load_engine))
         self._engine = f"LiteRT {engine.version}, {engine.name}"
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate

@@ -11,16 +11,24 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.deadlines import deadline_after
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
+)
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle
-from asyncnn.memory.descriptors import Descriptor
+from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
+from asyncnn.pacing import Steps
 
 MODEL_FILES = 1
 DATA_FILES = 1
@@ -29,6 +37,9 @@ _WORTH_PAGES_BYTES = 2**16
 _OTHERS_WRITE = 0o022
 _READABLE = frozenset({os.O_RDONLY, os.O_RDWR})
 
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 """Contents of a file: bytes and where they lie."""
@@ -93,7 +104,7 @@ def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
         raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
     (fd,) = handle.fds
     try:
-        descriptor = Descriptor(os.dup(fd))
+        descriptor = ReceivedDescriptor(os.dup(fd))
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
     except (OSError, OverflowError) as error:
@@ -116,6 +127,30 @@ def locked_for_writing(*descriptors: Descriptor) -> Iterator[None]:
             _lock(descriptor.fd, fcntl.LOCK_EX)
             locks.callback(fcntl.flock, descriptor.fd, fcntl.LOCK_UN)
         yield
+
+
+def asking(
+    files: Sequence[Descriptor],
+    function: Callable[P, T],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Steps[T]:
+    """Call what uses files, in steps: one on a disk may not answer.
+
+    :raises GeneralFailureError: then.
+    """
+    if all(seals_of(file.fd) for file in files):
+        return function(*args, **kwargs)  # they are in memory
+    what, limit = "using cache files", deadline_after(PATIENCE_S)
+    try:
+        return (
+            yield from abandonable_steps(
+                what, in_one(function, *args, **kwargs), deadline=limit
+            )
+        )
+    except (MissedDeadlineError, ResourceExhaustedError) as error:
+        raise GeneralFailureError(error.message) from error
 
 
 def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:
@@ -149,19 +184,19 @@ def _replace_contents(fd: int, chunks: Chunks) -> None:
     os.fdatasync(fd)
 
 
-def read(fd: int, most: int) -> memoryview:
+def read(file: Descriptor, most: int) -> memoryview:
     """Return the contents of a file, read once.
 
     :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
         read.
     """
-    size = os.fstat(fd).st_size
+    size = os.fstat(file.fd).st_size
     if size > most:
         raise GeneralFailureError(f"a cache file of {size} bytes")
     try:
         # One byte more than there is: what is appended meanwhile is not overlooked.
         buffer = _short_lived(size + 1)
-        return buffer[: os.preadv(fd, [buffer], 0)].toreadonly()
+        return buffer[: os.preadv(file.fd, [buffer], 0)].toreadonly()
     except OSError as error:
         raise GeneralFailureError(f"a cache file: {error.strerror}") from error
 
@@ -172,7 +207,9 @@ def _short_lived(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size) if is_much else bytearray(size))
 
 
-def read_or_map(fd: int, size: int, header: bytes, *, may_map: bool) -> memoryview:
+def read_or_map(
+    file: Descriptor, size: int, header: bytes, *, may_map: bool
+) -> memoryview:
     """Return the bytes of a data cache: mapped if that is safe, else a copy.
 
     Mapping is safe if the file cannot shrink, or if only this user could do that and
@@ -181,6 +218,7 @@ def read_or_map(fd: int, size: int, header: bytes, *, may_map: bool) -> memoryvi
     :raises GeneralFailureError: if there are not ``size`` bytes, they do not begin with
         ``header``, or they are being written.
     """
+    fd = file.fd
     try:
         mapped = _map(fd, size, header) if may_map or _never_shrinks(fd) else None
         return mapped or _copy(fd, size, header)

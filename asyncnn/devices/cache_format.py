@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Shape
@@ -248,7 +248,5 @@ def _read_key(path: Path) -> bytes:
 
 def _create_key(path: Path) -> None:
     """Create the file with all its bytes, unless another process does so first."""
-    secret = secrets.token_bytes(_KEY_BYTES)
-    with private_draft(path, secret) as draft, suppress(FileExistsError):
-        os.link(draft, path)
+    write_private(path, secrets.token_bytes(_KEY_BYTES), may_replace=False)
     logger.info("created the key of caches at %s", path)

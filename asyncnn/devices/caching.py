@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from asyncnn.devices.cache_files import (
     CacheArguments,
     CacheFiles,
+    asking,
     opened_for_loading,
     opened_for_saving,
     read,
@@ -171,7 +172,7 @@ def loading(
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    content = read(files.model.fd, MOST_BYTES)
+    content = yield from asking([files.model], read, files.model, MOST_BYTES)
     yield
     with building_large() if len(content) > _LARGE_BYTES else nullcontext():
         record, slices = unsealed(content, files.token, key)
@@ -179,7 +180,8 @@ def loading(
         model = _model(record, slices[: record.model_bytes])
     yield
     header = DATA_MAGIC + record.compilation
-    data = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
+    mapping = partial(read_or_map, files.data, record.data_bytes, header)
+    data = yield from asking([files.data], mapping, may_map=may_map)
     pool = Memory("ashmem", len(data), buffer=data)
     model = replace(model, pools=(pool,))
     if extensions.versions(model) != record.extensions:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.performance import uniform_performance
@@ -238,8 +238,7 @@ def store_measurement(measurement: Measurement, path: str = "") -> Path:
     try:
         msgspec.json.decode(content, type=Measurement)
         file = _path(path)
-        with private_draft(file, content + b"\n") as draft:
-            draft.replace(file)
+        write_private(file, content + b"\n")
     except (OSError, RuntimeError, msgspec.DecodeError) as error:
         raise GeneralFailureError(
             f"measured capabilities are not kept: {error}"

@@ -20,6 +20,7 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
+    Measurement,
     known_capabilities,
     known_measurement,
 )
@@ -40,6 +41,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     ForkedError,
     MissedDeadlinePersistentError,
+    ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
@@ -61,6 +63,7 @@ from asyncnn.hal.validate import (
     validate_priority,
     validating,
 )
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
@@ -94,8 +97,8 @@ class ReferenceDevice:
         self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
-        self._measured = known_measurement(self._settings.capabilities_file)
-        self._capabilities = known_capabilities(self._measured)
+        self._measured: Measurement | None = None
+        self._capabilities = known_capabilities(None)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
@@ -115,6 +118,7 @@ class ReferenceDevice:
         return None
 
     async def __aenter__(self) -> Self:
+        await self._read_measurement()
         delegate = await self.load_delegate()
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes
@@ -134,6 +138,15 @@ class ReferenceDevice:
         )
         pacing.watch(executions)
         return self
+
+    async def _read_measurement(self) -> None:
+        what = "reading measured capabilities"
+        reading = in_one(known_measurement, self._settings.capabilities_file)
+        try:
+            self._measured = await offload_abandonable(what, reading)
+        except ResourceExhaustedTransientError as error:
+            logger.warning("measured capabilities are not used: %s", error)
+        self._capabilities = known_capabilities(self._measured)
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

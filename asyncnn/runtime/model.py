@@ -42,6 +42,7 @@ from asyncnn.hal.types import (
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.pools import from_buffer, map_file, view
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
@@ -51,14 +52,14 @@ class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
 
 
 def map_model_file(path: str | os.PathLike[str]) -> Memory:
-    """Map the whole file at ``path`` for reading.
+    """Map the whole file at ``path`` for reading; an interrupt ends the waiting.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
     :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened or mapped.
     """
     try:
-        memory = map_file(path)
+        memory = call_abandonable(f"opening {os.fspath(path)}", in_one(map_file, path))
     except GeneralFailureError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise ModelFileMissingError(error.message) from error.__cause__

@@ -1,4 +1,4 @@
-"""Model files: `load` reads every kind, `save` writes the project's own.
+"""Model files: `load_model` reads every kind, `save` writes the project's own.
 
 `bundled_file` tells where those lie that come with the package, to try things with.
 
@@ -13,20 +13,25 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 
+from asyncnn.deadlines import deadline_after
 from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
+from asyncnn.input_files import offload_abandonable
 from asyncnn.memory.pools import from_buffer, part_of, view
+from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import replacing
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
+from asyncnn.runtime.home import require_loop
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
 from asyncnn.runtime.tflite import import_tflite
 
@@ -38,6 +43,9 @@ SUFFIX = ".asyncnn"
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of what `bundled_file` finds."""
+
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+"""The path of a model file, or its bytes."""
 
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
@@ -256,15 +264,19 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def load(
-    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+async def load_model(
+    source: ModelSource,
     *,
     signature: str | None = None,
     input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
     extensions: Iterable[Extension | str] = (),
+    timeout: float | None = None,  # noqa: ASYNC109 - it also ends what is cancelled
 ) -> NamedModel:
-    """Load a model file: TFLite, ONNX or the project's own container.
+    """Load a model file on a thread: TFLite, ONNX or the project's own container.
+
+    The event loop goes on meanwhile. Cancelling, or the end of the time, ends the call
+    at once, even if the file's folder does not answer any more.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file stays mapped while the model is in use and must not be changed, nor
@@ -279,17 +291,55 @@ def load(
         same; the model has them no more.
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
+    :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
         needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
+    :raises MissedDeadlineError: if it is not loaded in time.
+    :raises ResourceExhaustedError: if there is no thread, as too many hang in folders
+        that do not answer.
     """
-    where: str | os.PathLike[str] = "the model in memory"
+    require_loop()
+    steps = _loading(source, signature, input_shapes, constants, extensions)
+    what = f"loading {_where(source)}"
+    return await offload_abandonable(what, steps, deadline=deadline_after(timeout))
+
+
+def load(
+    source: ModelSource,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    constants: "Constants | None" = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
+    """Load a model file as `load_model` does, and block meanwhile.
+
+    :raises AsyncnnError: as `load_model`.
+    """
+    steps = _loading(source, signature, input_shapes, constants, extensions)
+    return completed(steps)
+
+
+def _where(source: ModelSource) -> str:
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return "the model in memory"
+
+
+def _loading(
+    source: ModelSource,
+    signature: str | None,
+    input_shapes: InputShapes,
+    constants: "Constants | None",
+    extensions: Iterable[Extension | str],
+) -> Steps[NamedModel]:
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        where, memory, folder = source, map_model_file(source), Path(source).parent
+        memory, folder = map_model_file(source), Path(source).parent
     else:
         try:
             memory = from_buffer(memoryview(source).toreadonly())
@@ -297,7 +347,8 @@ def load(
             raise TypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
-    with located(where):
+    yield
+    with located(_where(source)), switching_at_least_every(SWITCH_INTERVAL_S):
         if not memory.size:
             raise InvalidArgumentError("it is empty")
         kind = kind_of(view(memory))

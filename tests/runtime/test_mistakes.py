@@ -50,6 +50,11 @@ async def twice_at_once(burst: asyncnn.Burst) -> None:
     await asyncio.gather(burst.run(IMAGE), burst.run(IMAGE))
 
 
+async def prepared_in(cache_dir: Path, model: asyncnn.NamedModel) -> None:
+    async with asyncnn.open_device("reference", cache_dir=cache_dir) as device:
+        await device.prepare(model)
+
+
 async def unknown_output(prepared: asyncnn.PreparedModel) -> Any:
     return (await prepared.run(IMAGE))["digits"]
 
@@ -224,7 +229,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         "max_in_flight is 0 (give 1 or more)",
     ),
     "a file as a cache": (
-        lambda g: asyncnn.open_device(cache_dir=g.folder / "empty.tflite"),
+        lambda g: prepared_in(g.folder / "empty.tflite", g.model),
         "empty.tflite is a file, not a folder",
     ),
     "a driver that is not there": (
