@@ -112,15 +112,15 @@ async def offload_abandonable(
     """Take steps on a thread that is left behind if this is cancelled.
 
     ``what`` they do is told in errors, "opening F" say. Those that were left take no
-    further step.
+    further step. Where no thread can be started, they are taken here.
 
     :raises MissedDeadlineTransientError: if the deadline passes before their end.
-    :raises ResourceExhaustedTransientError: if too many threads hang already, or none
-        can be started.
+    :raises ResourceExhaustedTransientError: if too many threads hang already.
     """
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     errand = _Errand(what, steps, partial(_tell, ended))
-    _errands.begin(errand)
+    if not _errands.begin(errand):
+        return completed(steps)
     try:
         async with asyncio.timeout(seconds_until(deadline)):
             await ended
@@ -134,8 +134,6 @@ async def offload_abandonable(
 def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None) -> T:
     """Do the same, and block: an interrupt ends the waiting.
 
-    Where no thread can be started, the steps are taken here.
-
     :raises MissedDeadlineTransientError: if the deadline passes before their end.
     :raises ResourceExhaustedTransientError: if too many threads hang already.
     """
@@ -143,13 +141,13 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
         return completed(steps)  # what waits for this thread may leave it already
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
-    if not _errands.has_begun(errand):
+    if not _errands.begin(errand):
         return completed(steps)
     was_cancelled = _cancellations()
     try:
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
-            # An interrupt cancels the task of `asyncio.run`, which cannot raise it here.
+            # `asyncio.run` turns an interrupt into this, which nothing raises here.
             if _cancellations() > was_cancelled:
                 raise asyncio.CancelledError
     finally:
@@ -176,7 +174,7 @@ def abandonable_steps(
     """
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
-    if not _errands.has_begun(errand):
+    if not _errands.begin(errand):
         return (yield from steps)
     try:
         while not ended.wait(_LOOK_S):
@@ -188,11 +186,12 @@ def abandonable_steps(
 
 
 def send_away(what: str, steps: Steps[object]) -> None:
-    """Take steps on a thread that nobody waits for, or none where there is no room."""
+    """Do the same, and wait for nothing; not at all if too many threads hang."""
     errand = _Errand(what, steps, lambda: None)
     errand.is_left = True
     with suppress(ResourceExhaustedTransientError):
-        _errands.begin(errand)
+        if not _errands.begin(errand):
+            completed(steps)
 
 
 def patience(what: str) -> int | None:
@@ -275,41 +274,27 @@ class _Errands:
         """Whether this is the thread of an errand."""
         return getattr(self._thread, "is_mine", False)
 
-    def begin(self, errand: _Errand[Any]) -> None:
-        """Have an errand done.
-
-        :raises ResourceExhaustedTransientError: if all threads are left behind, or none
-            can be started.
-        """
-        # What an errand waits for must not wait for the end of errands.
-        is_inner = self.is_mine
-        with self._lock:
-            self._check_room(errand)
-            if is_inner or self._count < MOST_ABANDONED:
-                start_thread(
-                    threading.Thread(
-                        target=self._serve, name="asyncnn-files", daemon=True
-                    )
-                )
-                self._count += 1
-            (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
-
-    def has_begun(self, errand: _Errand[Any]) -> bool:
+    def begin(self, errand: _Errand[Any]) -> bool:
         """Have an errand done; False if no thread can be started.
 
         :raises ResourceExhaustedTransientError: if all threads are left behind.
         """
-        try:
-            self.begin(errand)
-        except ResourceExhaustedTransientError:
-            with self._lock:
-                self._check_room(errand)
-            return False
-        return True
-
-    def _check_room(self, errand: _Errand[Any]) -> None:
-        if len(self._left) >= MOST_ABANDONED:
-            raise _too_many(errand.what)
+        # What an errand waits for must not wait for the end of errands.
+        is_inner = self.is_mine
+        with self._lock:
+            if len(self._left) >= MOST_ABANDONED:
+                raise _too_many(errand.what)
+            if is_inner or self._count < MOST_ABANDONED:
+                thread = threading.Thread(
+                    target=self._serve, name="asyncnn-files", daemon=True
+                )
+                try:
+                    start_thread(thread)
+                except ResourceExhaustedTransientError:
+                    return False
+                self._count += 1
+            (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
+            return True
 
     def leave(self, errand: _Errand[Any]) -> None:
         """Wait for an errand no more, if it has not ended."""

@@ -4,10 +4,11 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from asyncnn.output_files import check_writable, replacing, write_file
+from asyncnn.output_files import check_writable, write_file
 
 
 @pytest.fixture
@@ -34,14 +35,13 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
 def test_what_ends_in_the_middle_leaves_the_file_that_was_there(
     target: Path, error: type[BaseException]
 ) -> None:
-    def write_half() -> None:
-        with replacing(target) as file:
-            file.write(b"half")
-            file.flush()
-            raise error
+    def write_half(file: BinaryIO) -> None:
+        file.write(b"half")
+        file.flush()
+        raise error
 
     with pytest.raises(error):
-        write_half()
+        write_file(target, write_half)
     assert contents(target.parent) == {"report.json": "before"}
 
 

@@ -140,10 +140,9 @@ class ReferenceDevice:
         return self
 
     async def _read_measurement(self) -> None:
-        what = "reading measured capabilities"
         reading = in_one(known_measurement, self._settings.capabilities_file)
         try:
-            self._measured = await offload_abandonable(what, reading)
+            self._measured = await offload_abandonable("reading capabilities", reading)
         except ResourceExhaustedTransientError as error:
             logger.warning("measured capabilities are not used: %s", error)
         self._capabilities = known_capabilities(self._measured)

@@ -11,7 +11,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -28,7 +27,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.input_files import offload_abandonable
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
-from asyncnn.output_files import replacing
+from asyncnn.output_files import write_file
 from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.home import require_loop
@@ -103,11 +102,19 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
         )
     pools = [view(memory) for memory in named.model.pools]
     header, offsets = _encode(named, pools)
-    with _replacing(path) as file:
+
+    def write(file: BinaryIO) -> None:
         file.write(header)
         for offset, pool in zip(offsets, pools, strict=True):
             file.write(bytes(offset - file.tell()))
             file.write(pool)
+
+    try:
+        write_file(path, write)
+    except OSError as error:
+        raise GeneralFailureError(
+            f"{os.fspath(path)}: cannot be written: {error.strerror}"
+        ) from error
 
 
 def read_container(memory: Memory) -> NamedModel:
@@ -250,18 +257,6 @@ def _read_pools(memory: Memory, pools: Sequence[_Pool]) -> Iterator[Memory]:
                 f"the pool at offset {pool.offset} is damaged: its checksum differs"
             )
         yield part
-
-
-@contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` once it is complete and on disk."""
-    try:
-        with replacing(path) as file:
-            yield file
-    except OSError as error:
-        raise GeneralFailureError(
-            f"{os.fspath(path)}: cannot be written: {error.strerror}"
-        ) from error
 
 
 async def load_model(
