@@ -29,6 +29,7 @@ from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.logs import Level, errors_as_lines, one_line
+from asyncnn.offload import abandon_cancelled
 from asyncnn.service.driver.reporting import (
     level_from_environment,
     logging_to_stderr,
@@ -72,6 +73,7 @@ async def _serve(
             opening.reschedule(loop.time())
 
     async with AsyncExitStack() as stack:
+        stack.callback(abandon_cancelled)  # a client may send files that never answer
         try:
             async with opening:
                 # Before anything is opened: what comes early must not skip the cleanup.
