@@ -8,17 +8,17 @@ interrupted. What it brings after all is dropped. There are `MOST_ABANDONED` of 
 most, and nothing waits for one: not the end of a device, nor that of the interpreter.
 """
 
-import asyncio
 import errno
 import os
 import stat
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.hal.errors import (
@@ -26,8 +26,10 @@ from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.offload import start_thread
 from asyncnn.pacing import Steps, Stepwise, completed, long_work, make_way
+
+if TYPE_CHECKING:  # commands import this that have no event loop
+    import asyncio
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +39,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 MOST_ABANDONED = 32
 """Threads that may be left behind where they hang."""
 
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 """For which a folder may not answer that can be gone without."""
 
 _LOOK_S = 0.005
@@ -83,7 +85,9 @@ def open_input(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> in
 def _check_regular(path: AnyPath, status: os.stat_result) -> None:
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is not None:
-        raise NoRegularFileError(f"{os.fspath(path)}: {kind}")
+        error = NoRegularFileError(f"{os.fspath(path)}: {kind}")
+        error.strerror = kind
+        raise error
 
 
 def read_input(path: AnyPath) -> bytes:
@@ -117,6 +121,8 @@ async def offload_abandonable(
     :raises MissedDeadlineTransientError: if the deadline passes before their end.
     :raises ResourceExhaustedTransientError: if too many threads hang already.
     """
+    import asyncio
+
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     errand = _Errand(what, steps, partial(_tell, ended))
     if not _errands.begin(errand):
@@ -137,31 +143,38 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
     :raises MissedDeadlineTransientError: if the deadline passes before their end.
     :raises ResourceExhaustedTransientError: if too many threads hang already.
     """
-    if deadline is None and _errands.is_mine:
-        return completed(steps)  # what waits for this thread may leave it already
+    mine = _errands.mine
+    if mine is not None and (deadline is None or mine == what):
+        return completed(steps)  # who waits for this thread may leave it already
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
     if not _errands.begin(errand):
         return completed(steps)
-    was_cancelled = _cancellations()
+    task = _current_task()
+    was_cancelled = 0 if task is None else task.cancelling()
     try:
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
             # `asyncio.run` turns an interrupt into this, which nothing raises here.
-            if _cancellations() > was_cancelled:
-                raise asyncio.CancelledError
+            if task is not None and task.cancelling() > was_cancelled:
+                from asyncio import CancelledError
+
+                raise CancelledError
     finally:
         _errands.leave(errand)
     return errand.outcome()
 
 
-def _cancellations() -> int:
-    """Return how often the task was cancelled that runs here, if one does."""
+def _current_task() -> "asyncio.Task[Any] | None":
+    """Return the task that runs here; None without one, or asyncio."""
+    if "asyncio" not in sys.modules:
+        return None
+    from asyncio import current_task
+
     try:
-        task = asyncio.current_task()
+        return current_task()
     except RuntimeError:
-        return 0
-    return 0 if task is None else task.cancelling()
+        return None
 
 
 def abandonable_steps(
@@ -270,17 +283,19 @@ class _Errands:
         self._thread = threading.local()
 
     @property
-    def is_mine(self) -> bool:
-        """Whether this is the thread of an errand."""
-        return getattr(self._thread, "is_mine", False)
+    def mine(self) -> str | None:
+        """What the errand does whose thread this is; None on other threads."""
+        return getattr(self._thread, "what", None)
 
     def begin(self, errand: _Errand[Any]) -> bool:
         """Have an errand done; False if no thread can be started.
 
         :raises ResourceExhaustedTransientError: if all threads are left behind.
         """
+        from asyncnn.offload import start_thread
+
         # What an errand waits for must not wait for the end of errands.
-        is_inner = self.is_mine
+        is_inner = self.mine is not None
         with self._lock:
             if len(self._left) >= MOST_ABANDONED:
                 raise _too_many(errand.what)
@@ -321,8 +336,8 @@ class _Errands:
             return any(errand.what == what for errand in self._left)
 
     def _serve(self) -> None:
-        self._thread.is_mine = True
         while (errand := self._next()) is not None:
+            self._thread.what = errand.what
             errand.run()
             with self._lock:
                 errand.has_ended = True
@@ -343,12 +358,12 @@ class _Errands:
             return errand
 
 
-def _tell(ended: asyncio.Future[None]) -> None:
+def _tell(ended: "asyncio.Future[None]") -> None:
     with suppress(RuntimeError):  # the loop is closed: nobody waits
         ended.get_loop().call_soon_threadsafe(_settle, ended)
 
 
-def _settle(ended: asyncio.Future[None]) -> None:
+def _settle(ended: "asyncio.Future[None]") -> None:
     if not ended.done():
         ended.set_result(None)
 

@@ -77,13 +77,19 @@ def test_modes_and_links_stay(target: Path, tmp_path: Path) -> None:
 def test_a_pipe_is_written_where_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    check_writable(pipe)
-    write_file(pipe, b"through")
-    reader.join()
-    assert read == [b"through"]
+    contents = b"through" * 2**16  # more than it holds
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as end:
+        os.set_blocking(end.fileno(), True)
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda: read.append(end.read()))
+        check_writable(pipe)
+        writer = threading.Thread(target=write_file, args=(pipe, contents))
+        writer.start()
+        with open(pipe, "wb"):  # it has not ended before the other one has begun
+            reader.start()
+            writer.join()
+        reader.join()
+    assert read == [contents]
     assert pipe.is_fifo()
 
 

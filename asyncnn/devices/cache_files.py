@@ -104,7 +104,8 @@ def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
         raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
     (fd,) = handle.fds
     try:
-        descriptor = ReceivedDescriptor(os.dup(fd))
+        kind = Descriptor if _is_at_hand(fd) else ReceivedDescriptor
+        descriptor = kind(os.dup(fd))
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
     except (OSError, OverflowError) as error:
@@ -136,12 +137,12 @@ def asking(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Steps[T]:
-    """Call what uses files, in steps: one on a disk may not answer.
+    """Call what uses files, in steps: the file system of one may not answer.
 
     :raises GeneralFailureError: then.
     """
-    if all(seals_of(file.fd) for file in files):
-        return function(*args, **kwargs)  # they are in memory
+    if all(_is_at_hand(file.fd) for file in files):
+        return function(*args, **kwargs)
     what, limit = "using cache files", deadline_after(PATIENCE_S)
     try:
         return (
@@ -151,6 +152,18 @@ def asking(
         )
     except (MissedDeadlineError, ResourceExhaustedError) as error:
         raise GeneralFailureError(error.message) from error
+
+
+def _is_at_hand(fd: int) -> bool:
+    """Tell whether a file is in memory, or on a disk of this machine that was read."""
+    if seals_of(fd):
+        return True
+    try:
+        # File systems that wait for others than this machine refuse this flag.
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError:
+        return False
+    return True
 
 
 def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:

@@ -65,6 +65,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
     layout = Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
+    yield from key.obtaining()
     content = sealed(record, slices, files.token, key)
     yield
     both = files.model, files.data

@@ -173,6 +173,7 @@ def loading(
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
     content = yield from asking([files.model], read, files.model, MOST_BYTES)
+    yield from key.obtaining()
     yield
     with building_large() if len(content) > _LARGE_BYTES else nullcontext():
         record, slices = unsealed(content, files.token, key)

@@ -21,7 +21,7 @@ from msgspec.structs import fields, replace
 
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.input_files import NoRegularFileError, read_input
+from asyncnn.input_files import read_input
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
 
@@ -158,8 +158,6 @@ def read_settings(
     where = os.fspath(path)
     try:
         table = tomllib.loads(read_input(path).decode())
-    except NoRegularFileError:
-        raise
     except OSError as error:
         raise InvalidArgumentError(f"{where}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

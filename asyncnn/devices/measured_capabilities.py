@@ -26,8 +26,13 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import read_private, state_folder, write_private
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.devices.private_files import (
+    read_private,
+    state_folder,
+    using,
+    write_private,
+)
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
@@ -36,6 +41,7 @@ from asyncnn.hal.types import (
     OperandType,
     PerformanceInfo,
 )
+from asyncnn.input_files import in_one, offload_abandonable, patience
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +176,17 @@ def known_measurement(path: str = "") -> Measurement | None:
         return load_measurement(path)
     except GeneralFailureError as error:
         logger.warning("%s", error)
+        return None
+
+
+async def measurement_at_opening(path: str = "") -> Measurement | None:
+    """Return `known_measurement`, None if the folder of its file does not answer."""
+    try:
+        what = using(_path(path).parent)
+        reading = in_one(known_measurement, path)
+        return await offload_abandonable(what, reading, deadline=patience(what))
+    except (OSError, RuntimeError, ResourceExhaustedTransientError) as error:
+        logger.warning("measured capabilities are not used: %s", error)
         return None
 
 

@@ -44,12 +44,17 @@ def private_folder(path: Path) -> None:
         raise OSError(f"others than its owner may write to {path}")
 
 
+def using(folder: Path) -> str:
+    """Return what is said to be done where files in a folder are read or written."""
+    return f"using {folder}"
+
+
 def ask_folder(folder: Path, steps: Steps[T]) -> T:
     """Take steps in a folder that can be gone without, if it answers.
 
     :raises OSError: if it does not, or one of the steps raises that.
     """
-    what = f"using {folder}"
+    what = using(folder)
     try:
         return call_abandonable(what, steps, deadline=patience(what))
     except ResourceExhaustedTransientError as error:

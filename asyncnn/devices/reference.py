@@ -22,7 +22,7 @@ from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     Measurement,
     known_capabilities,
-    known_measurement,
+    measurement_at_opening,
 )
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import ModelReleaser
@@ -41,7 +41,6 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     ForkedError,
     MissedDeadlinePersistentError,
-    ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.types import (
@@ -63,7 +62,6 @@ from asyncnn.hal.validate import (
     validate_priority,
     validating,
 )
-from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
@@ -118,7 +116,9 @@ class ReferenceDevice:
         return None
 
     async def __aenter__(self) -> Self:
-        await self._read_measurement()
+        path = self._settings.capabilities_file
+        self._measured = await measurement_at_opening(path)
+        self._capabilities = known_capabilities(self._measured)
         delegate = await self.load_delegate()
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes
@@ -138,14 +138,6 @@ class ReferenceDevice:
         )
         pacing.watch(executions)
         return self
-
-    async def _read_measurement(self) -> None:
-        reading = in_one(known_measurement, self._settings.capabilities_file)
-        try:
-            self._measured = await offload_abandonable("reading capabilities", reading)
-        except ResourceExhaustedTransientError as error:
-            logger.warning("measured capabilities are not used: %s", error)
-        self._capabilities = known_capabilities(self._measured)
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

@@ -39,7 +39,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.pacing import Steps
+from asyncnn.pacing import Steps, completed
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -190,8 +190,12 @@ async def running_driver(
 
     :raises AsyncnnError: as `driver_process`.
     """
-    given = _given(path, extensions, settings, device)
-    launched = _Launched(*await offload_abandonable("starting a driver", given))
+    asking = _given(path, extensions, settings, device)
+    if path is None and not isinstance(settings, str | PathLike):
+        given = completed(asking)  # of no file system
+    else:
+        given = await offload_abandonable("starting a driver", asking)
+    launched = _Launched(*given)
     try:
         meanwhile()
         with contextlib.closing(launched.until_ready()) as pauses:

@@ -17,7 +17,17 @@ from tests.test_documentation import commands_below
 ROOT = Path(asyncnn.__file__).parent
 
 HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
-LIGHT_PARTS = {"cli", "hal", "interpreter", "logs", "output_files", "tracing"}
+LIGHT_PARTS = {
+    "cli",
+    "deadlines",
+    "hal",
+    "input_files",
+    "interpreter",
+    "logs",
+    "output_files",
+    "pacing",
+    "tracing",
+}
 
 HELP = """
 import sys, asyncnn

@@ -193,7 +193,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "preparing a path": (
         lambda g: g.device.prepare(str(MODEL)),
-        "type str cannot be prepared (asyncnn.load reads one from a file: prepare(",
+        "type str cannot be prepared (asyncnn.load_model reads one: prepare(",
     ),
     "a file that is not bundled": (
         lambda g: asyncnn.bundled_file("digits"),
@@ -242,7 +242,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "a path that is explained": (
         lambda g: asyncnn.explain(g.device, str(MODEL)),  # type: ignore[arg-type]
-        "type str cannot be explained (asyncnn.load reads one",
+        "type str cannot be explained (asyncnn.load_model reads one",
     ),
     # All else
     "an unknown input": (

@@ -198,6 +198,7 @@ class OpenCache:
             that of other devices or settings.
         """
         content = yield from asking([self.model], read, self.model, MOST_BYTES)
+        yield from key.obtaining()
         yield
         record, slices = unsealed_by(_records, content, self.token, key)
         if record.made_for != self.layout.made_for():
@@ -246,6 +247,7 @@ class OpenCache:
             saved,
             head,
         )
+        yield from key.obtaining()
         content = sealed(record, slices, self.token, key)
         yield
         both = self.model, self.data

@@ -8,7 +8,7 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand
-from asyncnn.input_files import NoRegularFileError, read_input
+from asyncnn.input_files import read_input
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.differing.evidence import Evidence
 from asyncnn.tools.differing.finding import Entry, Finding, every
@@ -169,8 +169,6 @@ def read_report(path: Path) -> DifferenceReport:
             _with_infinities(each["error"])
             _with_infinities(each["own"])
         return msgspec.convert(document, DifferenceReport)
-    except NoRegularFileError:
-        raise
     except OSError as error:
         raise InvalidArgumentError(f"{path}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
