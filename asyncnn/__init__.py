@@ -6,7 +6,7 @@ From the outside in:
 ``pipeline``   streams of frames through stages of models
 ``metrics``    numbers of a driver for Prometheus
 ``web``        middleware for web applications
-``runtime``    what applications use: `open_device`, `load`, models, arrays
+``runtime``    what applications use: `open_device`, `load_model`, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
 ``burst``      series of executions through queues
@@ -21,7 +21,8 @@ From the outside in:
 =============  =====================================================================
 
 >>> async with asyncnn.open_device() as device:
-...     prepared = await device.prepare(asyncnn.load("model.tflite"))
+...     model = await asyncnn.load_model("model.tflite")
+...     prepared = await device.prepare(model)
 ...     outputs = await prepared.run({"image": image})
 """
 
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_description import ModelMetadata, Signature
-    from asyncnn.runtime.model_file import bundled_file, load, save
+    from asyncnn.runtime.model_file import bundled_file, load, load_model, save
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.opening import Opening
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
@@ -118,7 +119,7 @@ else:
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
             "asyncnn.runtime.model_description": "ModelMetadata Signature",
-            "asyncnn.runtime.model_file": "bundled_file load save",
+            "asyncnn.runtime.model_file": "bundled_file load load_model save",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
             "asyncnn.runtime.opening": "Opening",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",
@@ -189,6 +190,7 @@ __all__ = (
     "device_names",
     "explain",
     "load",
+    "load_model",
     "named_array",
     "open_device",
     "open_devices",

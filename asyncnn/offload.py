@@ -39,8 +39,9 @@ SWITCH_INTERVAL_S = 0.001
 async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` on a thread and return what it returns.
 
-    Cancelling waits for its end, as it may own something by then; the outcome is
-    dropped.
+    Cancelling waits for its end, as it may own something by then, unless the process
+    ends (`abandon_cancelled`); the outcome is dropped. What may hang in a file system
+    is for `asyncnn.input_files.offload_abandonable`.
 
     :raises ResourceExhaustedTransientError: if no thread can be started.
     """
@@ -82,12 +83,21 @@ async def _offload(function: Callable[[], T], cancel: Callable[[], None]) -> T:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         cancel()
-        while not ended.done():
+        while not (ended.done() or _process_ends):
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(ended)
         call.drop_error()
         raise
     return call.result()
+
+
+_process_ends = False
+
+
+def abandon_cancelled() -> None:
+    """Have cancelled calls wait for no thread: the process is about to end."""
+    global _process_ends
+    _process_ends = True
 
 
 class SerialOffload:

@@ -15,6 +15,7 @@ FLOORS = {
     "lazy": 1,
     "deadlines": 1,
     "http_server": 1,
+    "input_files": 1,
     "output_files": 1,
     "offload": 1,
     "pacing": 1,

@@ -4,10 +4,11 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from asyncnn.output_files import check_writable, replacing, write_file
+from asyncnn.output_files import check_writable, write_file
 
 
 @pytest.fixture
@@ -34,14 +35,13 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
 def test_what_ends_in_the_middle_leaves_the_file_that_was_there(
     target: Path, error: type[BaseException]
 ) -> None:
-    def write_half() -> None:
-        with replacing(target) as file:
-            file.write(b"half")
-            file.flush()
-            raise error
+    def write_half(file: BinaryIO) -> None:
+        file.write(b"half")
+        file.flush()
+        raise error
 
     with pytest.raises(error):
-        write_half()
+        write_file(target, write_half)
     assert contents(target.parent) == {"report.json": "before"}
 
 
@@ -77,13 +77,19 @@ def test_modes_and_links_stay(target: Path, tmp_path: Path) -> None:
 def test_a_pipe_is_written_where_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    check_writable(pipe)
-    write_file(pipe, b"through")
-    reader.join()
-    assert read == [b"through"]
+    contents = b"through" * 2**16  # more than it holds
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as end:
+        os.set_blocking(end.fileno(), True)
+        read: list[bytes] = []
+        reader = threading.Thread(target=lambda: read.append(end.read()))
+        check_writable(pipe)
+        writer = threading.Thread(target=write_file, args=(pipe, contents))
+        writer.start()
+        with open(pipe, "wb"):  # it has not ended before the other one has begun
+            reader.start()
+            writer.join()
+        reader.join()
+    assert read == [contents]
     assert pipe.is_fifo()
 
 

@@ -1,5 +1,6 @@
 """The ``asyncnn`` command and the border where errors become one line."""
 
+import signal
 import sys
 from collections.abc import MutableMapping
 from importlib import import_module
@@ -11,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from asyncnn import __version__
-from asyncnn.cli.ending import INTERRUPTED, output_ending
+from asyncnn.cli.ending import INTERRUPTED, handling_interrupts, output_ending
 from asyncnn.hal.errors import (
     DriverDiedError,
     ExecutionFailedError,
@@ -70,7 +71,19 @@ class _Commands(TyperGroup):
             return get_group(found)
         alone = typer.Typer(add_completion=False)
         alone.command(cmd_name)(found)
-        return get_command(alone)
+        return _raising_interrupts(get_command(alone))
+
+
+def _raising_interrupts(command: Any) -> Any:
+    """Have interrupts raised once a command has begun, so that it can clean up."""
+    invoke = command.invoke
+
+    def invoke_raising(context: Any) -> Any:
+        with handling_interrupts(signal.default_int_handler):
+            return invoke(context)
+
+    command.invoke = invoke_raising
+    return command
 
 
 class _Benchmarks(TyperGroup):
@@ -86,6 +99,11 @@ class _Benchmarks(TyperGroup):
     @commands.setter
     def commands(self, commands: MutableMapping[str, Any]) -> None:
         """Ignore that none are known at first."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a benchmark, None if there is none of the name."""
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else _raising_interrupts(command)
 
 
 benchmarks = typer.Typer(
@@ -139,7 +157,9 @@ def main() -> None:
     with errors_as_lines(_FAILURES), output_ending():
         join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
         try:
-            status = app(standalone_mode=False)
+            # Typer asks the file system for each path, which may never answer.
+            with handling_interrupts(signal.SIG_DFL):
+                status = app(standalone_mode=False)
         except typer.Abort:
             status = EXIT_FAILED
         except _UsageError as error:

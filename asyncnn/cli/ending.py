@@ -91,6 +91,20 @@ class Interruption:
 
 
 @contextmanager
+def handling_interrupts(handler: Any) -> Iterator[None]:
+    """Have SIGINT handled in a way inside the block, unless it is ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def output_ending() -> Iterator[None]:
     """End with status 0 if the reader of standard output has gone.
 

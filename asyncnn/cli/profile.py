@@ -19,6 +19,7 @@ from asyncnn.cli.options import (
 )
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.input_files import read_input
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _read(path: Path) -> "Profile":
     from asyncnn.tools.profiling import Profile
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return msgspec.json.decode(read_input(path), type=Profile)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
             f"{path} is no profile: {error}",

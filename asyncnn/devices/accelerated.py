@@ -27,6 +27,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload, offload_steps
 
@@ -57,7 +58,7 @@ async def usual_device_name() -> str:
 async def _fastest_device_name() -> str:
     """Return ``accelerated`` where its engine works, else ``reference``."""
     try:
-        await offload(_load_engine)
+        await offload_abandonable("loading LiteRT", in_one(_load_engine))
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
         return "reference"
@@ -126,7 +127,7 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        engine = await offload(_load_engine)
+        engine = await offload_abandonable("loading LiteRT", in_one(_load_engine))
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
 

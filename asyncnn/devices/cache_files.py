@@ -11,18 +11,26 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.deadlines import deadline_after
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
+)
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
-from asyncnn.memory.descriptors import Descriptor
+from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import copied
+from asyncnn.pacing import Steps
 
 MODEL_FILES = 1
 DATA_FILES = 1
@@ -31,6 +39,9 @@ _WORTH_PAGES_BYTES = 2**16
 _OTHERS_WRITE = 0o022
 _READABLE = frozenset({os.O_RDONLY, os.O_RDWR})
 
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 """Contents of a file: bytes and where they lie."""
@@ -95,7 +106,8 @@ def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
         raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
     (fd,) = handle.fds
     try:
-        descriptor = Descriptor(os.dup(fd))
+        kind = Descriptor if _is_at_hand(fd) else ReceivedDescriptor
+        descriptor = kind(os.dup(fd))
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
     except (OSError, OverflowError) as error:
@@ -118,6 +130,42 @@ def locked_for_writing(*descriptors: Descriptor) -> Iterator[None]:
             _lock(descriptor.fd, fcntl.LOCK_EX)
             locks.callback(fcntl.flock, descriptor.fd, fcntl.LOCK_UN)
         yield
+
+
+def asking(
+    files: Sequence[Descriptor],
+    function: Callable[P, T],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Steps[T]:
+    """Call what uses files, in steps: the file system of one may not answer.
+
+    :raises GeneralFailureError: then.
+    """
+    if all(_is_at_hand(file.fd) for file in files):
+        return function(*args, **kwargs)
+    what, limit = "using cache files", deadline_after(PATIENCE_S)
+    try:
+        return (
+            yield from abandonable_steps(
+                what, in_one(function, *args, **kwargs), deadline=limit
+            )
+        )
+    except (MissedDeadlineError, ResourceExhaustedError) as error:
+        raise GeneralFailureError(error.message) from error
+
+
+def _is_at_hand(fd: int) -> bool:
+    """Tell whether a file is in memory, or on a disk of this machine that was read."""
+    if seals_of(fd):
+        return True
+    try:
+        # File systems that wait for others than this machine refuse this flag.
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError:
+        return False
+    return True
 
 
 def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:
@@ -151,19 +199,19 @@ def _replace_contents(fd: int, chunks: Chunks) -> None:
     os.fdatasync(fd)
 
 
-def read(fd: int, most: int) -> memoryview:
+def read(file: Descriptor, most: int) -> memoryview:
     """Return the contents of a file, read once.
 
     :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
         read.
     """
-    size = os.fstat(fd).st_size
+    size = os.fstat(file.fd).st_size
     if size > most:
         raise GeneralFailureError(f"a cache file of {size} bytes")
     try:
         # One byte more than there is: what is appended meanwhile is not overlooked.
         buffer = _short_lived(size + 1)
-        return buffer[: os.preadv(fd, [buffer], 0)].toreadonly()
+        return buffer[: os.preadv(file.fd, [buffer], 0)].toreadonly()
     except OSError as error:
         raise GeneralFailureError(f"a cache file: {error.strerror}") from error
 
@@ -174,7 +222,7 @@ def _short_lived(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size) if is_much else bytearray(size))
 
 
-def read_or_map(fd: int, size: int, header: bytes, *, may_map: bool) -> Memory:
+def read_or_map(file: Descriptor, size: int, header: bytes, *, may_map: bool) -> Memory:
     """Return a pool of the bytes of a data cache: mapped if that is safe, else a copy.
 
     Mapping is safe if the file cannot shrink, or if only this user could do that and
@@ -183,6 +231,7 @@ def read_or_map(fd: int, size: int, header: bytes, *, may_map: bool) -> Memory:
     :raises GeneralFailureError: if there are not ``size`` bytes, they do not begin with
         ``header``, or they are being written.
     """
+    fd = file.fd
     try:
         mapped = _map(fd, size, header) if may_map or _never_shrinks(fd) else None
         return mapped or _copy(fd, size, header)

@@ -20,13 +20,15 @@ import msgspec
 import numpy as np
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.slices import SlicedModel, SliceKind
 from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.input_files import abandonable_steps, in_one
 from asyncnn.kernels.kernel import PACKING_VERSION
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,15 @@ class CacheKey:
     def __init__(self, path: str | os.PathLike[str] = "") -> None:
         self._given = path
         self._secret: bytes | None = None
+
+    def obtaining(self) -> Steps[None]:
+        """Read the key in steps, between which whoever needs it may be stopped.
+
+        :raises GeneralFailureError: as `tag`.
+        """
+        if self._secret is None:
+            reading = in_one(self._obtain)
+            self._secret = yield from abandonable_steps("reading a key", reading)
 
     def tag(self, content: bytes | memoryview) -> bytes:
         """Return the tag that nobody without the key can make for ``content``.
@@ -248,7 +259,5 @@ def _read_key(path: Path) -> bytes:
 
 def _create_key(path: Path) -> None:
     """Create the file with all its bytes, unless another process does so first."""
-    secret = secrets.token_bytes(_KEY_BYTES)
-    with private_draft(path, secret) as draft, suppress(FileExistsError):
-        os.link(draft, path)
+    write_private(path, secrets.token_bytes(_KEY_BYTES), may_replace=False)
     logger.info("created the key of caches at %s", path)

@@ -10,7 +10,7 @@ import secrets
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.devices.cache_files import CacheFiles, replace_together
+from asyncnn.devices.cache_files import CacheFiles, asking, replace_together
 from asyncnn.devices.cache_format import (
     COMPILATION_BYTES,
     DATA_MAGIC,
@@ -65,11 +65,12 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
     layout = Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
+    yield from key.obtaining()
     content = sealed(record, slices, files.token, key)
     yield
-    replace_together(
-        (files.model, files.data), ([(0, memoryview(content))], layout.chunks)
-    )
+    both = files.model, files.data
+    contents = [(0, memoryview(content))], layout.chunks
+    yield from asking(both, replace_together, both, contents)
 
 
 def new_identity() -> bytes:

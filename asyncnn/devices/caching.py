@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from asyncnn.devices.cache_files import (
     CacheArguments,
     CacheFiles,
+    asking,
     opened_for_loading,
     opened_for_saving,
     read,
@@ -173,7 +174,8 @@ def loading(
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    content = read(files.model.fd, MOST_BYTES)
+    content = yield from asking([files.model], read, files.model, MOST_BYTES)
+    yield from key.obtaining()
     yield
     with building_large() if len(content) > _LARGE_BYTES else nullcontext():
         record, slices = unsealed(content, files.token, key)
@@ -181,7 +183,8 @@ def loading(
         model = _model(record, slices[: record.model_bytes])
     yield
     header = DATA_MAGIC + record.compilation
-    pool = read_or_map(files.data.fd, record.data_bytes, header, may_map=may_map)
+    mapping = partial(read_or_map, files.data, record.data_bytes, header)
+    pool = yield from asking([files.data], mapping, may_map=may_map)
     model, data = replace(model, pools=(pool,)), view(pool)
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")

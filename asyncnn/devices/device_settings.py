@@ -14,7 +14,6 @@ Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -22,6 +21,7 @@ from msgspec.structs import fields, replace
 
 from asyncnn.extensions import Extension, load_extension
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.input_files import read_input
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
 
@@ -159,7 +159,7 @@ def read_settings(
 
     where = os.fspath(path)
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = tomllib.loads(read_input(path).decode())
     except OSError as error:
         raise InvalidArgumentError(f"{where}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

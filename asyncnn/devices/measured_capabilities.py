@@ -26,8 +26,13 @@ from msgspec.structs import replace
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import private_draft, read_private, state_folder
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.devices.private_files import (
+    read_private,
+    state_folder,
+    using,
+    write_private,
+)
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
@@ -36,6 +41,7 @@ from asyncnn.hal.types import (
     OperandType,
     PerformanceInfo,
 )
+from asyncnn.input_files import in_one, offload_abandonable, patience
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +179,17 @@ def known_measurement(path: str = "") -> Measurement | None:
         return None
 
 
+async def measurement_at_opening(path: str = "") -> Measurement | None:
+    """Return `known_measurement`, None if the folder of its file does not answer."""
+    try:
+        what = using(_path(path).parent)
+        reading = in_one(known_measurement, path)
+        return await offload_abandonable(what, reading, deadline=patience(what))
+    except (OSError, RuntimeError, ResourceExhaustedTransientError) as error:
+        logger.warning("measured capabilities are not used: %s", error)
+        return None
+
+
 def known_capabilities(measurement: Measurement | None) -> Capabilities:
     """Return the capabilities that were measured, or those of the CPU."""
     if measurement is None:
@@ -238,8 +255,7 @@ def store_measurement(measurement: Measurement, path: str = "") -> Path:
     try:
         msgspec.json.decode(content, type=Measurement)
         file = _path(path)
-        with private_draft(file, content + b"\n") as draft:
-            draft.replace(file)
+        write_private(file, content + b"\n")
     except (OSError, RuntimeError, msgspec.DecodeError) as error:
         raise GeneralFailureError(
             f"measured capabilities are not kept: {error}"

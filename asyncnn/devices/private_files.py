@@ -2,15 +2,23 @@
 
 Their contents are trusted, so none is read that another user may have written: a file
 counts only if it is a regular one of this user that no other may use. They are written
-aside and renamed, so that a reader finds the old contents or the new.
+aside and renamed, so that a reader finds the old contents or the new. A folder that
+does not answer is gone without.
 """
 
+import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.input_files import call_abandonable, in_one, open_input, patience
+from asyncnn.pacing import Steps
+
+T = TypeVar("T")
 
 
 def state_folder() -> Path:
@@ -36,18 +44,33 @@ def private_folder(path: Path) -> None:
         raise OSError(f"others than its owner may write to {path}")
 
 
+def using(folder: Path) -> str:
+    """Return what is said to be done where files in a folder are read or written."""
+    return f"using {folder}"
+
+
+def ask_folder(folder: Path, steps: Steps[T]) -> T:
+    """Take steps in a folder that can be gone without, if it answers.
+
+    :raises OSError: if it does not, or one of the steps raises that.
+    """
+    what = using(folder)
+    try:
+        return call_abandonable(what, steps, deadline=patience(what))
+    except ResourceExhaustedTransientError as error:
+        raise OSError(errno.EAGAIN, error.message) from error
+
+
 def open_private(path: Path) -> int:
     """Return a descriptor for reading a file that only this user may use.
 
     :raises OSError: if it cannot be opened, is not a regular file of this user, or
         others may use it.
     """
-    # A pipe in its place must not be waited for.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(path, flags)
+    fd = open_input(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise OSError(f"{path} is not a file of this user")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise OSError(f"others than its owner may use {path}")
@@ -63,15 +86,30 @@ def read_private(path: Path, most: int) -> bytes:
     :raises OSError: if it cannot be read, is not a regular file of this user, or others
         may use it.
     """
+    return ask_folder(path.parent, in_one(_read, path, most))
+
+
+def _read(path: Path, most: int) -> bytes:
     with open(open_private(path), "rb") as file:
         return file.read(most)
 
 
-@contextmanager
-def private_draft(
-    path: Path, content: bytes | memoryview, *, is_synced: bool = True
-) -> Iterator[Path]:
-    """Write a complete file next to ``path``, which the block puts in its place.
+def write_private(path: Path, content: bytes, *, may_replace: bool = True) -> None:
+    """Put a complete file at ``path``, unless one is there that may not be replaced.
+
+    :raises OSError: if that is not possible.
+    """
+    ask_folder(path.parent, writing(path, content, may_replace=may_replace))
+
+
+def writing(
+    path: Path,
+    content: bytes | memoryview,
+    *,
+    may_replace: bool = True,
+    is_synced: bool = True,
+) -> Steps[None]:
+    """Do the same in steps; who stops them leaves nothing.
 
     Unless it is synced, a machine that fails may leave any contents there.
 
@@ -86,6 +124,11 @@ def private_draft(
             if is_synced:
                 file.flush()
                 os.fsync(fd)
-        yield draft
+        yield
+        if may_replace:
+            draft.replace(path)
+        else:
+            with suppress(FileExistsError):
+                os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)

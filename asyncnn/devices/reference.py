@@ -20,8 +20,9 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
+    Measurement,
     known_capabilities,
-    known_measurement,
+    measurement_at_opening,
 )
 from asyncnn.devices.preparations import NewShapes, PrepareWork
 from asyncnn.devices.prepared import ReferencePreparedModel
@@ -94,8 +95,8 @@ class ReferenceDevice:
         self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
-        self._measured = known_measurement(self._settings.capabilities_file)
-        self._capabilities = known_capabilities(self._measured)
+        self._measured: Measurement | None = None
+        self._capabilities = known_capabilities(None)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
@@ -115,6 +116,9 @@ class ReferenceDevice:
         return None
 
     async def __aenter__(self) -> Self:
+        path = self._settings.capabilities_file
+        self._measured = await measurement_at_opening(path)
+        self._capabilities = known_capabilities(self._measured)
         delegate = await self.load_delegate()
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes

@@ -54,15 +54,15 @@ stands for sizes that never fit; waiting in vain is a `TimeoutError`.
 (b'abcdefgh', None)
 """
 
-from asyncnn.fmq.memory_regions import Spans
-from asyncnn.fmq.poller import LoopPoller, Served
-from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.queue_errors import (
+from asyncnn.fmq.layout import (
     MemoryOrderError,
     QueueBrokenError,
     QueueBusyError,
     QueueClosedError,
 )
+from asyncnn.fmq.memory_regions import Spans
+from asyncnn.fmq.poller import LoopPoller, Served
+from asyncnn.fmq.queue import MessageQueue
 from asyncnn.fmq.ring import IS_COMPILED
 
 __all__ = (

@@ -16,7 +16,7 @@ import select
 import socket
 from typing import TypeAlias
 
-from asyncnn.fmq.queue_errors import MemoryOrderError
+from asyncnn.fmq.layout import MemoryOrderError
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.descriptors import close_received, hang_up
 

@@ -1,4 +1,4 @@
-"""The shared memory of a queue and the handle that leads to it.
+"""The shared memory of a queue, the handle that leads to it, and what can go wrong.
 
 ====================  =========  ====================================================
 bytes                 written    content
@@ -27,7 +27,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import (
+    BusyError,
+    DeviceClosedError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.memory.handles import (
     FIXED_SIZE,
     READ_WRITE,
@@ -47,6 +52,22 @@ MAX_RING_BYTES = 1 << 26
 """Bytes of a ring at most; the HAL's bursts have 1024 elements of 24 bytes."""
 
 _MAX_POSITION = 1 << 62
+
+
+class MemoryOrderError(GeneralFailureError):
+    """This platform does not order memory the way a queue needs."""
+
+
+class QueueClosedError(DeviceClosedError):
+    """This end of the queue was closed by its own process."""
+
+
+class QueueBrokenError(GeneralFailureError):
+    """The peer put something impossible into the queue, which is closed now."""
+
+
+class QueueBusyError(BusyError):
+    """Another task or callback waits at this end of the queue already."""
 
 
 class Geometry(msgspec.Struct, frozen=True):

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn, Self
 
-from asyncnn.fmq.layout import Geometry, Pages
-from asyncnn.fmq.queue_errors import QueueBrokenError, QueueClosedError
+from asyncnn.fmq.layout import Geometry, Pages, QueueBrokenError, QueueClosedError
 from asyncnn.fmq.ring import Ring, check_count
 from asyncnn.hal.errors import AsyncnnError
 

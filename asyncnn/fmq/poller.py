@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from asyncnn.fmq.queue_errors import QueueBusyError
+from asyncnn.fmq.layout import QueueBusyError
 from asyncnn.fmq.spin import MANY_LOOKS, AdaptiveSpinner, clock, yield_core
 from asyncnn.interpreter_hooks import disown_in_children
 

@@ -31,12 +31,12 @@ from asyncnn.fmq.layout import (
     WRITTEN,
     Geometry,
     Pages,
+    QueueBusyError,
     create_pages,
     map_pages,
 )
 from asyncnn.fmq.memory_regions import OpenRing
 from asyncnn.fmq.poller import RECHECK_S, LoopPoller, Served
-from asyncnn.fmq.queue_errors import QueueBusyError
 from asyncnn.fmq.ring import Bytes, check_platform
 from asyncnn.fmq.spin import AdaptiveSpinner, clock, spin
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError

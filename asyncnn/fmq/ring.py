@@ -68,9 +68,9 @@ from asyncnn.fmq.layout import (
     WRITER_SLEEPS,
     WRITTEN,
     Geometry,
+    MemoryOrderError,
     Pages,
 )
-from asyncnn.fmq.queue_errors import MemoryOrderError
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 
 Bytes: TypeAlias = bytes | bytearray | memoryview

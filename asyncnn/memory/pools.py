@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
+from asyncnn.input_files import open_input
 from asyncnn.logs import MEMORY
 from asyncnn.memory.handles import (
     READ,
@@ -174,6 +175,4 @@ def open_file(source: str | os.PathLike[str] | int, *, writable: bool = False) -
     """
     if isinstance(source, int):
         return os.dup(source)
-    # Opening a FIFO would block without O_NONBLOCK; regular files ignore it.
-    access = os.O_RDWR if writable else os.O_RDONLY
-    return os.open(source, access | os.O_NONBLOCK | os.O_CLOEXEC)
+    return open_input(source, os.O_RDWR if writable else os.O_RDONLY)

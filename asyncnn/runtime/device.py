@@ -241,7 +241,7 @@ def _numbered(model: Model) -> NamedModel:
     if not isinstance(model, Model):
         raise WrongTypeError(
             f"a model of type {type(model).__name__} cannot be prepared",
-            hint="asyncnn.load reads one from a file: prepare(asyncnn.load(path))",
+            hint="asyncnn.load_model reads one: prepare(await load_model(path))",
         )
     return NamedModel.of(
         model,

@@ -174,7 +174,7 @@ async def explain(
     if not isinstance(whole, Model):
         raise WrongTypeError(
             f"a model of type {type(whole).__name__} cannot be explained",
-            hint="asyncnn.load reads one from a file",
+            hint="asyncnn.load_model reads one from a file",
         )
     names = model.extension_names if isinstance(model, NamedModel) else ()
     known = Extensions(extensions).resolved(whole)

@@ -39,6 +39,7 @@ from asyncnn.hal.types import (
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.shared import FileReader
 from asyncnn.runtime.axes import OpenShapes, as_arguments, example_shapes
 from asyncnn.runtime.model_description import ModelMetadata, Signature
@@ -67,12 +68,13 @@ def open_model_file(path: str | os.PathLike[str]) -> FileReader:
 
 
 def read_model_file(path: str | os.PathLike[str]) -> Memory:
-    """Copy the whole file at ``path``.
+    """Copy the whole file at ``path``; an interrupt ends the waiting.
 
     :raises AsyncnnError: as `open_model_file`.
     :raises GeneralFailureError: if it cannot be read, or is changed meanwhile.
     """
-    return open_model_file(path).copy()
+    copying = in_one(lambda: open_model_file(path).copy())
+    return call_abandonable(f"reading {os.fspath(path)}", copying)
 
 
 InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None

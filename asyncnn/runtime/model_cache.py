@@ -2,7 +2,8 @@
 
 Files are written beside the folder's others under names of their own and take their
 places when they are complete: those who read them meanwhile, in any process, keep what
-they have. What cannot be read or written is prepared as if there were no cache.
+they have. What cannot be read or written, or by a folder that does not answer, is
+prepared as if there were no cache.
 """
 
 import fcntl
@@ -11,18 +12,21 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.deadlines import check_deadline
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
+    MissedDeadlineError,
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
@@ -37,16 +41,29 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validating
 from asyncnn.hal.validate.rules import malformed_as_invalid
+from asyncnn.input_files import (
+    in_one,
+    offload_abandonable,
+    open_input,
+    patience,
+    send_away,
+)
+from asyncnn.memory.descriptors import close_received
 from asyncnn.memory.pools import view
 from asyncnn.offload import offload, offload_steps
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEFAULT_MAX_BYTES = 2**30
 
 _DRAFT = ".draft"
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _ABANDONED_AFTER_S = 3600.0
+_LOCKED_BY_OTHERS_S = 2.0
+_LOOK_S = 0.005
 _FEW_OPERATIONS = 100
 """Operations of a model that is validated faster than by another thread."""
 _SLICE = 512
@@ -70,8 +87,7 @@ class ModelCache:
     that have not been asked for the longest go first. Several devices and processes may
     use one folder.
 
-    :raises InvalidArgumentError: if ``max_bytes`` is not positive, or the folder is a
-        file.
+    :raises InvalidArgumentError: if ``max_bytes`` is not positive.
     """
 
     def __init__(
@@ -80,8 +96,6 @@ class ModelCache:
         if max_bytes < 1:
             raise InvalidArgumentError(f"a cache of {max_bytes} bytes")
         self.folder = Path(folder)
-        if self.folder.exists() and not self.folder.is_dir():
-            raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
         self.max_bytes = max_bytes
 
     async def prepare(
@@ -95,8 +109,10 @@ class ModelCache:
         ``identity`` stands for the contents of the model, all of which have to be read
         otherwise.
 
+        :raises InvalidArgumentError: if the folder is a file.
         :raises AsyncnnError: if the model cannot be prepared.
         """
+        check_deadline(arguments.deadline)
         _, *counts = device.get_number_of_cache_files_needed()
         if not any(counts):
             return await prepare(device, arguments)
@@ -117,7 +133,7 @@ class ModelCache:
         names: "_Names",
         token: bytes,
     ) -> IPreparedModel | None:
-        async with self._opened(names, os.O_RDONLY) as caches:
+        async with self._opened(names, os.O_RDONLY, arguments.deadline) as caches:
             if caches is None:
                 return None
             callback = PreparedModelFuture()
@@ -143,95 +159,116 @@ class ModelCache:
         suffix = f"-{secrets.token_hex(8)}{_DRAFT}"
         drafts = tuple(tuple(name + suffix for name in kind) for kind in names)
         try:
-            async with self._opened(drafts, _NEW) as caches:
+            async with self._opened(drafts, _NEW, arguments.deadline) as caches:
                 if caches is None:
-                    await offload(self._remove, drafts)
+                    self._remove(drafts)
                     return await prepare(device, arguments)
                 prepared = await prepare(device, arguments, caches, token)
         except BaseException:
-            self._remove(drafts)  # at once: this task may have been cancelled
+            self._remove(drafts)
             raise
         try:
-            await offload(self._adopt, drafts, names)
-        except ResourceExhaustedTransientError as error:
+            await self._ask(self._adopting(drafts, names), arguments.deadline)
+        except (OSError, ResourceExhaustedTransientError) as error:
             logger.warning("a model is not kept in %s: %s", self.folder, error)
             self._remove(drafts)
         return prepared
 
     @asynccontextmanager
     async def _opened(
-        self, names: "_Names", flags: int
+        self, names: "_Names", flags: int, deadline: int | None
     ) -> AsyncIterator["_Handles | None"]:
         """Open all files, closed in the end; None if that is not possible."""
-        # Filled on a thread, whose end is waited for even if this is cancelled.
-        fds: list[int] = []
+        files = None
         try:
-            try:
-                await offload(self._open, fds, names, flags)
-            except FileNotFoundError:
-                yield None
-            except OSError as error:
-                logger.warning("no cache in %s: %s", self.folder, error)
-                yield None
-            else:
-                handles = [Handle((fd,)) for fd in fds]
-                yield handles[: len(names[0])], handles[len(names[0]) :]
+            files = await self._ask(self._opening(names, flags), deadline)
+        except FileNotFoundError:
+            pass
+        except (OSError, ResourceExhaustedTransientError) as error:
+            is_over = deadline is not None and time.monotonic_ns() >= deadline
+            if is_over and isinstance(error, MissedDeadlineError):
+                raise
+            logger.warning("no cache in %s: %s", self.folder, error)
+        if files is None:
+            yield None
+            return
+        handles = [Handle((fd,)) for fd in files.fds]
+        try:
+            yield handles[: len(names[0])], handles[len(names[0]) :]
         finally:
-            for fd in fds:
-                os.close(fd)
+            files.close()
 
-    def _open(self, fds: list[int], names: "_Names", flags: int) -> None:
-        """Open all files, and put their descriptors into ``fds``.
+    async def _ask(self, steps: Steps[T], deadline: int | None) -> T:
+        """Take steps in the folder, for which nobody waits if it does not answer.
 
-        Those that are there count as used just now.
+        :raises OSError: if it does not answer, or one of the steps raises that.
+        :raises ResourceExhaustedTransientError: if there are no threads.
+        """
+        what = f"using the cache in {self.folder}"
+        limits = [patience(what), deadline]
+        limit = min(each for each in limits if each is not None)
+        return await offload_abandonable(what, steps, deadline=limit)
 
+    def _opening(self, names: "_Names", flags: int) -> "Steps[_Files]":
+        """Open all files; those that are there count as used just now.
+
+        :raises InvalidArgumentError: if the folder is a file.
         :raises OSError: if one cannot be opened.
         """
-        if flags & os.O_CREAT:
+        if self.folder.is_file():
+            raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
+        files = _Files()
+        is_new = bool(flags & os.O_CREAT)
+        if is_new:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (*names[0], *names[1]):
-            path = self.folder / name
-            fds.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
-        if not flags & os.O_CREAT:
-            for fd in fds:
+        try:
+            for name in (*names[0], *names[1]):
+                files.fds.append(open_input(self.folder / name, flags))
+            yield
+        except GeneratorExit:  # nobody waits for them any more
+            if is_new:
+                self._unlink(names)
+            raise
+        if not is_new:
+            for fd in files.fds:
                 with suppress(OSError):
                     os.utime(fd)
+        return files
 
-    def _adopt(self, drafts: "_Names", names: "_Names") -> None:
+    def _adopting(self, drafts: "_Names", names: "_Names") -> Steps[None]:
         """Put complete files in their places, the model's last; make room for them.
 
         The last one says whether the device has saved the model. It may have had no use
         for others.
+
+        :raises OSError: if that is not possible.
         """
+        written = [
+            (self.folder / draft, self.folder / name)
+            for draft, name in zip(
+                (*drafts[1], *reversed(drafts[0])),
+                (*names[1], *reversed(names[0])),
+                strict=True,
+            )
+        ]
         try:
-            written = [
-                (self.folder / draft, self.folder / name)
-                for draft, name in zip(
-                    (*drafts[1], *reversed(drafts[0])),
-                    (*names[1], *reversed(names[0])),
-                    strict=True,
-                )
-            ]
-            with self._locked():
+            fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                yield from _locking(fd)
                 if written[-1][0].stat().st_size:
                     for draft, path in written:
                         draft.replace(path)
                 self._evict()
-        except OSError as error:
-            logger.warning("a model is not kept in %s: %s", self.folder, error)
-        self._remove(drafts)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep others from changing the folder, so that files go in pairs."""
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
+            finally:
+                os.close(fd)
         finally:
-            os.close(fd)
+            self._unlink(drafts)
 
     def _remove(self, names: "_Names") -> None:
+        """Have files removed, but do not wait for that."""
+        send_away(f"using the cache in {self.folder}", in_one(self._unlink, names))
+
+    def _unlink(self, names: "_Names") -> None:
         for name in (*names[0], *names[1]):
             with suppress(OSError):
                 (self.folder / name).unlink(missing_ok=True)
@@ -259,6 +296,37 @@ class ModelCache:
             excess -= sizes[token]
             for path in self.folder.glob(f"{token}.*"):
                 path.unlink(missing_ok=True)
+
+
+def _locking(fd: int) -> Steps[None]:
+    """Keep others from changing a folder, so that files go in pairs.
+
+    :raises OSError: if another process, which may be stopped, does so for too long.
+    """
+    until_s = time.monotonic() + _LOCKED_BY_OTHERS_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+        time.sleep(_LOOK_S)
+        yield
+
+
+class _Files:
+    """Open files, which are closed with the last reference to this."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def close(self) -> None:
+        """Close them, by a thread: a file system may be slow to agree."""
+        fds, self.fds = self.fds, []
+        close_received(fds)
+
+    __del__ = close
 
 
 _Names = Sequence[Sequence[str]]

@@ -1,4 +1,4 @@
-"""Model files: `load` reads every kind, `save` writes the project's own.
+"""Model files: `load_model` reads every kind, `save` writes the project's own.
 
 `bundled_file` tells where those lie that come with the package, to try things with.
 
@@ -11,22 +11,31 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 
+from asyncnn.deadlines import deadline_after
 from asyncnn.extensions import Extension, ExtensionNames
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
+from asyncnn.input_files import (
+    AnyPath,
+    call_abandonable,
+    in_one,
+    offload_abandonable,
+)
 from asyncnn.memory.pools import from_buffer, part_of, view
-from asyncnn.output_files import replacing
+from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
+from asyncnn.output_files import write_file
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
+from asyncnn.runtime.home import require_loop
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
@@ -36,7 +45,7 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.states import pairs_by_name
-from asyncnn.runtime.tflite import import_tflite, outline_of_tflite
+from asyncnn.runtime.tflite import importing_tflite, outline_of_tflite
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -46,6 +55,9 @@ SUFFIX = ".asyncnn"
 
 BUNDLED = Path(__file__).parent / "bundled"
 """The folder of what `bundled_file` finds."""
+
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+"""The path of a model file, or its bytes."""
 
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
@@ -107,11 +119,19 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
         )
     pools = [view(memory) for memory in named.model.pools]
     header, offsets = _encode(named, pools)
-    with _replacing(path) as file:
+
+    def write(file: BinaryIO) -> None:
         file.write(header)
         for offset, pool in zip(offsets, pools, strict=True):
             file.write(bytes(offset - file.tell()))
             file.write(pool)
+
+    try:
+        write_file(path, write)
+    except OSError as error:
+        raise GeneralFailureError(
+            f"{os.fspath(path)}: cannot be written: {error.strerror}"
+        ) from error
 
 
 def read_container(memory: Memory) -> NamedModel:
@@ -265,28 +285,20 @@ def _read_pools(memory: Memory, pools: Sequence[_Pool]) -> Iterator[Memory]:
         yield part
 
 
-@contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` once it is complete and on disk."""
-    try:
-        with replacing(path) as file:
-            yield file
-    except OSError as error:
-        raise GeneralFailureError(
-            f"{os.fspath(path)}: cannot be written: {error.strerror}"
-        ) from error
-
-
-def load(
-    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+async def load_model(
+    source: ModelSource,
     *,
     signature: str | None = None,
     input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
     states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
+    timeout: float | None = None,  # noqa: ASYNC109 - it also ends what is cancelled
 ) -> NamedModel:
-    """Load a model file: TFLite, ONNX or the project's own container.
+    """Load a model file on a thread: TFLite, ONNX or the project's own container.
+
+    The event loop goes on meanwhile. Cancelling, or the end of the time, ends the call
+    at once, even if the file's folder does not answer any more.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
     name. A file is copied into memory, and may be changed, replaced or deleted
@@ -305,21 +317,66 @@ def load(
         was saved with; ``{}`` for none.
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
+    :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read or is changed meanwhile, or
         the package `onnx` is needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
+    :raises MissedDeadlineError: if it is not loaded in time.
+    :raises ResourceExhaustedError: if there is no thread, as too many hang in folders
+        that do not answer.
     """
-    where: str | os.PathLike[str] = "the model in memory"
+    require_loop()
+    steps = _loading(source, signature, input_shapes, constants, states, extensions)
+    what = f"loading {_where(source)}"
+    return await offload_abandonable(what, steps, deadline=deadline_after(timeout))
+
+
+def load(
+    source: ModelSource,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    constants: "Constants | None" = None,
+    states: Mapping[str, str] | None = None,
+    extensions: Iterable[Extension | str] = (),
+) -> NamedModel:
+    """Load a model file as `load_model` does, and block meanwhile.
+
+    :raises AsyncnnError: as `load_model`.
+    """
+    steps = _loading(source, signature, input_shapes, constants, states, extensions)
+    return completed(steps)
+
+
+def _where(source: ModelSource) -> str:
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return "the model in memory"
+
+
+def _model_bytes(path: AnyPath) -> Memory:
+    file = open_model_file(path)
+    with located(path):
+        kind_of(file)  # first: what is no model may be of any size
+    return file.copy()
+
+
+def _loading(
+    source: ModelSource,
+    signature: str | None,
+    input_shapes: InputShapes,
+    constants: "Constants | None",
+    states: Mapping[str, str] | None,
+    extensions: Iterable[Extension | str],
+) -> Steps[NamedModel]:
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        where, folder = source, Path(source).parent
-        file = open_model_file(source)
-        with located(where):
-            kind_of(file)  # first: what is no model may be of any size
-        memory = file.copy()
+        reading = in_one(_model_bytes, source)
+        memory = call_abandonable(f"reading {_where(source)}", reading)
+        folder = Path(source).parent
     else:
         try:
             memory = from_buffer(memoryview(source).toreadonly())
@@ -327,7 +384,8 @@ def load(
             raise WrongTypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
-    with located(where):
+    yield
+    with located(_where(source)), switching_at_least_every(SWITCH_INTERVAL_S):
         if not memory.size:
             raise InvalidArgumentError("it is empty")
         kind = kind_of(view(memory))
@@ -345,16 +403,16 @@ def load(
             named = read_container(memory)
             return named if states is None else named.with_pairs(states)
         if kind is FileKind.TFLITE:
-            named = import_tflite(
+            named = yield from importing_tflite(
                 memory,
                 signature=signature,
                 input_shapes=input_shapes,
                 extensions=extensions,
             )
         else:
-            from asyncnn.runtime.onnx import import_onnx
+            from asyncnn.runtime.onnx import importing_onnx
 
-            named = import_onnx(
+            named = yield from importing_onnx(
                 memory, folder=folder, input_shapes=input_shapes, constants=constants
             )
         return named.with_pairs(pairs_by_name(named) if states is None else states)

@@ -40,8 +40,10 @@ from asyncnn.hal.errors import (
     failure_of,
     shortage_of,
 )
+from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.pages import os_errors
+from asyncnn.pacing import Steps, completed
 
 MAX_PATH_BYTES = 107
 """What ``sun_path`` of a Unix-domain address holds, less the zero at its end."""
@@ -169,7 +171,8 @@ def driver_process(
         descriptors left for it, or can start no other.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
-    launched = _Launched(path, _arguments(extensions, settings, device))
+    given = _given(path, extensions, settings, device)
+    launched = _Launched(*call_abandonable("starting a driver", given))
     try:
         with contextlib.closing(launched.until_ready()) as pauses:
             for delay in pauses:
@@ -194,7 +197,12 @@ async def running_driver(
 
     :raises AsyncnnError: as `driver_process`.
     """
-    launched = _Launched(path, _arguments(extensions, settings, device))
+    asking = _given(path, extensions, settings, device)
+    if path is None and not isinstance(settings, str | PathLike):
+        given = completed(asking)  # of no file system
+    else:
+        given = await offload_abandonable("starting a driver", asking)
+    launched = _Launched(*given)
     try:
         meanwhile()
         with contextlib.closing(launched.until_ready()) as pauses:
@@ -208,17 +216,10 @@ async def running_driver(
 class _Launched:
     """A process that ends when this is closed; a forked child leaves it alone."""
 
-    def __init__(
-        self, path: str | PathLike[str] | None, arguments: Sequence[str]
-    ) -> None:
+    def __init__(self, socket: Path, arguments: Sequence[str]) -> None:
         self._is_inherited = False
         self._closing: asyncio.Task[None] | None = None
-        socket = Path(path or private_address())
-        socket_address(socket)
         with os_errors(_NO_START):
-            # For a clearer error only: the driver looks again, and refuses by itself.
-            if can_connect(socket):
-                raise DeviceUnavailableError(f"a driver serves {socket} already")
             # A file, which the driver cannot be kept waiting by, as by a pipe.
             self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
         try:
@@ -280,6 +281,22 @@ class _Launched:
         with contextlib.ExitStack() as parts:
             parts.callback(process.stdin.close)
             parts.callback(self.driver.kill)
+
+
+def _given(
+    path: str | PathLike[str] | None,
+    extensions: Iterable[str],
+    settings: Settings,
+    device: str | None,
+) -> Steps[tuple[Path, list[str]]]:
+    """Return the path of a socket, and the arguments of the driver that serves it."""
+    socket = Path(path or private_address())
+    socket_address(socket)
+    yield
+    # For a clearer error only: the driver looks again, and refuses by itself.
+    if can_connect(socket):
+        raise DeviceUnavailableError(f"a driver serves {socket} already")
+    return socket, _arguments(extensions, settings, device)
 
 
 def _arguments(

@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
+    AsyncExitStack,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -26,7 +27,9 @@ from asyncnn.devices.accelerated import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.logs import Level, errors_as_lines, one_line
+from asyncnn.offload import abandon_cancelled
 from asyncnn.service.driver.quotas import require_descriptors
 from asyncnn.service.driver.reporting import (
     level_from_environment,
@@ -71,10 +74,25 @@ async def _serve(
     published: AbstractAsyncContextManager[object], *, until_eof: bool
 ) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    # Before anything is opened: a signal that comes early must not skip the cleanup.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    async with published:
+    opening = asyncio.timeout(None)
+
+    def stop() -> None:
+        stopped.set()
+        with suppress(RuntimeError):  # it is open already
+            opening.reschedule(loop.time())
+
+    async with AsyncExitStack() as stack:
+        stack.callback(abandon_cancelled)  # a client may send files that never answer
+        try:
+            async with opening:
+                # Before anything is opened: what comes early must not skip the cleanup.
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.add_signal_handler(number, stop)
+                await stack.enter_async_context(published)
+        except TimeoutError:
+            if opening.expired():
+                return
+            raise
         # A client that has many objects made is not to have all these looked at.
         gc.freeze()
         if until_eof:
@@ -130,7 +148,8 @@ async def _published(
     """
     settings = DeviceSettings()
     for path in _values("--settings", options):
-        settings = read_settings(path)
+        reading = in_one(read_settings, path)
+        settings = await offload_abandonable(f"reading {path}", reading)
     settings = with_options(settings, _values("--setting", options)).for_own_process()
     more = tuple(map(load_extension, _values("--extension", options)))
     settings = replace(settings, extensions=(*settings.extensions, *more))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 import numpy as np
@@ -18,7 +18,13 @@ import numpy as np
 from asyncnn.engine.program import refuses_lengths
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.output_files import replacing
+from asyncnn.input_files import (
+    NoRegularFileError,
+    call_abandonable,
+    in_one,
+    open_input,
+)
+from asyncnn.output_files import write_file
 from asyncnn.runtime.model import NamedModel, TensorInfo, hinting, located
 
 HAL_RTOL = 5 * 2.0**-23
@@ -40,14 +46,19 @@ def load_arrays(path: Path) -> dict[str, Array]:
 
     :raises InvalidArgumentError: if it is not such a file, or holds Python objects.
     """
-    if path.is_dir():
-        raise InvalidArgumentError(f"{path}: a directory, not a file")
+    return call_abandonable(f"reading {path}", in_one(_arrays, path))
+
+
+def _arrays(path: Path) -> dict[str, Array]:
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {ALONE: found}
-        with found as archive:
-            return {name: archive[name] for name in archive.files}
+        with open(open_input(path), "rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return {ALONE: found}
+            with found as archive:
+                return {name: archive[name] for name in archive.files}
+    except NoRegularFileError:
+        raise
     except (ValueError, zipfile.BadZipFile, EOFError, KeyError, AttributeError):
         raise InvalidArgumentError(
             f"{path} is not a readable .npz or .npy file",
@@ -127,8 +138,11 @@ def save_samples(
         for number, sample in enumerate(results)
         for name, array in sample.items()
     }
-    with replacing(path) as file:
+
+    def write(file: BinaryIO) -> None:
         np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    write_file(path, write)
 
 
 def random_sample(

@@ -6,6 +6,7 @@ Code that may be traced reads `recorder` first, which is None while nothing reco
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.deadlines import deadline_after
+from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedError
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.output_files import check_writable
 from asyncnn.tracing.spans import (
     Layer,
@@ -66,6 +69,9 @@ class OpenTelemetrySink:
 
 VARIABLE = "ASYNCNN_TRACE"
 """Environment variable by which processes that are started join a recording."""
+
+_PATIENCE_S = 2.0
+"""For which those who record wait for the trace's folder, once."""
 
 recorder: Recorder | None = None
 """What takes spans now; read it each time, through this module."""
@@ -183,11 +189,15 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
                 del os.environ[VARIABLE]
             else:
                 os.environ[VARIABLE] = previous
+    call_abandonable(f"writing {path}", in_one(_merge, path, own.error))
+
+
+def _merge(path: Path, error: OSError | None) -> None:
     parts = sorted(path.parent.glob(f"{path.name}.*.part"))
-    if own.error is not None:
+    if error is not None:
         for part in parts:
             part.unlink(missing_ok=True)
-        raise OSError(own.error.errno, own.error.strerror, os.fspath(path))
+        raise OSError(error.errno, error.strerror, os.fspath(path))
     merge_parts(parts, path)
 
 
@@ -218,20 +228,32 @@ class _Part:
         :raises OSError: with the file's path, if it cannot even be begun.
         """
         with recording_to(self._append) as active:
-            try:
-                append_part(self._path, [process_event(self._pid, name)])
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    self._path.unlink()
-                reason = error.strerror
-                raise OSError(error.errno, reason, os.fspath(self._path)) from error
+            call_abandonable(self._what, in_one(self._begin, name))
             yield active
+
+    @property
+    def _what(self) -> str:
+        return f"writing {self._path}"
+
+    def _begin(self, name: str) -> None:
+        try:
+            append_part(self._path, [process_event(self._pid, name)])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            reason = error.strerror
+            raise OSError(error.errno, reason, os.fspath(self._path)) from error
 
     def _append(self, spans: Sequence[Span]) -> None:
         # What was recorded is not to fail, and half a line takes no other behind it.
-        if self.error is None:
-            try:
-                append_part(self._path, events_of(spans, self._pid))
-            except OSError as error:
-                self.error = error
-                logger.warning("the trace is incomplete: %s", error.strerror)
+        if self.error is not None:
+            return
+        appending = in_one(append_part, self._path, events_of(spans, self._pid))
+        try:
+            call_abandonable(
+                self._what, appending, deadline=deadline_after(_PATIENCE_S)
+            )
+        except (OSError, ResourceExhaustedError) as error:
+            reason = getattr(error, "strerror", None) or "its folder does not answer"
+            self.error = OSError(getattr(error, "errno", None) or errno.EIO, reason)
+            logger.warning("the trace is incomplete: %s", reason)

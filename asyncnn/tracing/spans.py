@@ -11,6 +11,7 @@ Chromium, JSON object format.
 """
 
 import itertools
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from asyncnn.input_files import open_input, read_input
 from asyncnn.output_files import write_file
 
 
@@ -159,7 +161,8 @@ def events_of(spans: Iterable[Span], pid: int) -> Iterator[Event]:
 def append_part(path: Path, events: Iterable[Event]) -> None:
     """Append events to a file that `merge_parts` is going to read, all or nothing."""
     line = _encode(list(events)) + b"\n"
-    with path.open("ab") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with open(open_input(path, flags), "ab") as file:
         file.write(line)
 
 
@@ -174,7 +177,7 @@ def merge_parts(parts: Iterable[Path], path: Path) -> None:
     events: list[Event] = []
     consumed = list(parts)
     for part in consumed:
-        for line in part.read_bytes().splitlines():
+        for line in read_input(part).splitlines():
             try:
                 events += _decode(line)
             except msgspec.DecodeError:

@@ -166,7 +166,9 @@ async def evaluate(folder: Path, digits: Digits) -> dict[ModelKind, float]:
     scores = {}
     async with asyncnn.open_device() as device:
         for kind in MODEL_KINDS:
-            prepared = await device.prepare(asyncnn.load(model_path(kind, folder)))
+            prepared = await device.prepare(
+                await asyncnn.load_model(model_path(kind, folder))
+            )
             predictions, _ = await classify(prepared, digits.images)
             scores[kind] = accuracy(predictions, digits.labels)
     return scores

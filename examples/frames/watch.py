@@ -15,7 +15,7 @@ async def main(name: str, path: str) -> None:
     frames = await asyncnn.open_named_array(name)
     reader, writer = await asyncio.open_unix_connection(path)
     async with asyncnn.connect() as device:
-        model = await device.prepare(asyncnn.load(model_path("float")))
+        model = await device.prepare(await asyncnn.load_model(model_path("float")))
         runs = [model.reusable([frame]) for frame in frames]
         seen = right = 0
         async for line in reader:

@@ -42,7 +42,9 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
     socket = os.environ.get("DIGITS_SOCKET")
     async with asyncnn.connect(socket, supervised=SUPERVISION) as device:
         app.state.device = device
-        app.state.model = await device.prepare(asyncnn.load(model_path("float")))
+        app.state.model = await device.prepare(
+            await asyncnn.load_model(model_path("float"))
+        )
         app.state.timeout = float(os.environ.get("DIGITS_TIMEOUT", "1"))
         yield
 

@@ -88,9 +88,9 @@ def finder() -> NamedModel:
     return builder.build()
 
 
-def reader() -> NamedModel:
+async def reader() -> NamedModel:
     """Return ``image`` [1, 8, 8, 1] -> ``probabilities`` [1, 10], from the demo."""
-    return asyncnn.load(model_path("float"))
+    return await asyncnn.load_model(model_path("float"))
 
 
 def piece(image: Floats, place: int) -> Floats:

@@ -34,7 +34,7 @@ class Lookout:
     async def on(cls, device: asyncnn.Device) -> "Lookout":
         """Prepare the models on ``device``."""
         finder = await device.prepare(camera.finder(), priority=Priority.HIGH)
-        reader = await device.prepare(camera.reader(), priority=Priority.LOW)
+        reader = await device.prepare(await camera.reader(), priority=Priority.LOW)
         return cls(finder, reader)
 
     async def watch(self, sights: AsyncIterable[Sight]) -> None:

@@ -58,12 +58,12 @@ class Listener:
                 await _opened(device, stack, model)
                 for model in (
                     audio_window(),
-                    melspectrogram(),
+                    await melspectrogram(),
                     mel_window(),
-                    embedding(),
+                    await embedding(),
                 )
             ]
-            models = {name: word(name) for name in words}
+            models = {name: await word(name) for name in words}
             rows = {n: model.inputs[0].dimensions[1] for n, model in models.items()}
             listener = cls(
                 front,

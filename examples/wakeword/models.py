@@ -44,20 +44,21 @@ def _file(name: str) -> Path:
     return path
 
 
-def word(name: str) -> NamedModel:
+async def word(name: str) -> NamedModel:
     """Return the model of a wake word: embeddings [1, rows, 96] to a score [1, 1]."""
-    return asyncnn.load(_file(name))
+    return await asyncnn.load_model(_file(name))
 
 
-def embedding() -> NamedModel:
+async def embedding() -> NamedModel:
     """Return the model from [1, 76, 32, 1] rows of melspectrograms to [1, 1, 1, 96]."""
-    return asyncnn.load(_file("embedding_model"))
+    return await asyncnn.load_model(_file("embedding_model"))
 
 
-def melspectrogram() -> NamedModel:
+async def melspectrogram() -> NamedModel:
     """Return the model from samples [1, 1760] to a melspectrogram [1, 1, 8, 32]."""
     # The file leaves the number of samples open.
-    return asyncnn.load(_file("melspectrogram"), input_shapes=[(1, AUDIO_WINDOW)])
+    shapes = [(1, AUDIO_WINDOW)]
+    return await asyncnn.load_model(_file("melspectrogram"), input_shapes=shapes)
 
 
 def audio_window() -> NamedModel:

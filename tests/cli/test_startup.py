@@ -18,7 +18,15 @@ ROOT = Path(asyncnn.__file__).parent
 
 HEAVY = {"anyio", "asyncio", "numpy", "rich.live", "rich.progress"}
 LIGHT_PARTS = {
-    *("cli", "deadlines", "hal", "interpreter", "logs", "output_files", "tracing")
+    "cli",
+    "deadlines",
+    "hal",
+    "input_files",
+    "interpreter",
+    "logs",
+    "output_files",
+    "pacing",
+    "tracing",
 }
 
 HELP = """

@@ -300,7 +300,7 @@ class TestCamera:
         camera = example.camera
         async with asyncnn.open_device() as device:
             finder = await device.prepare(camera.finder())
-            reader = await device.prepare(camera.reader())
+            reader = await device.prepare(await camera.reader())
             right = 0
             for sight, _ in zip(camera.sights(), range(100), strict=False):
                 place = int((await finder.run(sight.image))["place"][0])

@@ -9,12 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlineError,
+)
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.model_file import load, save
+from asyncnn.runtime.model_file import load, load_model, save
 from asyncnn.runtime.tflite import UnsupportedOperatorError
+from tests.runtime.onnx.files import model, tensor
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, T, write
 
@@ -265,3 +272,73 @@ def _product_in_onnx(weights: np.ndarray) -> bytes:
         if data.index(weights[:1].tobytes()) % 4 == 0:
             return data
     raise AssertionError("no padding aligns the weights")
+
+
+TURNING = """
+import asyncio, sys, time
+from asyncnn import load_model  # what applications do before they serve
+
+async def main():
+    turns = []
+
+    async def turn():
+        while True:
+            turns.append(time.perf_counter())
+            await asyncio.sleep(0.001)
+
+    turning = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    assert "onnx" not in sys.modules
+    await load_model(sys.argv[1])
+    turns.append(time.perf_counter())
+    turning.cancel()
+    gaps = [after - before for before, after in zip(turns, turns[1:])]
+    print(max(gaps), turns[-1] - turns[0], len(gaps))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.alone
+def test_the_event_loop_turns_while_the_first_onnx_file_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """The package is imported, and the file is large."""
+    path, count = tmp_path / "many.onnx", 600
+    weight = np.ones((64, 64), np.float32)
+    nodes = [
+        helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"])
+        for k in range(count)
+    ]
+    weights = {f"w{k}": weight for k in range(count)}
+    made = model(nodes, [tensor("x0", (1, 64))], [f"x{count}"], weights)
+    path.write_bytes(made.SerializeToString())
+    ran = subprocess.run(
+        [sys.executable, "-c", TURNING, path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    longest_s, whole_s, turns = map(float, ran.stdout.split())
+    # Shared libraries are loaded in one go each, whatever the interpreter does.
+    assert longest_s < whole_s / 3
+    assert turns > 20
+
+
+async def test_to_load_is_awaited_with_the_same_outcome(tmp_path: Path) -> None:
+    path = tmp_path / "relu"
+    made = model(
+        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x", (None, 3))], ["y"]
+    )
+    path.write_bytes(made.SerializeToString())
+    for source in (path, str(path), path.read_bytes()):
+        named = await load_model(source, input_shapes=[(2, 3)])
+        assert named.inputs[0].dimensions == (2, 3)
+    with pytest.raises(FileNotFoundError, match="none: No such file"):
+        await load_model(tmp_path / "none")
+    with pytest.raises(InvalidArgumentError, match=r"^the model in memory: neither"):
+        await load_model(b"abc")
+    with pytest.raises(TypeError, match="not int"):
+        await load_model(3)  # type: ignore[arg-type]
+    with pytest.raises(MissedDeadlineError, match=f"loading {path} was not done in"):
+        await load_model(path, timeout=0)

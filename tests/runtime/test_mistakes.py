@@ -50,6 +50,11 @@ async def twice_at_once(burst: asyncnn.Burst) -> None:
     await asyncio.gather(burst.run(IMAGE), burst.run(IMAGE))
 
 
+async def prepared_in(cache_dir: Path, model: asyncnn.NamedModel) -> None:
+    async with asyncnn.open_device("reference", cache_dir=cache_dir) as device:
+        await device.prepare(model)
+
+
 async def unknown_output(prepared: asyncnn.PreparedModel) -> Any:
     return (await prepared.run(IMAGE))["digits"]
 
@@ -192,7 +197,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "preparing a path": (
         lambda g: g.device.prepare(str(MODEL)),
-        "type str cannot be prepared (asyncnn.load reads one from a file: prepare(",
+        "type str cannot be prepared (asyncnn.load_model reads one: prepare(",
     ),
     "a file that is not bundled": (
         lambda g: asyncnn.bundled_file("digits"),
@@ -228,7 +233,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         "max_in_flight is 0 (give 1 or more)",
     ),
     "a file as a cache": (
-        lambda g: asyncnn.open_device(cache_dir=g.folder / "empty.tflite"),
+        lambda g: prepared_in(g.folder / "empty.tflite", g.model),
         "empty.tflite is a file, not a folder",
     ),
     "a driver that is not there": (
@@ -241,7 +246,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "a path that is explained": (
         lambda g: asyncnn.explain(g.device, str(MODEL)),  # type: ignore[arg-type]
-        "type str cannot be explained (asyncnn.load reads one",
+        "type str cannot be explained (asyncnn.load_model reads one",
     ),
     # All else
     "an unknown input": (

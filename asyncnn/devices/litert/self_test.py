@@ -30,7 +30,7 @@ from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.cuts import USUAL, Speeds
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
-from asyncnn.devices.private_files import private_draft, read_private, state_folder
+from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
 from asyncnn.offload import start_thread
@@ -204,8 +204,7 @@ def _has_little() -> bool:
 def _keep(verdict: Verdict) -> Path | None:
     with contextlib.suppress(OSError, RuntimeError):
         file = verdict.subject.file()
-        with private_draft(file, msgspec.json.encode(verdict)) as draft:
-            draft.replace(file)
+        write_private(file, msgspec.json.encode(verdict))
         return file
     return None
 

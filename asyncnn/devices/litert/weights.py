@@ -34,14 +34,18 @@ from numpy.typing import NDArray
 from asyncnn import __version__
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import (
+    ask_folder,
     open_private,
-    private_draft,
     private_folder,
+    writing,
 )
 from asyncnn.hal.errors import InvalidArgumentError, shortage_of
+from asyncnn.input_files import in_one
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
 from asyncnn.memory.pages import copy_bytes
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +111,7 @@ class PackedWeights:
         self._most_bytes = most_bytes
         self._may_map = may_map
         self._lock = threading.Lock()
-        self._descriptor = -1
+        self._descriptor: Descriptor | None = None
         self._is_forked = False
         disown_in_children(self)
 
@@ -124,13 +128,14 @@ class PackedWeights:
             raise forked_error("a set of packed weights")
         with self._lock:
             self._turn_to(model)
-            if self._descriptor < 0:
-                self._descriptor = self._find()
-            if self._descriptor < 0:
+            if self._descriptor is None:
+                self._descriptor = self._asked("used", in_one(self._found))
+            if self._descriptor is None:
                 packed = self._pack(compile_with)
                 if packed is not None:
                     return packed
-            return _compile(compile_with, _reopened(self._descriptor))
+            assert self._descriptor is not None
+            return _compile(compile_with, _reopened(self._descriptor.fd))
 
     @property
     def is_kept(self) -> bool:
@@ -140,18 +145,12 @@ class PackedWeights:
     def close(self) -> None:
         """Let go of the weights; graphs that use them still do."""
         with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            self._descriptor = None
 
     def disown(self) -> None:
         """Refuse all use: this is a forked child of the process that made it."""
         self._is_forked = True
         self._lock = threading.Lock()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            self.close()
 
     def _turn_to(self, model: Array) -> None:
         if self._model is not None and _are_one(self._model, model):
@@ -163,30 +162,39 @@ class PackedWeights:
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
         """Have weights packed; return the graph if others cannot share them."""
-        memory = create_file("asyncnn-weights")
-        try:
-            graph = _compile(compile_with, os.dup(memory))
-            # It goes without where it has no descriptor left. To be handed what it has
-            # not finished ends the process.
-            if not any(os.pread(memory, _VERSION_BYTES, 0)):
-                return graph
-            seal(memory, FIXED_SIZE)
-            self._descriptor = self._kept(memory)
-            if self._descriptor < 0:
-                self._descriptor = _reopened(memory)
-            # It keeps as much memory as the largest weights need while they are packed.
-            graph.close()
-            return None
-        finally:
-            os.close(memory)
+        memory = Descriptor(create_file("asyncnn-weights"))
+        graph = _compile(compile_with, os.dup(memory.fd))
+        # It goes without where it has no descriptor left. To be handed what it has not
+        # finished ends the process.
+        if not any(os.pread(memory.fd, _VERSION_BYTES, 0)):
+            return graph
+        seal(memory.fd, FIXED_SIZE)
+        self._descriptor = self._asked("kept", self._keeping(memory))
+        if self._descriptor is None:
+            self._descriptor = Descriptor(_reopened(memory.fd))
+        # It keeps as much memory as the largest weights need while they are packed.
+        graph.close()
+        return None
 
-    def _find(self) -> int:
-        """Return a descriptor of a file that is what its name says; -1 for none.
+    def _asked(
+        self, what_for: str, steps: Steps[Descriptor | None]
+    ) -> Descriptor | None:
+        """Take steps in the folder; without one, or if it does not answer, none."""
+        if self._folder is None:
+            return None
+        try:
+            return ask_folder(self._folder, steps)
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            logger.warning("packed weights are not %s: %s", what_for, error)
+            return None
+
+    def _found(self) -> Descriptor | None:
+        """Return a file that is what its name says, None if there is none.
 
         :raises OSError: if descriptors or memory have run out.
         """
-        if self._folder is None:
-            return -1
         for path in self._files():
             try:
                 return self._verified(path)
@@ -196,7 +204,7 @@ class PackedWeights:
                 logger.warning("packed weights in %s are not used: %s", path, error)
                 with contextlib.suppress(OSError):
                     path.unlink()
-        return -1
+        return None
 
     def _files(self) -> list[Path]:
         assert self._folder is not None
@@ -213,44 +221,34 @@ class PackedWeights:
             if name.startswith(start) and name.endswith(SUFFIX)
         ]
 
-    def _verified(self, path: Path) -> int:
+    def _verified(self, path: Path) -> Descriptor:
         private_folder(path.parent)
-        file = descriptor = open_private(path)
-        try:
-            if not self._may_map:
-                descriptor = _copied(file)
-            with _contents(descriptor) as content:
-                if self._path_of(content) != path:
-                    raise ValueError("its checksum is another one")
-            os.utime(file)  # used most recently
-        except BaseException:
-            os.close(descriptor)
-            raise
-        finally:
-            if descriptor != file:
-                os.close(file)
+        file = Descriptor(open_private(path))
+        descriptor = file if self._may_map else _copied(file)
+        with _contents(descriptor.fd) as content:
+            if self._path_of(content) != path:
+                raise ValueError("its checksum is another one")
+        os.utime(file.fd)  # used most recently
         return descriptor
 
-    def _kept(self, memory: int) -> int:
-        """Write a file of what was packed; return what to map of it, or -1."""
-        if self._folder is None:
-            return -1
+    def _keeping(self, packed: Descriptor) -> Steps[Descriptor | None]:
+        """Write a file of what was packed; return it if it may be mapped."""
+        assert self._folder is not None
         try:
             private_folder(self._folder)
-            with _contents(memory) as content:
+            with _contents(packed.fd) as content:
                 if len(content) > self._most_bytes:
-                    return -1
+                    return None
                 path = self._path_of(content)
-                with private_draft(path, content, is_synced=False) as draft:
-                    draft.replace(path)
+                yield from writing(path, content, is_synced=False)
             for other in self._files():
                 if other != path:  # another process has packed them, too
                     other.unlink(missing_ok=True)
             make_room(self._folder, self._most_bytes, besides=path)
-            return self._verified(path) if self._may_map else -1
+            return self._verified(path) if self._may_map else None
         except (OSError, ValueError) as error:
             logger.warning("packed weights are not kept: %s", error)
-            return -1
+            return None
 
     def _path_of(self, content: bytes | memoryview) -> Path:
         assert self._folder is not None
@@ -306,18 +304,15 @@ def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
         raise
 
 
-def _copied(descriptor: int) -> int:
-    """Return a descriptor of a copy that nothing changes.
+def _copied(file: Descriptor) -> Descriptor:
+    """Return a copy that nothing changes.
 
     :raises OSError: if there is none.
     """
-    memory = create_file("asyncnn-weights")
-    try:
-        copy_bytes(descriptor, memory, os.fstat(descriptor).st_size)
-        seal(memory, FIXED_CONTENTS)
-        return _reopened(memory)
-    finally:
-        os.close(memory)
+    memory = Descriptor(create_file("asyncnn-weights"))
+    copy_bytes(file.fd, memory.fd, os.fstat(file.fd).st_size)
+    seal(memory.fd, FIXED_CONTENTS)
+    return Descriptor(_reopened(memory.fd))
 
 
 def _reopened(descriptor: int) -> int:

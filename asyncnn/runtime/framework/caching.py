@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 from asyncnn import __version__
 from asyncnn.devices.cache_files import (
     CacheArguments,
+    asking,
     read,
     read_or_map,
     replace_together,
@@ -194,7 +196,8 @@ class OpenCache:
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
             that of other devices or settings.
         """
-        content = read(self.model.fd, MOST_BYTES)
+        content = yield from asking([self.model], read, self.model, MOST_BYTES)
+        yield from key.obtaining()
         yield
         record, slices = unsealed_by(_records, content, self.token, key)
         if record.made_for != self.layout.made_for():
@@ -206,7 +209,8 @@ class OpenCache:
             raise GeneralFailureError(f"the model cache: {error}") from error
         yield
         header = DATA_MAGIC + record.compilation
-        pool = read_or_map(self.data.fd, record.data_bytes, header, may_map=may_map)
+        mapping = partial(read_or_map, self.data, record.data_bytes, header)
+        pool = yield from asking([self.data], mapping, may_map=may_map)
         return Loaded(record, replace(model, pools=(pool,)))
 
     def saving(
@@ -241,11 +245,12 @@ class OpenCache:
             saved,
             head,
         )
+        yield from key.obtaining()
         content = sealed(record, slices, self.token, key)
         yield
-        replace_together(
-            (self.model, self.data), ([(0, memoryview(content))], layout.chunks)
-        )
+        both = self.model, self.data
+        contents = [(0, memoryview(content))], layout.chunks
+        yield from asking(both, replace_together, both, contents)
 
     def _is_saved(self, number: int, device: int, operations: Sequence[int]) -> bool:
         models, datas, _ = self.layout.slot(self, number, device, operations)

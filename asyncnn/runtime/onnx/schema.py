@@ -42,7 +42,7 @@ def onnx_package() -> ModuleType:
     :raises GeneralFailureError: if it is not installed.
     """
     try:
-        for name in ("checker", "defs", "helper", "numpy_helper", "reference"):
+        for name in ("checker", "defs", "helper"):
             import_module(f"onnx.{name}")
         return import_module("onnx")
     except ImportError as error:

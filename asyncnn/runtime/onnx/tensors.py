@@ -15,6 +15,7 @@ import numpy as np
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory, OperandType
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import open_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -132,7 +133,8 @@ class _ExternalFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = open_model_file(path)
+        opening = in_one(open_model_file, path)
+        self.file = call_abandonable(f"opening {path}", opening)
         self._left = len(self.file)
         self._read: dict[tuple[int, int], memoryview] = {}
 
@@ -145,7 +147,10 @@ class _ExternalFile:
                     f"{what} overlaps others: with it, they have more than all "
                     f"{len(self.file)} bytes of their file"
                 )
-            self._read[offset, length] = found = self.file[offset : offset + length]
+            part = slice(offset, offset + length)
+            reading = in_one(self.file.__getitem__, part)
+            found = call_abandonable(f"reading {what}", reading)
+            self._read[offset, length] = found
         return found
 
 
@@ -223,23 +228,39 @@ class TensorReader:
                 f"{what} lies in another file, {location[:80]!r}",
                 hint="load the model by its path, so that it can be found",
             )
-        folder = self._folder.resolve()
-        path = Path(os.path.abspath(folder / location))
-        try:
-            # A link could lead out of the folder as well as "..".
-            is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
-            if not location or not is_inside or path.is_symlink():
-                raise InvalidArgumentError(
-                    f"{what} lies outside of the model's folder, at {location[:80]!r}"
-                )
-            # By its path: there are many ways to write one.
-            external = self._external.get(str(path)) or _ExternalFile(path)
-        except (GeneralFailureError, OSError) as error:
-            raise InvalidArgumentError(
-                f"{what} lies in a file that is not there, {location[:80]!r}"
-            ) from error
+        found = in_one(_beside, self._folder, location, what)
+        path = call_abandonable(f"looking for {self._folder / location}", found)
+        # By its path: there are many ways to write one.
+        external = self._external.get(str(path))
+        if external is None:
+            try:
+                external = _ExternalFile(path)
+            except GeneralFailureError as error:
+                raise _missing(what, location) from error
         self._external[location] = self._external[str(path)] = external
         return external
+
+
+def _beside(folder: Path, location: str, what: str) -> Path:
+    """Return the path of a file that is in ``folder``, and nowhere else."""
+    try:
+        folder = folder.resolve()
+        path = Path(os.path.abspath(folder / location))
+        # A link could lead out of the folder as well as "..".
+        is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
+        if not location or not is_inside or path.is_symlink():
+            raise InvalidArgumentError(
+                f"{what} lies outside of the model's folder, at {location[:80]!r}"
+            )
+        return path
+    except OSError as error:
+        raise _missing(what, location) from error
+
+
+def _missing(what: str, location: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{what} lies in a file that is not there, {location[:80]!r}"
+    )
 
 
 def _number(text: str, what: str) -> int:

@@ -9,6 +9,7 @@ inputs of other shapes than the file's, `metadata` reads what the author says.
 
 from asyncnn.runtime.tflite.importer import (
     import_tflite,
+    importing_tflite,
     load_tflite,
     outline_of_tflite,
 )
@@ -17,6 +18,7 @@ from asyncnn.runtime.unsupported import UnsupportedOperatorError
 __all__ = (
     "UnsupportedOperatorError",
     "import_tflite",
+    "importing_tflite",
     "load_tflite",
     "outline_of_tflite",
 )

@@ -38,13 +38,14 @@ from asyncnn.hal.validate import (
     validate_priority,
 )
 from asyncnn.hal.validate.buffers import plan_buffer
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import is_large
-from asyncnn.service.process import peer_of, socket_address
+from asyncnn.service.process import is_abstract, peer_of, socket_address
 
 logger = logging.getLogger(__name__)
 
@@ -361,7 +362,11 @@ async def _connect(path: str | os.PathLike[str]) -> socket.socket:
     try:
         while True:
             try:
-                connection.connect(address)
+                if is_abstract(path):
+                    connection.connect(address)
+                else:
+                    connecting = in_one(connection.connect, address)
+                    await offload_abandonable(f"connecting to {address}", connecting)
             except BlockingIOError:
                 # Its backlog is full; a socket of this family cannot be waited for.
                 await asyncio.sleep(_RETRY_S)

@@ -12,10 +12,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from asyncnn.deadlines import deadline_after
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
+    MissedDeadlineError,
+    ResourceExhaustedError,
 )
 from asyncnn.hal.interfaces import IDevice
+from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import SparseLogger
 from asyncnn.memory.descriptors import (
@@ -27,6 +31,7 @@ from asyncnn.memory.descriptors import (
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pages import os_errors
+from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
 from asyncnn.service.driver.quotas import Clients, DriverResources
@@ -130,10 +135,8 @@ class Server:
         self._resources = DriverResources(self._limits)
         self._refusals = Refusals()
         self._closing = None
-        self._listener = self._listen()
+        self._listener = await self._listening()
         disown_in_children(self)
-        if not self._is_abstract:
-            self._identity = _identity(self._path)
         self._resume()
         return self
 
@@ -167,7 +170,7 @@ class Server:
             parts.push_async_callback(self._all_ended, sessions)
             for session in sessions:
                 parts.callback(session.close)
-            parts.callback(self._remove_path)
+            parts.push_async_callback(self._removed)
             parts.callback(self._stop_listening)
 
     def _stop_listening(self) -> None:
@@ -179,13 +182,37 @@ class Server:
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
 
-    def _remove_path(self) -> None:
+    async def _removed(self) -> None:
+        """Remove the socket's file, if its folder answers."""
         if self._is_abstract:
             return
+        what, limit = f"removing {self._path}", deadline_after(_CLOSING_S)
+        try:
+            await offload_abandonable(what, in_one(self._remove_path), deadline=limit)
+        except (MissedDeadlineError, ResourceExhaustedError) as error:
+            logger.warning("%s", error)
+
+    def _remove_path(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             # The path may have become another driver's meanwhile.
             if _identity(self._path) == self._identity:
                 self._path.unlink()
+
+    async def _listening(self) -> socket.socket:
+        if self._is_abstract:
+            return self._listen()
+        return await offload_abandonable(f"listening at {self._path}", self._bound())
+
+    def _bound(self) -> Steps[socket.socket]:
+        listener = self._listen()
+        try:
+            self._identity = _identity(self._path)
+            yield
+        except BaseException:  # nobody waits for it any more, say
+            listener.close()
+            self._remove_path()
+            raise
+        return listener
 
     def _listen(self) -> socket.socket:
         with os_errors(f"cannot serve {self._path}"):

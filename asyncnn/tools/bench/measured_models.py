@@ -19,6 +19,7 @@ from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Model
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
@@ -53,7 +54,8 @@ def model_files(
     :raises InvalidArgumentError: if there is no such folder, or nothing to measure.
     :raises PeerMissingError: if MobileNets are wanted but LiteRT is not installed.
     """
-    found = _found(folder, suffixes)
+    looking = in_one(_found, folder, suffixes)
+    found = call_abandonable(f"looking into {folder}", looking)
     files = [path for path in found if fnmatchcase(path.stem, pattern)]
     has_all = folder is None if mobilenet is None else mobilenet
     wanted = [name for name in MOBILENETS if has_all and fnmatchcase(name, pattern)]

@@ -29,6 +29,7 @@ from asyncnn.hal.types import (
     Subgraph,
     SymmPerChannelQuantParams,
 )
+from asyncnn.input_files import call_abandonable, in_one, read_input
 
 _ALIGNMENT = 4
 _CTS_ONLY = "_cts_only"
@@ -137,7 +138,8 @@ class _RawSpec(msgspec.Struct):
 
 def find_specs(directory: Path) -> list[Path]:
     """Return the vector files below ``directory``, sorted."""
-    return sorted(directory.rglob("*.json.gz"))
+    what = f"looking into {directory}"
+    return call_abandonable(what, in_one(sorted, directory.rglob("*.json.gz")))
 
 
 def load_cases(path: Path) -> list[Case]:
@@ -147,8 +149,7 @@ def load_cases(path: Path) -> list[Case]:
     :raises InvalidArgumentError: if it does not hold a specification.
     """
     try:
-        with gzip.open(path) as file:
-            spec = msgspec.json.decode(file.read(), type=_RawSpec)
+        spec = msgspec.json.decode(gzip.decompress(read_input(path)), type=_RawSpec)
     except (gzip.BadGzipFile, EOFError, zlib.error, msgspec.DecodeError) as error:
         raise InvalidArgumentError(
             f"{path}: not a file of vectors ({error})"

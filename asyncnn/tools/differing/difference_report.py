@@ -8,6 +8,7 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand
+from asyncnn.input_files import read_input
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.differing.evidence import Evidence
 from asyncnn.tools.differing.finding import Entry, Finding, every
@@ -161,7 +162,7 @@ def read_report(path: Path) -> DifferenceReport:
     :raises InvalidArgumentError: if it is no such report.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(read_input(path))
         for each in document["outputs"]:
             _with_infinities(each["distance"])
         for each in document["operations"]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, in_one_line
 from asyncnn.hal.operations.bound import Array
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.measured_models import weights_bytes
@@ -75,7 +76,10 @@ def suite_models(wanted: Wanted) -> Iterator[list[SuiteModel]]:
     with TemporaryDirectory(prefix="asyncnn-mlts-") as temporary:
         for name in made:
             write_reference_model(Path(temporary), name)
-        files = [*_files(wanted), *(Path(temporary, f"{name}.tflite") for name in made)]
+        found = call_abandonable(
+            f"looking into {wanted.folder}", in_one(_files, wanted)
+        )
+        files = [*found, *(Path(temporary, f"{name}.tflite") for name in made)]
         if not files:
             where = f" in {wanted.folder}" if wanted.folder else ""
             raise InvalidArgumentError(f"no model matches {wanted.pattern!r}{where}")

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.input_files import read_input
 from asyncnn.output_files import write_file
 from asyncnn.tools.bench.environment import Environment
 
@@ -176,7 +177,7 @@ def read_report(path: Path) -> SuiteReport:
     :raises OSError: if it cannot be read.
     """
     hint = "it is what asyncnn mlts --json writes"
-    content = path.read_bytes()
+    content = read_input(path)
     try:
         report = msgspec.json.decode(content, type=SuiteReport)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -117,10 +117,10 @@ def test_a_copy_is_of_one_compilation_whoever_writes_meanwhile(
     preadv = os.preadv
 
     def read_some_and_be_overtaken(
-        fd: int, buffers: Sequence[memoryview], offset: int
+        fd: int, buffers: Sequence[memoryview], offset: int, *flags: int
     ) -> int:
-        if not os.path.samestat(os.fstat(fd), folder.data.stat()):
-            return preadv(fd, buffers, offset)
+        if flags or not os.path.samestat(os.fstat(fd), folder.data.stat()):
+            return preadv(fd, buffers, offset, *flags)
         count = preadv(fd, [buffers[0][:64]], offset)
         if not offset:
             folder.save(dense(False).model)

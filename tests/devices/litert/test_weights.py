@@ -355,7 +355,7 @@ for left in range(8):
         opened.append(os.open("/dev/null", os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 1 + left, usual[1]))
     compiled(weights)
-    private += weights._descriptor < 0
+    private += weights._descriptor is None
     resource.setrlimit(resource.RLIMIT_NOFILE, usual)
     for descriptor in opened:
         os.close(descriptor)
