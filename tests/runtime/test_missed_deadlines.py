@@ -59,7 +59,9 @@ async def test_a_run_that_waits_is_told_what_has_not_ended(device: Device) -> No
     prepared = await device.prepare(addition(4))
     gate, source = SyncFence.pair()
     run = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.5)
-    with pytest.raises(MissedDeadlineError, match=f"{MISSED}; it was waiting for fences"):
+    with pytest.raises(
+        MissedDeadlineError, match=f"{MISSED}; it was waiting for fences"
+    ):
         await run
     source.signal()
 
