@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Generic, ParamSpec, TypeVar, cast
+from weakref import WeakSet
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.pacing import Steps, Stepwise, long_work, make_way
@@ -39,9 +40,9 @@ SWITCH_INTERVAL_S = 0.001
 async def offload(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` on a thread and return what it returns.
 
-    Cancelling waits for its end, as it may own something by then, unless the process
-    ends (`abandon_cancelled`); the outcome is dropped. What may hang in a file system
-    is for `asyncnn.input_files.offload_abandonable`.
+    Cancelling waits for its end, as it may own something by then, unless the loop is
+    about to end (`abandon_cancelled`); the outcome is dropped. What may hang in a file
+    system is for `asyncnn.input_files.offload_abandonable`.
 
     :raises ResourceExhaustedTransientError: if no thread can be started.
     """
@@ -83,7 +84,7 @@ async def _offload(function: Callable[[], T], cancel: Callable[[], None]) -> T:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         cancel()
-        while not (ended.done() or _process_ends):
+        while not (ended.done() or ended.get_loop() in _ending):
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(ended)
         call.drop_error()
@@ -91,13 +92,12 @@ async def _offload(function: Callable[[], T], cancel: Callable[[], None]) -> T:
     return call.result()
 
 
-_process_ends = False
+_ending: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def abandon_cancelled() -> None:
-    """Have cancelled calls wait for no thread: the process is about to end."""
-    global _process_ends
-    _process_ends = True
+    """Have cancelled calls wait for no thread: this event loop is about to end."""
+    _ending.add(asyncio.get_running_loop())
 
 
 class SerialOffload:

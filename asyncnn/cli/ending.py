@@ -7,6 +7,7 @@ has done until a signal comes.
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -92,9 +93,13 @@ class Interruption:
 
 @contextmanager
 def handling_interrupts(handler: Any) -> Iterator[None]:
-    """Have SIGINT handled in a way inside the block, unless it is ignored."""
+    """Have SIGINT handled in a way inside the block, unless it is ignored.
+
+    A thread other than the main one changes nothing.
+    """
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
+    is_main = threading.current_thread() is threading.main_thread()
+    if before is signal.SIG_IGN or not is_main:
         yield
         return
     signal.signal(signal.SIGINT, handler)
