@@ -76,10 +76,12 @@ def told_late(deadline_ns: int, asked_ns: int) -> str:
     """Say how late it is by now for a call that was made at ``asked_ns``."""
     if deadline_ns <= asked_ns:
         return PASSED
-    late = format_duration((time.monotonic_ns() - deadline_ns) / 1000)
+    late_ns = time.monotonic_ns() - deadline_ns
     # A few digits: the call has come here a little later than it was made.
     given = format_duration((deadline_ns - asked_ns) / 1000, 2)
-    return f"the deadline of {given} was missed by {late}"
+    if late_ns < 0:  # it was given up before, as it could not end in time
+        return f"the deadline of {given} could not be met any more"
+    return f"the deadline of {given} was missed by {format_duration(late_ns / 1000)}"
 
 
 def late_for_fences(

@@ -1,8 +1,10 @@
 """Durations in words."""
 
+import time
+
 import pytest
 
-from asyncnn.deadlines import format_duration
+from asyncnn.deadlines import format_duration, told_late
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,9 @@ def test_durations_are_in_the_unit_that_reads_best(us: float, text: str) -> None
 )
 def test_they_have_as_many_digits_as_asked_for(us: float, text: str) -> None:
     assert format_duration(us, digits=2) == text
+
+
+def test_what_was_given_up_before_its_deadline_is_not_told_to_be_late() -> None:
+    now_ns = time.monotonic_ns()
+    told = told_late(now_ns + 60_000_000_000, now_ns)
+    assert told == "the deadline of 60 s could not be met any more"

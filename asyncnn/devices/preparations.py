@@ -8,6 +8,7 @@ from typing import ClassVar
 from asyncnn.deadlines import told_late
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import input_shapes
@@ -128,22 +129,33 @@ class PlanWork(Work):
 
     def __init__(
         self,
-        program: Program,
+        executable: Executable,
         shapes: InputShapes,
         waiting: Work,
         planned: Callable[[AsyncnnError | None], None],
     ) -> None:
         priority, deadline_ns = waiting.priority, waiting.deadline_ns
         super().__init__(priority, deadline_ns, client=waiting.client)
-        self._steps = Stepwise(_planning(program, shapes))
+        self._computing = executable.computing
+        self._steps = Stepwise(_planning(executable.program, shapes))
         self._waiting = [planned]
         self._error: AsyncnnError | None = None
         self._is_unwanted = False
 
     def advance(self, pause: Pause) -> bool:
         """Plan until the end, until nobody wants it, or until it is to pause."""
-        ended = self._steps.advance(lambda: pause.requested or self._is_unwanted)
+        with self._computing, long_work(lambda: self._is_to_stop(pause)):
+            ended = self._steps.advance(lambda: self._must_stop(pause))
         return ended or self._is_unwanted
+
+    def _is_to_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._is_unwanted
+
+    def _must_stop(self, pause: Pause) -> bool:
+        if self._is_to_stop(pause):
+            return True
+        make_way()
+        return self._is_to_stop(pause)
 
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a plan."""
@@ -178,7 +190,7 @@ class NewShapes:
         self._plans = plans
         self._planning: dict[Work, PlanWork] = {}
 
-    def take(self, work: Work, program: Program, request: Request) -> bool:
+    def take(self, work: Work, executable: Executable, request: Request) -> bool:
         """Submit ``work`` on a request once it has a plan; False if it has one.
 
         Where nothing more can be planned beside the lanes, it is on its own.
@@ -186,10 +198,12 @@ class NewShapes:
         :raises DeviceUnavailableError: as `Scheduler.submit`.
         :raises MissedDeadlinePersistentError: likewise.
         """
-        shapes = input_shapes(program, request)
-        if program.known_plan(shapes) is not None:
+        shapes = input_shapes(executable.program, request)
+        if executable.program.known_plan(shapes) is not None:
             return False
-        plan = PlanWork(program, shapes, work, lambda error: self._planned(work, error))
+        plan = PlanWork(
+            executable, shapes, work, lambda error: self._planned(work, error)
+        )
         try:
             self._plans.submit(plan)
         except ResourceExhaustedTransientError:

@@ -59,8 +59,8 @@ class ExecuteWork(Work):
     None, the output shapes, and the timing, which includes the time in which it was
     suspended; ``computed_ns`` does not.
 
-    One whose end may be asked for before it comes to a boundary, as it has a deadline
-    or ``may_be_left``, computes into memory of its own, unless it is known to be short.
+    With a deadline, or if it ``may_be_left``, its outputs are computed apart and copied
+    in the end, unless it is known to be short: who waits for it is then told at once.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class ExecuteWork(Work):
 
         :raises AsyncnnError: as `Scheduler.submit`.
         """
-        return shapes.take(self, self._executable.program, self._request)
+        return shapes.take(self, self._executable, self._request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -407,7 +407,7 @@ class ExecuteWork(Work):
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""
         if self.is_left:  # a lane is still at work on it
-            return "an operation took too long"
+            return "the execution was aborted; an operation of it had not ended"
         if self._execution is None:
             return "the execution was aborted before it began"
         self._execution.close()

@@ -382,7 +382,9 @@ class Lanes:
             if has_ended:
                 run_queue.end(previous, now_ns, used_ns)
                 previous = None
-            elif previous.is_withdrawn or self._is_closing:
+            elif self._is_closing or (
+                previous.is_withdrawn and not previous.keeps_its_lane
+            ):
                 run_queue.end(previous, now_ns, used_ns)
                 dropped.append(previous)
                 previous = None

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY = Policy()
 
-PATIENCE_S = 0.005
+REPLACE_AFTER_S = 0.005
 """How long a lane may go on with what was left to it before another takes its place."""
 
 _closed = partial(DeviceClosedError, "the device is closed")
@@ -362,7 +362,9 @@ class Scheduler:
         if not self._admission.leave(work, self._open):
             return False
         # Most often its lane stops before a thread could have begun.
-        replace = partial(self._loop.call_later, PATIENCE_S, self._lanes.leave, work)
+        replace = partial(
+            self._loop.call_later, REPLACE_AFTER_S, self._lanes.leave, work
+        )
         self._waker.call(replace)
         return True
 

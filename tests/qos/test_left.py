@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Scheduler, acting_for
-from asyncnn.qos.work import Job
+from asyncnn.qos.work import Job, Pause, Work
 from tests.qos.recorded import Recorded, until
 from tests.qos.test_run_queue import ALICE, BOB, add, run_queue
 
@@ -224,3 +224,50 @@ class TestWhatIsLeftInTheRunQueue:
     def test_is_nothing_that_does_not_run(self) -> None:
         r = run_queue()
         assert not r.leave(add(r))
+
+
+class Kept(Work):
+    """Work that keeps its lane as it is reported, and rests whenever it is asked to."""
+
+    is_separable = True
+    keeps_its_lane = True
+
+    def __init__(self) -> None:
+        super().__init__(Priority.MEDIUM, None)
+        self.started, self.may_end = threading.Event(), threading.Event()
+        self.rests = 0
+        self.is_complete = threading.Event()
+
+    def advance(self, pause: Pause) -> bool:
+        self.started.set()
+        while not (pause.requested or self.may_end.wait(0.001)):
+            pass
+        if not self.may_end.is_set():
+            self.rests += 1
+            return False
+        self.is_complete.set()
+        return True
+
+    def abort(self, status: ErrorStatus) -> None:
+        pass
+
+    def fail(self, error: AsyncnnError) -> None:
+        raise error
+
+    def finish(self) -> ErrorStatus:
+        return MISSED
+
+
+async def test_what_keeps_its_lane_goes_on_after_it_has_rested(
+    scheduler: Scheduler,
+) -> None:
+    work = Kept()
+    scheduler.submit(work)
+    assert await asyncio.to_thread(work.started.wait, 20)
+    scheduler.cancel(work, MISSED)
+    try:
+        scheduler.submit(Recorded([], priority=Priority.HIGH))  # it has to make way
+        await until(lambda: work.rests > 0)
+    finally:
+        work.may_end.set()
+    assert await asyncio.to_thread(work.is_complete.wait, 20)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -63,7 +64,7 @@ class TestDevices:
         with pytest.raises(asyncnn.DeviceUnavailableError, match="closed"):
             await works(device)
         await device.aclose()
-        assert not threads()
+        await until(lambda: not threads())
         await until(lambda: children() == before)
 
     @every_opening
@@ -74,7 +75,7 @@ class TestDevices:
             await asyncio.gather(device.aclose(), device.aclose())
             with pytest.raises(asyncnn.DeviceUnavailableError, match="closed"):
                 await works(device)
-        assert not threads()
+        await until(lambda: not threads())
 
     async def test_are_context_managers_themselves(self) -> None:
         async with await asyncnn.open_device() as device:
@@ -87,7 +88,7 @@ class TestDevices:
         device = await asyncio.create_task(_awaited(opening()))
         assert await works(device)
         await asyncio.create_task(device.aclose())
-        assert not threads()
+        await until(lambda: not threads())
 
     @every_opening
     @pytest.mark.parametrize("is_block", [True, False])
@@ -144,6 +145,9 @@ class TestDevices:
             assert await works(kept[0])
 
         asyncio.run(main())
+        deadline = time.monotonic() + 10
+        while threads() and time.monotonic() < deadline:
+            time.sleep(0.005)
         assert not threads()
         with pytest.warns(ResourceWarning):  # noqa: PT031
             kept.clear()

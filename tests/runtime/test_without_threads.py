@@ -40,17 +40,14 @@ async def test_each_call_works_or_says_what_is_missing_and_works_later(
 
 
 async def test_the_default_device_opens_and_goes_on(
-    refused: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    refused: pytest.MonkeyPatch,
 ) -> None:
     async with asyncnn.open_device() as device:
-        assert device.name == "reference"
         with pytest.raises(asyncnn.ResourceExhaustedTransientError, match="thread"):
             await device.prepare(addition(4))
         refused.undo()
         prepared = await device.prepare(addition(4))
         await prepared.run({"x": X, "y": X})
-    (record,) = [each for each in caplog.records if "accelerated" in each.name]
-    assert "no thread can be started" in record.getMessage()
 
 
 PROGRAM = """
@@ -77,9 +74,10 @@ print("went on")
 @pytest.mark.parametrize(
     ("opener", "more"),
     [
-        *((o, n) for o in ("default", "accelerated", "framework") for n in range(5)),
-        # With 1 or 2, NumPy's BLAS, which starts threads, ends the driver.
-        *(("connect", n) for n in (0, 3, 4)),
+        # With 1 or 2, NumPy's BLAS ends the process: it starts its threads anew after
+        # another process was started, and interrupts itself where there is none.
+        *((o, n) for o in ("default", "accelerated", "framework") for n in (0, 3, 4)),
+        *(("connect", n) for n in (0, 5, 6)),
     ],
 )
 def test_where_the_system_refuses_threads_it_is_the_same(

@@ -62,7 +62,7 @@ class TestServers:
                 callback = prepare(device)
                 await until(checking.is_set)
                 await cancelled_at_once(server.__aexit__(None, None, None))
-                assert not path.exists()
+                await until(lambda: not path.exists())
                 second = asyncio.create_task(server.aclose())
                 third = asyncio.create_task(server.aclose())
                 with pytest.raises(Exception, match="DEAD_OBJECT"):
