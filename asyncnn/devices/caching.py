@@ -169,8 +169,8 @@ def loading(
 ) -> Steps[Compiled]:
     """Load the model that was saved with the token of ``files``, in steps.
 
-    Its weights are copied, or mapped if that is safe; ``may_map`` promises that nobody truncates
-    files of this user. See `read_or_map`.
+    Its weights are copied, or mapped if that is safe; ``may_map`` promises that nobody
+    truncates files of this user. See `read_or_map`.
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
