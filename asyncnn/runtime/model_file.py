@@ -24,11 +24,11 @@ from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.input_files import offload_abandonable
+from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import write_file
-from asyncnn.pacing import Steps, completed
+from asyncnn.pacing import Steps
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.home import require_loop
 from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
@@ -311,12 +311,12 @@ def load(
     constants: "Constants | None" = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Load a model file as `load_model` does, and block meanwhile.
+    """Load a model file as `load_model` does, and block; an interrupt ends that.
 
     :raises AsyncnnError: as `load_model`.
     """
     steps = _loading(source, signature, input_shapes, constants, extensions)
-    return completed(steps)
+    return call_abandonable(f"loading {_where(source)}", steps)
 
 
 def _where(source: ModelSource) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory, OperandType
-from asyncnn.input_files import NoRegularFileError, call_abandonable, in_one
+from asyncnn.input_files import NoRegularFileError
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import map_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -196,30 +196,24 @@ class TensorReader:
                 f"{what} lies in another file, {location[:80]!r}",
                 hint="load the model by its path, so that it can be found",
             )
-        found = in_one(_beside, self._folder, location, what)
-        memory = call_abandonable(f"opening {self._folder / location}", found)
+        folder = self._folder.resolve()
+        path = Path(os.path.abspath(folder / location))
+        try:
+            # A link could lead out of the folder as well as "..".
+            is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
+            if not location or not is_inside or path.is_symlink():
+                raise InvalidArgumentError(
+                    f"{what} lies outside of the model's folder, at {location[:80]!r}"
+                )
+            memory = map_model_file(path)
+        except NoRegularFileError:
+            raise
+        except (GeneralFailureError, OSError) as error:
+            raise InvalidArgumentError(
+                f"{what} lies in a file that is not there, {location[:80]!r}"
+            ) from error
         self._external[location] = memory
         return memory
-
-
-def _beside(folder: Path, location: str, what: str) -> Memory:
-    """Map a file that is in ``folder``, and nowhere else."""
-    try:
-        folder = folder.resolve()
-        path = Path(os.path.abspath(folder / location))
-        # A link could lead out of the folder as well as "..".
-        is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
-        if not location or not is_inside or path.is_symlink():
-            raise InvalidArgumentError(
-                f"{what} lies outside of the model's folder, at {location[:80]!r}"
-            )
-        return map_model_file(path)
-    except NoRegularFileError:
-        raise
-    except (GeneralFailureError, OSError) as error:
-        raise InvalidArgumentError(
-            f"{what} lies in a file that is not there, {location[:80]!r}"
-        ) from error
 
 
 def _number(text: str, what: str) -> int:
