@@ -57,6 +57,7 @@ bench: $(READY)
 	$(BIN)/asyncnn bench kernels
 	$(BIN)/asyncnn bench threads
 	$(BIN)/asyncnn bench awaiting
+	$(BIN)/asyncnn bench steps
 	$(BIN)/asyncnn bench service
 	$(BIN)/asyncnn bench burst
 	$(BIN)/asyncnn bench fence
@@ -87,7 +88,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# What pip and the tools that it calls say is only shown if they fail.
+# What pip and the tools that it calls say is only shown if they fail. Sources are compiled
+# as pip does it for a wheel: where PYTHONDONTWRITEBYTECODE is set, nobody else would, and
+# each process would take twice as long to start.
 $(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c tests/model_packages.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
 	@echo "installing asyncnn and what its tests need into $(VENV) ..."
@@ -95,6 +98,7 @@ $(READY): pyproject.toml setup.py asyncnn/fmq/_ring.c tests/model_packages.txt
 	@$(PIP) --upgrade pip > $(VENV)/pip.log 2>&1 && \
 	$(PIP) --editable '.[dev]' >> $(VENV)/pip.log 2>&1 && \
 	$(PIP) --no-deps -r tests/model_packages.txt >> $(VENV)/pip.log 2>&1 || { cat $(VENV)/pip.log; exit 1; }
+	@$(BIN)/python -m compileall -q asyncnn
 	@touch $(READY)
 
 clean:

@@ -5,6 +5,7 @@ From the outside in:
 =============  =====================================================================
 ``pipeline``   streams of frames through stages of models
 ``metrics``    numbers of a driver for Prometheus
+``web``        middleware for web applications
 ``runtime``    what applications use: `open_device`, `load_model`, arrays
 ``service``    a driver in a process of its own, and the way to it
 ``devices``    implementations of the HAL's `IDevice`
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
         WrongLoopError,
+        WrongTypeError,
     )
     from asyncnn.hal.routes import Route
     from asyncnn.hal.types import (
@@ -99,7 +101,7 @@ else:
             "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
             "OutputInsufficientSizeError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError "
-            "WrongLoopError",
+            "WrongLoopError WrongTypeError",
             "asyncnn.hal.routes": "Route",
             "asyncnn.hal.types": "ErrorStatus ExecutionPreference OperandType "
             "OperationType Priority",
@@ -129,7 +131,7 @@ else:
             "asyncnn.service": "Supervision",
         },
         "burst devices engine extensions fences fmq hal kernels memory metrics "
-        "pipeline qos runtime service tracing",
+        "pipeline qos runtime service tracing web",
     )
 
 __all__ = (
@@ -181,6 +183,7 @@ __all__ = (
     "TensorInfo",
     "UnsupportedOperatorError",
     "WrongLoopError",
+    "WrongTypeError",
     "__version__",
     "bundled_file",
     "connect",

@@ -59,6 +59,10 @@ __all__ = (
     "SynchronousByCallback",
 )
 
+_MISSED = frozenset(
+    {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
+)
+
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
 
@@ -109,7 +113,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
             raise OutputInsufficientSizeError(
                 self.reason or "an output buffer is too small", self.output_shapes
             )
-        message = self.reason or f"execution failed: {self.status.name}"
+        message = self.reason or _told("execution", self.status)
         if self.kind is not None:
             raise self.kind(message)
         if self.status is ErrorStatus.GENERAL_FAILURE:
@@ -229,6 +233,12 @@ class ExecutionFuture(IExecutionCallback):
             raise
 
 
+class ExplainedAnswer(tuple[ErrorStatus, tuple[OutputShape, ...], Timing]):
+    """What a synchronous call returns; ``reason`` says in words why it failed."""
+
+    reason = ""
+
+
 class SynchronousByCallback(ABC):
     """The part of an `IPreparedModel` that follows from its asynchronous call."""
 
@@ -254,10 +264,19 @@ class SynchronousByCallback(ABC):
         callback = ExecutionFuture()
         self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
         result = await callback
-        return result.status, result.output_shapes, result.timing
+        answer = ExplainedAnswer((result.status, result.output_shapes, result.timing))
+        answer.reason = result.reason
+        return answer
 
 
 def _preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
     if status is ErrorStatus.NONE:
         return error_for(ErrorStatus.GENERAL_FAILURE, "no prepared model was delivered")
-    return error_for(status, reason or f"preparation failed: {status.name}")
+    return error_for(status, reason or _told("preparation", status))
+
+
+def _told(what: str, status: ErrorStatus) -> str:
+    """Return what is told of a failure whose reason nobody has told."""
+    if status in _MISSED:
+        return f"the {what} has missed its deadline"
+    return f"{what} failed: {status.name}"

@@ -1,5 +1,7 @@
 """Deadlines: points of the steady clock, and how long past one an answer may come.
 
+Also durations in words, as messages and commands have them.
+
 A driver keeps deadlines itself, at boundaries of operations. One that is stopped, or
 stuck in native code, keeps none: its client gives up a little later by itself. The HAL
 counts in nanoseconds, applications in seconds.
@@ -12,10 +14,41 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
+    WrongTypeError,
 )
 
 DEADLINE_GRACE_S = 0.1
 """Seconds from a deadline until a client no longer waits for the driver's answer."""
+
+
+PASSED = "the deadline has passed already"
+"""What is told of a call that is made too late."""
+
+_UNITS = (
+    ("ns", 1e-3, 1e3),
+    ("us", 1.0, 1e3),
+    ("ms", 1e3, 1e3),
+    ("s", 1e6, 120.0),
+    ("min", 6e7, math.inf),
+)
+"""Units of durations, in microseconds, and how many read worse than the next unit."""
+
+
+def format_duration(us: float, digits: int = 3) -> str:
+    """Return microseconds in the unit that reads best, such as 8.31 us or 2.08 s.
+
+    There are so many ``digits``, unless more stand before the point, and no zeros at
+    the end.
+    """
+    if not us:
+        return "0 s"
+    texts = (
+        (f"{us / size:.{max(0, digits - len(str(int(us / size))))}f}", unit, most)
+        for unit, size, most in _UNITS
+    )
+    # As rounded: 999.9 us are 1 ms, not 1000 us.
+    text, unit = next((text, unit) for text, unit, most in texts if float(text) < most)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
 
 
 def check_grace(grace_s: float) -> float:
@@ -36,14 +69,32 @@ def check_deadline(deadline_ns: int | None) -> None:
     :raises MissedDeadlinePersistentError: if it has.
     """
     if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
-        raise MissedDeadlinePersistentError("the deadline has passed already")
+        raise MissedDeadlinePersistentError(PASSED)
+
+
+def told_late(deadline_ns: int, asked_ns: int) -> str:
+    """Say how late it is by now for a call that was made at ``asked_ns``."""
+    if deadline_ns <= asked_ns:
+        return PASSED
+    late = format_duration((time.monotonic_ns() - deadline_ns) / 1000)
+    # A few digits: the call has come here a little later than it was made.
+    given = format_duration((deadline_ns - asked_ns) / 1000, 2)
+    return f"the deadline of {given} was missed by {late}"
+
+
+def late_for_fences(
+    deadline_ns: int | None, asked_ns: int
+) -> MissedDeadlineTransientError:
+    """Return the error for a call that waits for fences at its deadline."""
+    late = told_late(deadline_ns or 0, asked_ns)
+    return MissedDeadlineTransientError(f"{late}; it was waiting for fences")
 
 
 def unanswered(grace_s: float) -> MissedDeadlineTransientError:
     """Return the error for a call that the driver has left unanswered."""
     return MissedDeadlineTransientError(
-        f"the driver has not answered {grace_s:g} s after the deadline; it may be "
-        "stopped, and go on with the call once it runs again"
+        f"the driver has not answered {format_duration(grace_s * 1e6)} after the "
+        "deadline; it may be stopped, and go on with the call once it runs again"
     )
 
 
@@ -70,7 +121,8 @@ def nanoseconds(seconds: float | None) -> int | None:
         return None
     try:
         return round(seconds * 1e9)
-    except (ValueError, OverflowError, TypeError):
-        raise InvalidArgumentError(
+    except (ValueError, OverflowError, TypeError) as error:
+        wrong = WrongTypeError if isinstance(error, TypeError) else InvalidArgumentError
+        raise wrong(
             f"{seconds!r} is no number of seconds", hint="None sets no limit"
         ) from None

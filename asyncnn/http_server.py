@@ -2,7 +2,10 @@
 
 It answers GET and HEAD, one request on each connection, and knows nothing of what the
 answers say. A peer is not trusted: what it may send, how long that may take and how
-many connections there are at a time is bounded.
+many connections there are at a time is bounded. Where there is no place left, the peer
+that the server has waited for longest, for the rest of a request or for an answer to be
+taken, loses its own to the next one. Peers are not told apart: all that are of this
+machine have one address.
 
 A page of another site may have its own name resolve to this machine once it is loaded
 (DNS rebinding), and its scripts may then read what is answered here. What is not for
@@ -15,11 +18,13 @@ import email.message
 import email.parser
 import ipaddress
 import logging
+import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from http import HTTPStatus
 from typing import Self, TypeAlias
 
+import anyio
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -29,12 +34,14 @@ _log = SparseLogger(logging.getLogger(__name__))
 
 LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 32
-"""More are hung up on."""
+"""More wait in the system's queue until one makes room."""
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _MAX_REQUEST_BYTES = 16 * 1024
-_TIMEOUT_S = 5.0
-"""For a request to come and its answer to be taken."""
+_LEAST_TIME_S = 0.05
+"""For a request to come, and for its answer to be taken, whoever else comes."""
+_PAUSE_S = 0.1
+_BACKLOG = 1024
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -85,6 +92,7 @@ class HttpServer:
     the context hangs up on all clients.
 
     :param host: an address or name of this machine; ``0.0.0.0`` and ``::`` are all.
+    :param timeout_s: for a request to come and its answer to be taken.
     :param only_for_names: names by which requests may call this host besides its own,
         ``localhost`` and addresses, which nobody can have resolve to another; None
         lets them call it as they like.
@@ -99,6 +107,7 @@ class HttpServer:
         port: int = 0,
         *,
         host: str = LOOPBACK,
+        timeout_s: float = 5.0,
         only_for_names: Collection[str] | None = None,
     ) -> None:
         if not 0 <= port <= 65535:
@@ -106,9 +115,12 @@ class HttpServer:
         self._answer = answer
         self._host = host
         self._port = port
+        self._timeout_s = timeout_s
         self._names = only_for_names
-        self._server: asyncio.Server | None = None
+        self._listeners = contextlib.ExitStack()
+        self._accepting: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], float] = {}
 
     @property
     def port(self) -> int:
@@ -128,46 +140,98 @@ class HttpServer:
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._connected, self._host, self._port, limit=_MAX_REQUEST_BYTES
+        loop = asyncio.get_running_loop()
+        # It finds the addresses, and would accept all who are there in one turn of the
+        # loop: more than there is room for, before the first of them is read from.
+        server = await loop.create_server(
+            asyncio.Protocol, self._host, self._port, start_serving=False
         )
-        self._port = self._server.sockets[0].getsockname()[1]
+        with contextlib.closing(server), contextlib.ExitStack() as opened:
+            listeners = [
+                opened.enter_context(_listening(each.fileno()))
+                for each in server.sockets
+            ]
+            self._listeners = opened.pop_all()
+        self._port = listeners[0].getsockname()[1]
+        self._accepting = [loop.create_task(self._accept(each)) for each in listeners]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with self._listeners:
+            for tasks in (self._accepting, self._tasks):
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _connected(
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            await anyio.wait_readable(listener)
+            await self._make_room()
+            try:
+                peer, _ = listener.accept()
+            except OSError as error:  # too few descriptors, or it has gone
+                _log.log(logging.WARNING, "nobody is accepted: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self._begin(
+                *await asyncio.open_connection(sock=peer, limit=_MAX_REQUEST_BYTES)
+            )
+
+    def _begin(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if len(self._tasks) >= MAX_CONNECTIONS:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
             writer.transport.abort()
-            return
+
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)  # of one that is cancelled before it begins, too
+
+    async def _make_room(self) -> None:
+        """Wait until there is room; hang up on the peer that is waited for longest.
+
+        Not before it has had its least time: others may come faster than requests do.
+        """
+        clock = asyncio.get_running_loop().time
+        while len(self._tasks) >= MAX_CONNECTIONS:
+            longest = next(iter(self._waiting), None)
+            if longest and clock() >= self._waiting[longest] + _LEAST_TIME_S:
+                del self._waiting[longest]
+                longest.cancel()
+            await asyncio.wait(
+                self._tasks,
+                timeout=_LEAST_TIME_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Answer one request and hang up."""
         peer_errors = (asyncio.IncompleteReadError, TimeoutError, ConnectionError)
-        try:
-            with contextlib.suppress(*peer_errors):
-                async with asyncio.timeout(_TIMEOUT_S):
-                    writer.write(await self._respond(reader))
+        with contextlib.suppress(*peer_errors):
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._respond(reader)
+                with self._waiting_for_peer():
+                    writer.write(answer)
                     writer.close()
                     await writer.wait_closed()
+
+    @contextlib.contextmanager
+    def _waiting_for_peer(self) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting[task] = asyncio.get_running_loop().time()
+        try:
+            yield
         finally:
-            writer.transport.abort()
+            self._waiting.pop(task, None)
 
     async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            with self._waiting_for_peer():
+                head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             refused = HttpResponse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             return refused.encoded(with_body=False)
@@ -193,6 +257,14 @@ class HttpServer:
         if self._names is not None and not _is_own(request.host, self._names):
             return HttpResponse(HTTPStatus.MISDIRECTED_REQUEST)
         return None
+
+
+def _listening(bound: int) -> socket.socket:
+    """Return what listens where a descriptor is bound, which may be closed then."""
+    listener = socket.socket(fileno=os.dup(bound))
+    listener.setblocking(False)
+    listener.listen(_BACKLOG)
+    return listener
 
 
 def _parsed(head: bytes) -> HttpRequest | None:

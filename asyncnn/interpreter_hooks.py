@@ -60,6 +60,9 @@ def _disown_all() -> None:
 os.register_at_fork(after_in_child=_disown_all)
 
 
+LARGE_OPERATIONS = 500
+"""Operations of a large model; smaller ones are made and freed within milliseconds."""
+
 _NEVER = 2**31 - 1
 
 MOST_IMMORTAL = 4096 if sys.version_info[:2] == (3, 12) else 0

@@ -68,6 +68,14 @@ outputs = [value("output", "n", "samples"), value("stateN", 2, "n", 128)]
 write("vad.onnx", nodes, [sound, state, rate], outputs)
 """
 
+_SPOTTER = """\
+nodes = [helper.make_node("Add", ["x", "left"], ["right"])]
+nodes += [helper.make_node("Abs", ["right"], ["y"])]
+names = [[value(name, 1, 4) for name in two] for two in (("x", "left"), ("right", "y"))]
+write("spotter.onnx", nodes, *names)
+import asyncnn
+"""
+
 GIVEN = {
     "README.md": f"""\
 {_OPEN}
@@ -86,6 +94,7 @@ asyncnn.save(sums(["x", "h"], ["y", "h_out"], (1, 64)), "recurrent.tflite")
     "docs/caching.md": "import asyncnn",
     "docs/extensions.md": _SPECTRAL,
     "docs/onnx.md": _ONNX,
+    "docs/sessions.md": _ONNX + _SPOTTER,
     "docs/fences.md": f"""\
 {_OPEN}
 {_SUMS}

@@ -1,9 +1,14 @@
+import errno
+
+import numpy as np
 import pytest
 
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineError,
     ResourceExhaustedError,
+    ResourceExhaustedPersistentError,
+    ResourceExhaustedTransientError,
     error_for,
     failure_of,
 )
@@ -60,6 +65,55 @@ def test_one_class_catches_every_missed_deadline(status: ErrorStatus) -> None:
 )
 def test_one_class_catches_all_that_runs_out(status: ErrorStatus) -> None:
     assert isinstance(error_for(status), ResourceExhaustedError)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EMFILE, "Too many open files", "/some/file"), "ulimit -n"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "fs.file-max"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (ImportError("lib.so: cannot open it: Too many open files"), "ulimit -n"),
+        (OSError("lib.so: cannot map it: Cannot allocate memory"), "ulimit -v"),
+        (MemoryError(), "Cannot allocate memory"),
+        (MemoryError("no room for a workspace"), "no room for a workspace"),
+    ],
+)
+def test_what_the_system_has_run_out_of_may_be_there_again(
+    error: Exception, words: str
+) -> None:
+    for failure in (failure_of(error), failure_of(error, "a pool of 3 bytes", 3)):
+        assert type(failure) is ResourceExhaustedTransientError
+        assert words in str(failure)
+    assert str(failure).startswith("a pool of 3 bytes: ")
+    with (
+        pytest.raises(ResourceExhaustedTransientError, match="here"),
+        os_errors("here"),
+    ):
+        raise error
+
+
+def test_more_memory_than_there_is_will_not_be_there_either() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.empty(2**50, np.uint8)
+    for failure in (
+        failure_of(caught.value),
+        failure_of(MemoryError(), wanted_bytes=2**50),
+    ):
+        assert type(failure) is ResourceExhaustedPersistentError
+    # What is no matter of memory is not for ever.
+    full = OSError(errno.EMFILE, "Too many open files")
+    assert not isinstance(
+        failure_of(full, wanted_bytes=2**50), ResourceExhaustedPersistentError
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOENT, "No such file"), ImportError("no such module")]
+)
+def test_other_errors_of_the_system_are_failures(error: Exception) -> None:
+    assert failure_of(error, "it").status is ErrorStatus.GENERAL_FAILURE
 
 
 def test_a_missed_deadline_is_not_taken_for_an_error_of_the_system() -> None:

@@ -37,6 +37,7 @@ FLOORS = {
     "runtime": 6,
     "metrics": 6,
     "pipeline": 6,
+    "web": 6,
     "tools": 7,
     "cli": 8,
 }

@@ -3,20 +3,35 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 
 import pytest
 
 from asyncnn import http_server
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.http_server import HttpRequest, HttpResponse, HttpServer
+from asyncnn.http_server import (
+    MAX_CONNECTIONS,
+    HttpRequest,
+    HttpResponse,
+    HttpServer,
+)
 from tests.memory.foreign import leaks, traces
 from tests.service.raw import until
+from tests.service.test_descriptors import only
 
 GET = b"GET /here HTTP/1.1\r\nHost: anything\r\n\r\n"
 
 
+HALF = GET[:-2]
+LARGE = GET.replace(b"here", b"large")
+LARGE_BYTES = 4 << 20
+"""More than the system keeps for a peer that does not take it."""
+
+
 async def greet(request: HttpRequest) -> HttpResponse:
+    if request.path == "/large":
+        return HttpResponse(HTTPStatus.OK, {}, bytes(LARGE_BYTES))
     if request.path != "/here":
         return HttpResponse(HTTPStatus.NOT_FOUND)
     return HttpResponse(HTTPStatus.OK, {"Content-Type": "text/plain"}, b"hello")
@@ -25,7 +40,7 @@ async def greet(request: HttpRequest) -> HttpResponse:
 @pytest.fixture
 async def served() -> AsyncIterator[HttpServer]:
     before = traces()
-    async with HttpServer(greet) as served:
+    async with HttpServer(greet, timeout_s=600) as served:
         yield served
     await until(lambda: not leaks(before))
 
@@ -96,36 +111,142 @@ async def test_other_requests_are_answered_by_a_status(
     assert (await ask(served, request_))[0] == status
 
 
-async def test_what_is_no_request_is_hung_up_on(
-    served: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "_TIMEOUT_S", 0.05)
-    for sent in (b"", b"GET /he"):
-        reader, writer = await connected(served)
-        writer.write(sent)
-        async with asyncio.timeout(20):
-            assert await rest(reader) == b""
-        writer.close()
-    assert (await ask(served, GET))[0] == 200
+async def test_what_is_no_request_is_hung_up_on() -> None:
+    async with HttpServer(greet, timeout_s=0.05) as served:
+        for sent in (b"", b"GET /he"):
+            reader, writer = await connected(served)
+            with closing(writer):
+                writer.write(sent)
+                assert await rest(reader) == b""
+
+
+async def test_who_takes_no_answer_is_hung_up_on() -> None:
+    asked = asyncio.Event()
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        asked.set()
+        return await greet(request)
+
+    async with HttpServer(answer, timeout_s=0.05) as served:
+        reader, writer = await slow(served, LARGE)
+        with closing(writer):
+            await asked.wait()
+            await until(lambda: not served.connections)
+            assert len(await rest(reader)) < LARGE_BYTES
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
+    """Return all that comes until the server hangs up."""
+    found = b""
+    with suppress(ConnectionError):
+        while received := await reader.read(1 << 16):
+            found += received
+    return found
 
 
-async def test_too_many_connections_are_hung_up_on(served: HttpServer) -> None:
-    idle = [await connected(served) for _ in range(http_server.MAX_CONNECTIONS)]
-    await until(lambda: served.connections == http_server.MAX_CONNECTIONS)
-    reader, writer = await connected(served)
-    async with asyncio.timeout(20):
-        assert await rest(reader) == b""
-    for each in (writer, *(writer for _, writer in idle)):
-        each.close()
-    await until(lambda: not served.connections)
-    assert (await ask(served, GET))[0] == 200
+async def slow(
+    served: HttpServer, sent: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect with little space, send, and take next to nothing that is answered."""
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(peer, (http_server.LOOPBACK, served.port))
+    reader, writer = await asyncio.open_connection(sock=peer, limit=1024)
+    writer.write(sent)
+    return reader, writer
+
+
+class TestRoom:
+    """Many who keep the server waiting cost others nothing."""
+
+    async def test_who_is_waited_for_longest_makes_room(
+        self, served: HttpServer
+    ) -> None:
+        idle = [await connected(served) for _ in range(MAX_CONNECTIONS)]
+        await until(lambda: served.connections == MAX_CONNECTIONS)
+        assert (await ask(served, GET))[0] == 200
+        for _, writer in idle:
+            writer.write(GET)
+        answers = [await rest(reader) for reader, _ in idle]
+        assert [bool(answer) for answer in answers] == [False] + [True] * 31
+        for _, writer in idle:
+            writer.close()
+
+    async def test_no_request_is_lost_beside_those_who_do_not_end_theirs_or_read(
+        self, served: HttpServer
+    ) -> None:
+        with ExitStack() as hostile:
+
+            async def come() -> None:
+                for sent in (HALF, LARGE):
+                    _, writer = await slow(served, sent)
+                    hostile.callback(writer.transport.abort)
+                    writers.append(writer)
+
+            writers: list[asyncio.StreamWriter] = []
+            for _ in range(200):
+                await come()
+            for _ in range(20):
+                await come()  # as somebody has left for the last request
+                await until(lambda: served.connections == MAX_CONNECTIONS)
+                for writer in writers:
+                    if not writer.is_closing():
+                        writer.write(b"x")
+                assert (await ask(served, GET))[::2] == (200, b"hello")
+
+    async def test_no_request_is_lost_however_often_others_come(
+        self, served: HttpServer
+    ) -> None:
+        async def come_again() -> None:
+            while True:
+                with suppress(ConnectionError):
+                    reader, writer = await connected(served)
+                    with closing(writer):
+                        writer.write(HALF)
+                        await reader.read()
+
+        async with asyncio.TaskGroup() as group:
+            hostile = [group.create_task(come_again()) for _ in range(100)]
+            await until(lambda: served.connections == MAX_CONNECTIONS)
+            for _ in range(10):
+                assert (await ask(served, GET))[0] == 200
+            for task in hostile:
+                task.cancel()
+
+    async def test_who_is_being_answered_keeps_its_place(self) -> None:
+        begun, go_on = 0, asyncio.Event()
+
+        async def slowly(request: HttpRequest) -> HttpResponse:
+            nonlocal begun
+            begun += 1
+            await go_on.wait()
+            return HttpResponse(HTTPStatus.OK)
+
+        async with HttpServer(slowly, timeout_s=600) as served:
+            asking = [
+                asyncio.create_task(ask(served, GET)) for _ in range(MAX_CONNECTIONS)
+            ]
+            await until(lambda: begun == MAX_CONNECTIONS)
+            waiting = [await connected(served) for _ in range(5)]
+            for _, writer in waiting:
+                writer.write(GET)
+            go_on.set()
+            answers = [answer[0] for answer in await asyncio.gather(*asking)]
+            assert answers == [200] * MAX_CONNECTIONS
+            for reader, writer in waiting:
+                with closing(writer):
+                    assert b" 200 OK\r\n" in await rest(reader)
+
+    async def test_without_descriptors_newcomers_wait(
+        self, served: HttpServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with only(1):
+            asking = asyncio.create_task(ask(served, GET))
+            await until(lambda: caplog.records)
+        assert (await asking)[0] == 200
+        assert "nobody is accepted: [Errno 24]" in caplog.text
 
 
 async def test_leaving_hangs_up_on_everybody() -> None:

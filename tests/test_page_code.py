@@ -30,7 +30,11 @@ WITH_COMMANDS = (
 )
 """Pages whose commands are run, too; test_documentation.py checks those of others."""
 
-NEEDING = {"docs/onnx.md": "onnx"}
+NEEDING = {
+    "docs/onnx.md": "onnx",
+    "docs/sessions.md": "onnx",
+    "docs/tutorial.md": "ai_edge_litert",
+}
 """Pages whose code needs a package that is not always installed."""
 
 ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}
@@ -51,6 +55,7 @@ def follow(page: str, folder: Path, *options: str) -> None:
         cwd=folder,
         env={
             **os.environ,
+            "ASYNCNN_DEVICE": "",  # what readers have
             "PYTHONPATH": os.pathsep.join(["", str(ROOT)]),
             "XDG_STATE_HOME": str(folder / "state"),
         },

@@ -37,6 +37,7 @@ PACKAGES = (
     "asyncnn.qos",
     "asyncnn.service",
     "asyncnn.tracing",
+    "asyncnn.web",
 )
 
 LIST = Path(__file__).with_name("public_api.txt")

@@ -21,7 +21,7 @@ from asyncnn.burst.packets import (
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.deadlines import check_deadline, unanswered
+from asyncnn.deadlines import check_deadline, told_late, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -53,6 +53,7 @@ MAX_PACKETS = 16
 _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
+_UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
 _CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.GENERAL_FAILURE
 """What a cancelled execution ends with, as HAL 1.3 and as HAL 1.2 have it."""
 
@@ -206,15 +207,16 @@ class Link:
         :raises EndedError: as `execute`.
         """
         check_deadline(deadline)
-        sent = self.sent
+        sent, asked_ns = self.sent, time.monotonic_ns()
         try:
-            async with asyncio.timeout((deadline - time.monotonic_ns()) / 1e9):
+            async with asyncio.timeout((deadline - asked_ns) / 1e9):
                 return await self.execute(request, measure)
         except TimeoutError:
             # Then the wait was for the result of the execution before it.
             if sent == self.sent:
                 raise MissedDeadlineTransientError(
-                    "the driver has not answered the execution before it"
+                    f"{told_late(deadline, asked_ns)}; the driver has not answered the "
+                    "execution before it"
                 ) from None
         try:
             async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
@@ -226,7 +228,7 @@ class Link:
             raise EndedError(self.end(DeviceUnavailableError(str(error)))) from error
         result = self._decode(answer)
         if result.status in _CANCELLED:
-            raise MissedDeadlineTransientError("the deadline has passed")
+            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
         return result
 
     def free_memory(self, memory: Memory) -> None:
@@ -325,7 +327,10 @@ class Link:
                 return failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape
         self._answer = answer
-        self._result = ExecutionResult(shape.status, shape.output_shapes, timing)
+        reason = _UNTOLD if shape.status is ErrorStatus.GENERAL_FAILURE else ""
+        self._result = ExecutionResult(
+            shape.status, shape.output_shapes, timing, reason
+        )
         return self._result
 
 

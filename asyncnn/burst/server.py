@@ -337,6 +337,7 @@ class _Execution(IExecutionCallback):
     __slots__ = ("_server",)
 
     takes_early_results = True
+    may_be_left = True  # the application keeps its deadline, by cancelling it
 
     def __init__(self, server: BurstServer) -> None:
         super().__init__()

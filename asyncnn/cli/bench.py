@@ -13,12 +13,14 @@ import msgspec
 import typer
 
 from asyncnn.cli.options import (
+    InputShapeOption,
     SettingOption,
     announced,
     console,
     counted,
     progress,
     rounded,
+    shapes_of,
 )
 from asyncnn.output_files import check_writable, write_file
 from asyncnn.tools.bench.presenting import draw_table, page_of
@@ -42,6 +44,13 @@ def _option(name: str, kind: Any, default: Any, *flags: str, **info: Any) -> Par
 _FOLDER_HELP = "Folder of .tflite files; ../shared/models if left out."
 _FOLDER_ARGUMENT = typer.Argument(help=_FOLDER_HELP, show_default=False)
 _FOLDER = _parameter("folder", Annotated[Path | None, _FOLDER_ARGUMENT], None)
+_FILES_ARGUMENT = typer.Argument(
+    help="A .tflite, .onnx or .asyncnn file, or a folder of them; ../shared/models "
+    "if left out.",
+    show_default=False,
+)
+_FILES = _parameter("folder", Annotated[Path | None, _FILES_ARGUMENT], None)
+_INPUT_SHAPE = _parameter("input_shape", InputShapeOption, None)
 _STATEFUL_ARGUMENT = typer.Argument(
     help="Folder of .tflite files; those of pymicro-wakeword if left out.",
     show_default=False,
@@ -59,7 +68,11 @@ _FILTER = _option(
     "pattern", str, "*", "--filter", metavar="GLOB", help="Names to measure."
 )
 _MOBILENET = _option(
-    "mobilenet", bool, True, help="Add generated MobileNets of 224 x 224."
+    "mobilenet",
+    bool | None,
+    None,
+    help="Add generated MobileNets of 224 x 224; where no folder is named if left out.",
+    show_default=False,
 )
 _GATES = _option(
     "gates", bool, False, "--gates", help="Judge by what any machine has to reach."
@@ -98,9 +111,10 @@ _counted = partial(progress, description="measured")
 
 BENCHMARKS = {
     "models": Benchmark(
-        "Measure the reference device beside LiteRT, with one thread each.\n\n"
-        "Needs LiteRT: pip install asyncnn\\[bench]. It may crash on damaged files.",
-        (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
+        "Measure model files beside LiteRT or ONNX Runtime, awaited in a thread.\n\n"
+        "The device that is opened by default comes first. Engines that are missing\n"
+        "are told: pip install asyncnn\\[bench]. They may crash on damaged files.",
+        (_FILES, _ROUNDS, _FILTER, _MOBILENET, _INPUT_SHAPE),
         _counted,
     ),
     "accelerated": Benchmark(
@@ -119,6 +133,10 @@ BENCHMARKS = {
     ),
     "awaiting": Benchmark(
         "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
+    ),
+    "steps": Benchmark(
+        "Count the functions, files and turns of the loop that a warm run passes.",
+        (_FEW_ROUNDS,),
     ),
     "kernels": Benchmark(
         "Measure single operations beside LiteRT, with one thread each.\n\n"
@@ -176,6 +194,9 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
     def run(
         json_file: Path | None, html_file: Path | None, check: bool, **options: Any
     ) -> None:
+        if "input_shape" in options:
+            shapes = options.pop("input_shape") or ()
+            options["input_shapes"] = shapes_of(shapes)
         if benchmark.progress is not None:
             options["progress"] = benchmark.progress
         check_writable(json_file, html_file)

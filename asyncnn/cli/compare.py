@@ -63,7 +63,7 @@ def compare(
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
-    Prints how far each output is apart at most: in steps of its quantisation,
+    Prints how much each output differs at most: in steps of its quantisation,
     or absolute and as a share of its largest magnitude. Inputs are random, codes
     over the whole range of their type. A model with state keeps it from sample
     to sample, here and there. Needs the runtime: pip install asyncnn\\[bench].
@@ -74,9 +74,8 @@ def compare(
 
     from asyncnn.cli.model_runs import PATHS
     from asyncnn.devices.accelerated import default_device_name, usual_device_name
-    from asyncnn.memory.pools import view
     from asyncnn.runtime.file_kinds import kind_of
-    from asyncnn.runtime.model import located, map_model_file
+    from asyncnn.runtime.model import located, open_model_file
     from asyncnn.tools.comparison import Comparison, PeerKind, compare_model
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
     from asyncnn.tools.samples import Tolerance, load_arrays
@@ -84,9 +83,9 @@ def compare(
 
     tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
-    content = view(map_model_file(model))
+    file = open_model_file(model)
     with located(model):
-        kind.check_reads(kind_of(content))
+        kind.check_reads(kind_of(file))
     named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
     given = (
         []
@@ -94,7 +93,7 @@ def compare(
         else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
     )
     if not device and reference_kernels:
-        device = default_device_name("reference")  # which rounds as those kernels do
+        device = default_device_name(exact=True)
     comparison = Comparison(
         path=model,
         named=named,

@@ -55,8 +55,12 @@ def conformance(
         bool, typer.Option("--cache", help="Save and load all models first.")
     ] = False,
     device: Annotated[
-        str, typer.Option(help="Device to run on, one of asyncnn devices.")
-    ] = "reference",
+        str | None,
+        typer.Option(
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, or reference."
+        ),
+    ] = None,
     through: Annotated[
         str | None,
         typer.Option(
@@ -86,6 +90,7 @@ def conformance(
     The last line says how many cases passed, failed and were skipped. Exits with
     1 if one fails, with 2 on bad input.
     """
+    from asyncnn.devices.accelerated import default_device_name
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
@@ -99,10 +104,10 @@ def conformance(
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
-    if device != "reference":
-        opener_of(device)
-    if mutate and (device != "reference" or layers):
+    if mutate and (device not in (None, "reference") or layers):
         raise InvalidArgumentError("mutants are for the reference device itself")
+    name = device or default_device_name(exact=True)
+    opener_of(name)
     check_writable(json)
     specs = specs_below(directory)
     if mutate:
@@ -113,7 +118,7 @@ def conformance(
             paths=paths,
             pattern=pattern,
             extensions=extensions,
-            device=device,
+            device=name,
             oldest=version == _OLDEST,
             cached=cache,
             through_framework=bool(layers),

@@ -1,6 +1,5 @@
 """``asyncnn devices`` and ``asyncnn capabilities``: what there is, how fast."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,6 +69,7 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
+    from asyncnn.devices.accelerated import usual_device_name
     from asyncnn.runtime.framework.device_registry import registered_devices
     from asyncnn.runtime.opening_devices import connect, open_device
 
@@ -85,17 +85,8 @@ async def _discover(socket: Path | None) -> list[DeviceReport]:
             problem = str(failure_of(error))
             origin = registered.origin
             reports.append(DeviceReport(name, "", "", "BROKEN", {}, origin, problem))
-    default = _default(reports)
+    default = await usual_device_name()
     return [replace(each, is_default=each.name == default) for each in reports]
-
-
-def _default(reports: Sequence[DeviceReport]) -> str:
-    from asyncnn.devices.accelerated import default_device_name
-
-    works = {report.name for report in reports if not report.problem}
-    return default_device_name() or next(
-        name for name in ("accelerated", "reference") if name in works
-    )
 
 
 def _describe(device: "Device", origin: str = "asyncnn") -> DeviceReport:

@@ -16,6 +16,7 @@ from asyncnn.cli.options import (
     load_extended,
     print_json,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     EngineUnavailableError,
     GeneralFailureError,
@@ -180,7 +181,9 @@ def _refused(error: "UnsupportedOperatorError") -> "Explanation":
 
     if not error.operators:
         raise error
-    return Explanation("", error.message, (), unsupported=error.operators)
+    return Explanation(
+        "", error.message, (), unsupported=error.operators, hint=error.hint
+    )
 
 
 async def _explain(
@@ -210,7 +213,8 @@ def print_explanation(explanation: "Explanation") -> None:
             typer.echo(f"{refused.place}: {refused.reason}")
         counts = Counter(refused.name for refused in explanation.unsupported)
         names = ", ".join(f"{count} x {name}" for name, count in counts.items())
-        typer.echo(f"no model can be made of the file: it has {names}")
+        hint = f" ({explanation.hint})" if explanation.hint else ""
+        typer.echo(f"no model can be made of the file: it has {names}{hint}")
         return
     if explanation.problem:
         typer.echo(f"the model is refused: {explanation.problem}")
@@ -234,16 +238,16 @@ def print_explanation(explanation: "Explanation") -> None:
         typer.echo(
             f"partition {number}: {partition.device}, "
             f"{count} operation{'' if count == 1 else 's'}, "
-            f"about {partition.expected_us:.0f} us"
+            f"about {format_duration(partition.expected_us)}"
         )
     for segment in explanation.segments:
         count = len(segment.operations)
         measured = ""
         if segment.measured_us is not None:
-            measured = f", {segment.measured_us:.0f} us in a trial"
+            measured = f", {format_duration(segment.measured_us)} in a trial"
         typer.echo(
             f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
-            f"about {segment.expected_us:.0f} us{measured}"
+            f"about {format_duration(segment.expected_us)}{measured}"
         )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")

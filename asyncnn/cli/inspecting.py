@@ -1,6 +1,9 @@
 """``asyncnn inspect``: what a model file expects, holds and needs."""
 
+import shlex
 from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +14,19 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     console,
+    constants_of,
     counted,
     load_extended,
     print_json,
+    shapes_of,
 )
+from asyncnn.hal.errors import AsyncnnError
 
 if TYPE_CHECKING:
     from asyncnn.runtime.inspection import DeviceSupport, Inspection, TensorSummary
+
+_MOST_CHARACTERS = 60
+"""How much is shown of a text that the author says."""
 
 
 def inspect(
@@ -30,24 +39,42 @@ def inspect(
     """Show what a model expects and returns, what it computes, and what runs it."""
     import anyio
 
-    from asyncnn.runtime.inspection import inspected
+    from asyncnn.extensions import load_extension
+    from asyncnn.runtime.inspection import inspected, outlined
 
-    loaded, extensions = load_extended(
-        model, extension or (), input_shape or (), constant or ()
-    )
-
-    async def describe() -> "Inspection":
-        return await inspected(loaded, extensions=extensions)
-
-    inspection = anyio.run(describe)
+    failure = None
+    try:
+        loaded, extensions = load_extended(
+            model, extension or (), input_shape or (), constant or ()
+        )
+    except AsyncnnError as error:
+        inspection = outlined(
+            model,
+            error,
+            input_shapes=shapes_of(input_shape or ()),
+            constants=constants_of(constant or ()),
+            extensions=[load_extension(place) for place in extension or ()],
+        )
+        # Shapes are what to look for here, and no failure if they are found.
+        failure = None if inspection.example_shapes else error
+    else:
+        inspection = anyio.run(partial(inspected, loaded, extensions=extensions))
     if json:
         print_json(inspection)
     else:
-        print_inspection(inspection)
+        given = [("--constant", each) for each in constant or ()]
+        given += [("--extension", each) for each in extension or ()]
+        words = ("asyncnn", "inspect", str(model), *chain.from_iterable(given))
+        print_inspection(inspection, shlex.join(words))
+    if failure is not None:
+        raise failure
 
 
-def print_inspection(inspection: "Inspection") -> None:
-    """Print tables of tensors and operations, the size, and what each device runs."""
+def print_inspection(inspection: "Inspection", command: str = "") -> None:
+    """Print tables of tensors and operations, the size, and what each device runs.
+
+    :param command: what to repeat with shapes of inputs, if these are all that lacks.
+    """
     from rich.table import Column, Table
 
     screen = console()
@@ -62,32 +89,65 @@ def print_inspection(inspection: "Inspection") -> None:
     tensors_of = inspection.inputs + inspection.outputs + inspection.states
     if any(each.scale for each in tensors_of):
         screen.print("quantised: real value = scale * (stored - zero point)")
-    operations = Table(Column("operation", overflow="fold"), "count")
-    for name, count in inspection.operations.items():
-        operations.add_row(name, str(count))
-    screen.print(operations)
-    for line in _lines(inspection):
+    if inspection.operations:
+        operations = Table(Column("operation", overflow="fold"), "count")
+        for name, count in inspection.operations.items():
+            operations.add_row(name, str(count))
+        screen.print(operations)
+    for line in (*_said(inspection), *_lines(inspection, command)):
         screen.print(line, soft_wrap=True)
 
 
 def _cells(summary: "TensorSummary") -> tuple[str, ...]:
-    shape = " x ".join(str(axis) if axis else "?" for axis in summary.shape)
+    axes = summary.axes or ("",) * len(summary.shape)
+    pairs = zip(axes, summary.shape, strict=True)
+    lengths = [str(length or axis or "?") for axis, length in pairs]
+    shape = " x ".join(lengths) or "scalar"
     cells = summary.name, summary.dtype or summary.type, shape
     if not summary.scale:
         return cells
     return *cells, f"{summary.scale:.6g}", str(summary.zero_point)
 
 
-def _lines(inspection: "Inspection") -> Iterable[str]:
+def _said(inspection: "Inspection") -> Iterable[str]:
+    """Yield what the author says of the model, each text in one line."""
+    said = inspection.metadata
+    if said is None:
+        return
+    texts = {
+        name: getattr(said, name)
+        for name in ("name", "description", "version", "author", "license")
+    }
+    for name, text in (*texts.items(), *said.properties.items()):
+        line = " ".join(text.split())
+        if len(line) > _MOST_CHARACTERS:
+            line = f"{line[:_MOST_CHARACTERS]}... ({counted(len(text), 'character')})"
+        if line:
+            yield f"{name}: {line}"
+
+
+def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
+    from asyncnn.runtime.axes import as_options
+
+    options = as_options(inspection.example_shapes)
+    if inspection.problem:
+        if options:
+            yield f"as it is, it cannot be loaded: {inspection.problem}"
+            yield f"with shapes it can: {command} {options}"
+        return
     count = inspection.operation_count
     where = ""
     if inspection.subgraphs > 1:
         where = f" in {inspection.subgraphs} subgraphs"
-    yield f"{counted(count, 'operation')}{where}, HAL {inspection.hal_version}"
+    version = f"HAL version {inspection.hal_version} or newer"
+    yield f"{counted(count, 'operation')}{where}, {version}"
     yield f"weights: {_size(inspection.weight_bytes)}"
+    for before, after in inspection.pairs:
+        yield f"a session keeps {before}, which is {after} after a step"
     if inspection.open_inputs:
         names = ", ".join(inspection.open_inputs)
         yield f"shapes that the application may choose: those of {names}"
+        yield f"such as: {options}"
     for device in inspection.devices:
         yield f"{device.name}: {_support(device, count)}"
 

@@ -20,6 +20,7 @@ from asyncnn.cli.options import (
     print_json,
     rounded,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.output_files import check_writable, write_file
@@ -185,9 +186,10 @@ def _print_run(report: "RunReport") -> None:
             )
         else:
             line += (
-                f", {verdict.rate:,.1f} samples/s, p50 {verdict.p50_us:,.1f} us, "
-                f"p90 {verdict.p90_us:,.1f} us, p99 {verdict.p99_us:,.1f} us, "
-                f"{verdict.queries:,} queries"
+                f", {verdict.rate:,.1f} samples/s, "
+                f"p50 {format_duration(verdict.p50_us)}, "
+                f"p90 {format_duration(verdict.p90_us)}, "
+                f"p99 {format_duration(verdict.p99_us)}, {verdict.queries:,} queries"
             )
         typer.echo(line)
         for reason in verdict.reasons:

@@ -18,6 +18,7 @@ from asyncnn.cli.options import (
     counted,
     printable,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
@@ -237,8 +238,8 @@ class _Progress:
     def __call__(self, done: int, total: int, what: str) -> None:
         """Tell that ``done`` of ``total`` steps are done."""
         spent = time.monotonic() - self._started
-        left = spent / done * (total - done)
-        self._show(f"{done / total:4.0%}  {what}; about {_duration(left)} left")
+        left = format_duration(spent * 1e6 / done * (total - done), 2)
+        self._show(f"{done / total:4.0%}  {what}; about {left} left")
 
     def end(self) -> None:
         """Leave nothing on the terminal."""
@@ -249,12 +250,6 @@ class _Progress:
             line = printable(line)
             self._screen.file.write(f"{_CLEAR_LINE}{line[: self._screen.width - 1]}")
             self._screen.file.flush()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min"
 
 
 def _print(report: "SuiteReport") -> None:
@@ -302,12 +297,7 @@ def _table(rows: "Sequence[Row]") -> Any:
 
 
 def _time(us: float | None) -> str:
-    if us is None:
-        return "-"
-    for unit, size in (("us", 1.0), ("ms", 1e3), ("s", 1e6)):
-        if us < 1000 * size or unit == "s":
-            return f"{us / size:.3g} {unit}"
-    return ""
+    return "-" if us is None else format_duration(us)
 
 
 def _kilobytes(count: float) -> str:
@@ -349,7 +339,7 @@ def _needs(row: "Row", preparation: "Preparation") -> str:
         found.append(f"{preparation.resident_kib / 1024:.1f} MiB of memory")
     if preparation.cached_us:
         found.append(
-            f"ready in {_time(min(preparation.cached_us))} from "
+            f"ready in {format_duration(min(preparation.cached_us))} from "
             f"{_kilobytes(preparation.cache_bytes)} of cache"
         )
     if row.joules is not None:

@@ -24,7 +24,7 @@ from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath, Outputs
-from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.samples import (
@@ -64,6 +64,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     extensions: tuple[str, ...]
     input_shapes: tuple[str, ...]
     constants: tuple[str, ...]
+    states: tuple[str, ...]
     paths: tuple[AnyPath, ...]
     priority: Priority
     timeout: float | None
@@ -73,10 +74,16 @@ class RunOptions(msgspec.Struct, frozen=True):
 
 
 class PathReport(msgspec.Struct, frozen=True):
-    """One path's results; ``passed`` is None if nothing was checked."""
+    """One path's results; ``passed`` is None if nothing was checked.
+
+    Latencies are those of the runs after the first, which alone touches memory and
+    compiles what was left to it. If there is no other, they are its own.
+    """
 
     path: str
     samples: int
+    runs: int
+    first_run_us: float
     latency_us_p50: float
     latency_us_p99: float
     passed: bool | None
@@ -95,7 +102,10 @@ class RunReport(msgspec.Struct, frozen=True):
 
 
 class _Job(msgspec.Struct, frozen=True):
+    """What is run; ``outputs`` are those that it returns, all or those of a step."""
+
     model: NamedModel
+    outputs: tuple[TensorInfo, ...]
     extensions: tuple[Extension, ...]
     inputs: list[Sample]
     expected: list[Sample] | None
@@ -114,11 +124,11 @@ async def run_model(options: RunOptions) -> RunReport:
     async with _opened(options, job.extensions) as device:
         prepared = await device.prepare(job.model, priority=options.priority)
         for path in options.paths:
-            with telling_open_axes(job.model.inputs if job.is_random else ()):
+            with telling_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
         if options.output_file is not None:
-            save_samples(options.output_file, outputs, job.model.outputs)
+            save_samples(options.output_file, outputs, job.outputs)
         # In a session nothing is known of the state that a sample began with.
         has_failed = any(report.passed is False for report in reports)
         if has_failed and not (options.session and prepared.states):
@@ -139,31 +149,39 @@ def _opened(
     if options.socket is None:
         name = options.device
         if name is None and options.check_file is not None:
-            name = default_device_name("reference")  # exact to a stated rounding
+            name = default_device_name(exact=True)
         return open_device(name, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket, device=options.device)
 
 
 def _collect(options: RunOptions) -> _Job:
     model, extensions = load_extended(
-        options.model, options.extensions, options.input_shapes, options.constants
+        options.model,
+        options.extensions,
+        options.input_shapes,
+        options.constants,
+        options.states,
     )
     _check_known(model)
+    pairs = dict(model.pairs) if options.session else {}
+    given = [info for info in model.inputs if info.name not in pairs]
+    outputs = tuple(i for i in model.outputs if i.name not in pairs.values())
+    is_random = options.input_file is None
     if options.input_file is None:
-        inputs = [random_sample(model.inputs)]
+        inputs = [random_sample(given)]
     else:
         arrays = load_arrays(options.input_file)
-        inputs = samples(arrays, "input", model.inputs, options.input_file)
+        inputs = samples(arrays, "input", given, options.input_file)
     if options.check_file is None:
-        return _Job(model, extensions, inputs, None, {}, options.input_file is None)
+        return _Job(model, outputs, extensions, inputs, None, {}, is_random)
     arrays = load_arrays(options.check_file)
-    expected = samples(arrays, options.check_key, model.outputs, options.check_file)
+    expected = samples(arrays, options.check_key, outputs, options.check_file)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{counted(len(inputs), 'input sample')}, but "
             f"{counted(len(expected), 'expected output')}"
         )
-    return _Job(model, extensions, inputs, expected, arrays, options.input_file is None)
+    return _Job(model, outputs, extensions, inputs, expected, arrays, is_random)
 
 
 def _check_known(model: NamedModel) -> None:
@@ -223,10 +241,12 @@ def _report(
         for name, expected in wanted.items()
     ]
     failures = tuple(str(each) for each in comparisons if not each.passed)
-    p50, p99 = np.percentile(latencies, (50, 99))
+    p50, p99 = np.percentile(latencies[1:] or latencies, (50, 99))
     return PathReport(
         path=path,
         samples=len(outputs),
+        runs=len(latencies),
+        first_run_us=latencies[0],
         latency_us_p50=float(p50),
         latency_us_p99=float(p99),
         passed=None if job.expected is None else not failures,

@@ -95,7 +95,8 @@ AtolOption: TypeAlias = Annotated[
 
 
 _OPTIONS = {
-    "input_shapes": "--input-shape",
+    "input_shapes cannot be": "--input-shape cannot be",
+    "by input_shapes": "by --input-shape",
     "constants cannot be": "--constant cannot be",
     "load(path, extensions=[...])": "--extension",
 }
@@ -127,12 +128,13 @@ def load_extended(
     places: Sequence[str],
     shapes: Sequence[str] = (),
     constants: Sequence[str] = (),
+    states: Sequence[str] = (),
 ) -> "tuple[NamedModel, tuple[Extension, ...]]":
     """Load a model and its extensions: those at ``places``, or that are installed.
 
     An installed one is imported if the model uses it. Of one that is neither, nothing
     is known but what the model says. ``shapes`` are what `InputShapeOption` takes, and
-    ``constants`` what `ConstantOption` does.
+    ``constants`` what `ConstantOption` does; ``states`` are like ``INPUT=OUTPUT``.
 
     :raises AsyncnnError: if the file is bad, or there is no extension at a place.
     """
@@ -144,8 +146,9 @@ def load_extended(
         model = load(
             path,
             extensions=extensions,
-            input_shapes=_input_shapes(shapes),
+            input_shapes=shapes_of(shapes),
             constants=constants_of(constants),
+            states=_states_of(states) or None,
         )
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
@@ -169,7 +172,7 @@ def _naming_options() -> Iterator[None]:
         raise
 
 
-def _input_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that options give, by the names of the inputs.
 
     :raises InvalidArgumentError: if one is not written as it has to be.
@@ -208,6 +211,21 @@ def constants_of(options: Sequence[str]) -> dict[str, float | list[float]]:
             )
         constants[name] = numbers if len(numbers) > 1 else numbers[0]
     return constants
+
+
+def _states_of(options: Sequence[str]) -> dict[str, str]:
+    """Return inputs that are state, each with the output that is its next value.
+
+    :raises InvalidArgumentError: if one is not written as it has to be.
+    """
+    states = {}
+    for option in options:
+        name, _, states[name] = option.rpartition("=")
+        if not name or not states[name]:
+            raise InvalidArgumentError(
+                f"--state {option} names no state", hint="write it as INPUT=OUTPUT"
+            )
+    return states
 
 
 def _number(text: str) -> float:

@@ -17,6 +17,7 @@ from asyncnn.cli.options import (
     progress,
     rounded,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import read_input
 from asyncnn.output_files import check_writable, write_file
@@ -140,7 +141,7 @@ def _measured(
         async with open_device(
             device, settings=OWN_PROCESS, extensions=extensions
         ) as opened:
-            with telling_open_axes(named.inputs if is_random else ()):
+            with telling_open_axes(named if is_random else None):
                 return await measure(opened, order, rounds)
 
     return anyio.run(run)
@@ -188,7 +189,7 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from asyncnn.tools.profiling.page import headlines, time_in_words
+    from asyncnn.tools.profiling.page import headlines, mark
 
     terminal = console()
 
@@ -208,7 +209,8 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
         kernel = each.kernel.rpartition(".")[2]
         where = f"{kernel}\non {each.device}" if several else kernel
         operations.add_row(
-            *(each.place, each.type, time_in_words(each)[:-3], f"{each.share:.1%}"),
+            *(each.place, each.type),
+            *(f"{mark(each)}{each.time_us:.1f}", f"{each.share:.1%}"),
             *(_bytes(each.moved_bytes), _bytes(each.temporary_bytes)),
             *(where, each.rounding),
         )
@@ -221,26 +223,28 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
         for number, part in enumerate(found.partitions):
             partitions.add_row(
                 *(str(number), part.device, str(len(part.operations))),
-                "elsewhere" if part.time_us is None else f"{part.time_us:.1f} us",
+                "elsewhere" if part.time_us is None else format_duration(part.time_us),
                 "" if part.share is None else f"{part.share:.1%}",
             )
         terminal.print(partitions)
     if found.segments:
         segments = table(
-            "", "segment by", "operations", "time", "share", "apart", left=(0, 1)
+            *("", "segment by", "operations", "time", "share", "one by one"),
+            left=(0, 1),
         )
         for number, segment in enumerate(found.segments):
-            apart = segment.parts_us
+            parts = segment.parts_us
             segments.add_row(
                 *(str(number), segment.engine, str(len(segment.operations))),
-                *(f"{segment.time_us:.1f} us", f"{segment.share:.1%}"),
-                "estimated" if apart is None else f"{apart:.1f} us",
+                *(format_duration(segment.time_us), f"{segment.share:.1%}"),
+                "estimated" if parts is None else format_duration(parts),
             )
         terminal.print(segments)
     stages = table("besides", "time", "share", "", left=(0, 3))
     for stage in found.stages:
         stages.add_row(
-            stage.name, f"{stage.time_us:.1f} us", f"{stage.share:.1%}", stage.meaning
+            *(stage.name, format_duration(stage.time_us)),
+            *(f"{stage.share:.1%}", stage.meaning),
         )
     terminal.print(stages)
     for line in headlines(found):

@@ -21,6 +21,7 @@ from asyncnn.cli.options import (
     print_json,
     rounded,
 )
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
 from asyncnn.output_files import check_writable
@@ -56,6 +57,15 @@ def run(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="INPUT=OUTPUT",
+            help="An input that --session keeps, and its next value; repeatable. By "
+            "default those whose names leave no doubt.",
+        ),
+    ] = None,
     path: PathOption = "async",
     priority: Annotated[
         Literal["low", "medium", "high"],
@@ -130,6 +140,7 @@ def run(
         extensions=tuple(extension or ()),
         input_shapes=tuple(input_shape or ()),
         constants=tuple(constant or ()),
+        states=tuple(state or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
@@ -153,9 +164,20 @@ def run(
 def _print_path(report: "PathReport") -> None:
     verdicts = {True: ", all within tolerance", False: ", OUT OF TOLERANCE", None: ""}
     typer.echo(
-        f"{report.path}: {counted(report.samples, 'sample')}, "
-        f"p50 {report.latency_us_p50:.0f} us, "
-        f"p99 {report.latency_us_p99:.0f} us{verdicts[report.passed]}"
+        f"{report.path}: {counted(report.samples, 'sample')}"
+        f"{_times(report)}{verdicts[report.passed]}"
     )
     for line in report.mismatches:
         typer.echo(f"  {line}")
+
+
+def _times(report: "PathReport") -> str:
+    """Return the time of the only run, or that of the first apart from the others."""
+    first, p50, p99 = map(
+        format_duration,
+        (report.first_run_us, report.latency_us_p50, report.latency_us_p99),
+    )
+    if report.runs == 1:
+        return f" in {first}"
+    others = p50 if report.runs == 2 else f"p50 {p50}, p99 {p99}"
+    return f", first run {first}, then {others}"

@@ -30,7 +30,8 @@ def serve(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device to publish; by default $ASYNCNN_DEVICE, or reference."
+            help="Device to publish, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, or the fastest that works."
         ),
     ] = None,
     allow_uid: Annotated[
@@ -99,7 +100,6 @@ def serve(
     """Publish a device on a Unix-domain socket until interrupted."""
     from asyncnn.cli.serving import limits_of, published, weight_of
     from asyncnn.devices import DeviceSettings
-    from asyncnn.devices.accelerated import default_device_name
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.opening_devices import open_device
@@ -112,8 +112,7 @@ def serve(
     extensions = [load_extension(place) for place in extension or ()]
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
-    name = device or default_device_name("reference")
-    opened = open_device(name, settings=given, extensions=extensions)
+    opened = open_device(device, settings=given, extensions=extensions)
     limits, user_limits = limits_of(limit or ())
     publish = partial(
         Server,

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from asyncnn.cli.options import console, counted, printable
 from asyncnn.cli.top_changes import Changes, Recent, busiest
+from asyncnn.deadlines import format_duration
 from asyncnn.devices import DeviceStatistics
 
 MAX_ROWS = 15
@@ -223,8 +224,5 @@ def _count(count: int) -> str:
 
 
 def _duration(ns: int) -> str:
-    for limit, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "us")):
-        if ns >= limit:
-            value = ns / limit
-            return f"{value:.0f}{unit}" if value >= 10 else f"{value:.1f}{unit}"
-    return ""
+    """Return a duration of at most five characters; nothing for none."""
+    return format_duration(ns / 1000, 2).replace(" ", "") if ns else ""

@@ -23,7 +23,7 @@ execution has ended.
 
 Settings carry their units in their names: ``_us``, ``_s``, ``_bytes``. So do
 statistics, and latencies are nanoseconds. Nothing of the process is changed unless a
-setting asks for it.
+setting asks for it, but for the threads of BLAS while a device computes.
 
 `DeviceSettings` raises `InvalidArgumentError` for a value out of range. Calls report
 what is wrong as a status: INVALID_ARGUMENT for a model or request that breaks a rule,

@@ -20,10 +20,15 @@ from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
 from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload, offload_steps
 
 if TYPE_CHECKING:
@@ -35,16 +40,18 @@ DEVICE_VARIABLE = "ASYNCNN_DEVICE"
 """Environment variable that names the device to open where no other name is given."""
 
 
-def default_device_name(otherwise: str = "") -> str:
-    """Return what `DEVICE_VARIABLE` says, or else ``otherwise``.
+def default_device_name(*, exact: bool = False) -> str:
+    """Return the name of the device to open where none is given.
 
-    An empty name stands for what `default_device` chooses.
+    It is what `DEVICE_VARIABLE` says; else empty, which stands for the fastest that
+    works and is what `default_device` opens. What is compared with ``exact`` results
+    is computed by ``reference`` then, whose rounding is stated.
     """
-    return os.environ.get(DEVICE_VARIABLE) or otherwise
+    return os.environ.get(DEVICE_VARIABLE) or ("reference" if exact else "")
 
 
 async def usual_device_name() -> str:
-    """Return the name of the device that is opened where none is named."""
+    """Return the same, with the name of the fastest device in place of none."""
     return default_device_name() or await _fastest_device_name()
 
 
@@ -54,6 +61,10 @@ async def _fastest_device_name() -> str:
         await offload_abandonable("loading LiteRT", in_one(_load_engine))
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
+        return "reference"
+    except ResourceExhaustedError as error:
+        # Which may be over in a moment, but the device was asked for now.
+        logger.warning("the reference device is used this time: %s", error)
         return "reference"
     return "accelerated"
 
@@ -79,10 +90,11 @@ async def default_device(
 
 
 def _load_engine() -> "Engine":
-    # A process that has no use for the engine does not import it.
-    from asyncnn.devices.litert.engine import load_engine
+    with os_errors("LiteRT cannot be loaded"):
+        # A process that has no use for the engine does not import it.
+        from asyncnn.devices.litert.engine import load_engine
 
-    return load_engine()
+        return load_engine()
 
 
 class AcceleratedDevice(ReferenceDevice):
@@ -94,6 +106,8 @@ class AcceleratedDevice(ReferenceDevice):
 
     :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
         missing or does not work here.
+    :raises ResourceExhaustedError: on entering, if it cannot be loaded for want of
+        memory, descriptors or threads.
     """
 
     name = "asyncnn-accelerated"
@@ -113,11 +127,16 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        from asyncnn.devices.litert.delegate import LiteRtDelegate
-
         engine = await offload_abandonable("loading LiteRT", in_one(_load_engine))
+        with os_errors("LiteRT cannot be loaded"):
+            from asyncnn.devices.litert.delegate import LiteRtDelegate
+
         self._engine = f"LiteRT {engine.version}, {engine.name}"
-        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
+        self._delegate = LiteRtDelegate(
+            engine,
+            _weights_folder(self._settings),
+            may_map=self._settings.maps_cache_files,
+        )
         return self._delegate
 
     async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:

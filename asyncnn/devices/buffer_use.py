@@ -53,7 +53,12 @@ class IBufferUse(Protocol):
         """Return the arrays of what was claimed; see `BufferUse.arrays`."""
         ...
 
-    def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+    def settle(
+        self,
+        status: ErrorStatus,
+        shapes: Sequence[OutputShape],
+        is_left: bool = False,
+    ) -> None:
         """Give up the claims; see `BufferUse.settle`."""
         ...
 
@@ -114,10 +119,16 @@ class BufferUse:
         """
         return None
 
-    def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+    def settle(
+        self,
+        status: ErrorStatus,
+        shapes: Sequence[OutputShape],
+        is_left: bool = False,
+    ) -> None:
         """Give up the claims: the execution has ended with ``status``.
 
         Its outputs are uninitialised unless that is NONE, even if it has never begun.
+        A lane to which it ``is_left`` may still read its inputs.
         """
         if self._is_settled:
             return
@@ -125,7 +136,7 @@ class BufferUse:
         has_begun, self._claimed = self._claimed is not None, None
         if has_begun:
             for managed in {used.managed for used in self._inputs.values()}:
-                managed.end_reading()
+                managed.end_reading(is_left)
         for position, used in self._outputs.items():
             if not has_begun:
                 used.managed.discard()

@@ -24,10 +24,12 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedError,
 )
-from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle
+from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
+from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.shared import copied
 from asyncnn.pacing import Steps
 
 MODEL_FILES = 1
@@ -220,10 +222,8 @@ def _short_lived(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size) if is_much else bytearray(size))
 
 
-def read_or_map(
-    file: Descriptor, size: int, header: bytes, *, may_map: bool
-) -> memoryview:
-    """Return the bytes of a data cache: mapped if that is safe, else a copy.
+def read_or_map(file: Descriptor, size: int, header: bytes, *, may_map: bool) -> Memory:
+    """Return a pool of the bytes of a data cache: mapped if that is safe, else a copy.
 
     Mapping is safe if the file cannot shrink, or if only this user could do that and
     ``may_map`` says that it will not.
@@ -239,7 +239,7 @@ def read_or_map(
         raise GeneralFailureError(f"the data cache: {error}") from error
 
 
-def _map(fd: int, size: int, header: bytes) -> memoryview | None:
+def _map(fd: int, size: int, header: bytes) -> Memory | None:
     """Map a file that holds ``size`` bytes; None if that would not be safe."""
     try:
         # An open file of its own, whose lock goes with the mapping.
@@ -254,21 +254,15 @@ def _map(fd: int, size: int, header: bytes) -> memoryview | None:
         return None
     # Not by way of the mapping: the system would also map what lies around the header.
     _check_header(os.pread(own.fd, len(header), 0), header)
-    return memoryview(mmap.mmap(own.fd, size, access=mmap.ACCESS_READ))
+    return from_buffer(mmap.mmap(own.fd, size, access=mmap.ACCESS_READ))
 
 
-def _copy(fd: int, size: int, header: bytes) -> memoryview:
+def _copy(fd: int, size: int, header: bytes) -> Memory:
     _check_size(os.fstat(fd), size)
-    copy = bytearray(size)
-    data, done = memoryview(copy), 0
-    while done < size:
-        count = os.preadv(fd, [data[done:]], done)
-        if not count:
-            raise GeneralFailureError("the data cache has lost bytes")
-        done += count
+    copy = copied(fd, size, "the data cache")
     # Read last: writers write it first, so none began before the copy was complete.
     _check_header(os.pread(fd, len(header), 0), header)
-    return data.toreadonly()
+    return copy
 
 
 def _check_header(found: bytes, header: bytes) -> None:

@@ -3,14 +3,15 @@
 Each model has two files. The *model cache* holds everything that decides what runs:
 graph, plans, small constants. It is sealed with a key of the driver, and a file that
 was changed by a byte is not loaded. The *data cache* holds nothing but numbers that
-operations compute with: large weights, and what kernels packed of them. It is mapped
-and not checked, as the HAL allows: if it is damaged, results are wrong and nothing
-else.
+operations compute with: large weights, and what kernels packed of them. It is copied or
+mapped and not checked, as the HAL allows: if it is damaged, results are wrong and
+nothing else.
 
 Loading validates and plans nothing. Plans are decoded when they are first needed, over
-bytes of the data cache that are not even read before. `cache_files` opens and locks the
-files, `cache_format` has their bytes, `cache_saving` writes them. The folder that
-applications keep them in is `asyncnn.runtime.model_cache`.
+bytes of the data cache, which are not even read before where they are mapped.
+`cache_files` opens, copies and locks the files, `cache_format` has their bytes,
+`cache_saving` writes them. The folder that applications keep them in is
+`asyncnn.runtime.model_cache`.
 
 Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache).
 """
@@ -59,8 +60,9 @@ from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import Slices, joined
-from asyncnn.hal.types import ExecutionPreference, Memory, Model, Priority
+from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large
+from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
@@ -182,9 +184,8 @@ def loading(
     yield
     header = DATA_MAGIC + record.compilation
     mapping = partial(read_or_map, files.data, record.data_bytes, header)
-    data = yield from asking([files.data], mapping, may_map=may_map)
-    pool = Memory("ashmem", len(data), buffer=data)
-    model = replace(model, pools=(pool,))
+    pool = yield from asking([files.data], mapping, may_map=may_map)
+    model, data = replace(model, pools=(pool,)), view(pool)
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
     if version_of(delegate) != record.engine:

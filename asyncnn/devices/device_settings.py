@@ -38,24 +38,27 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     handing them to a thread would cost more; 0 switches that off. Models that were
     prepared for LOW_POWER may take four times as long.
 
-    Three change the whole process while the device is open: ``blas_threads`` is the
-    most that BLAS has, whose threads are slower than one on small matrices, and
-    ``switch_interval_s`` makes busy lanes hand the interpreter to the loop sooner.
-    With ``freezes_large_models``, the objects of the process are kept from full garbage
-    collections (`gc.freeze`) once a model of many operations was prepared, since each
-    would stop the loop for some hundred milliseconds; circular garbage that exists then
-    stays until the last device is closed. None leaves them as they are, except in a
-    process that does nothing else, such as a driver: see `for_own_process`. So does 0
-    or False, everywhere.
+    While the device computes, BLAS has at most ``blas_threads`` threads in the whole
+    process, as several are far slower than one on small matrices and on busy machines;
+    0 leaves it alone.
+
+    Two change the whole process while the device is open: ``switch_interval_s`` makes
+    busy lanes hand the interpreter to the loop sooner. With ``freezes_large_models``,
+    the objects of the process are kept from full garbage collections (`gc.freeze`) once
+    a model of many operations was prepared, since each would stop the loop for some
+    hundred milliseconds; circular garbage that exists then stays until the last device
+    is closed. None leaves them as they are, except in a process that does nothing else,
+    such as a driver: see `for_own_process`. So does 0 or False, everywhere.
 
     ``cache_key_file`` is the secret that keeps cached models from being forged, created
     when it is needed; by default it lies where the user's programs keep their state.
-    Cache files of this user are mapped, and must not be truncated meanwhile, unless
-    ``maps_cache_files`` is False. A driver maps copies of what its clients send.
+    Cache files are copied into memory. ``maps_cache_files`` promises that nobody
+    changes those of this user in place: they are mapped then, which takes no time, and
+    memory that all processes share. A driver maps copies of what its clients send.
 
     ``packed_weights_dir`` is where the accelerated device keeps what its engine makes
     of the weights of cached models, a gigabyte at most; by default that is beside the
-    key.
+    key. It is copied or mapped like cache files.
 
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.
@@ -84,11 +87,11 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     max_bursts: int = 1024
     max_buffer_bytes: int = 2**30
     inline_below_us: float = 50.0
-    blas_threads: int | None = None
+    blas_threads: int = 1
     switch_interval_s: float | None = None
     freezes_large_models: bool | None = None
     cache_key_file: str = ""
-    maps_cache_files: bool = True
+    maps_cache_files: bool = False
     packed_weights_dir: str = ""
     capabilities_file: str = ""
     lanes: int | None = None
@@ -118,7 +121,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
             raise InvalidArgumentError("a duration of DeviceSettings is out of range")
         if (
             not self.inline_below_us >= 0
-            or (self.blas_threads or 0) < 0
+            or self.blas_threads < 0
             or not (self.switch_interval_s or 0) >= 0
         ):
             raise InvalidArgumentError("a setting of DeviceSettings is negative")
@@ -127,11 +130,10 @@ class DeviceSettings(msgspec.Struct, frozen=True):
         """Return the settings for a process that does nothing but run models.
 
         Settings of the whole process that are None get the values that models run best
-        with: BLAS has one thread, the interpreter switches between threads every
-        millisecond, large models are frozen.
+        with: the interpreter switches between threads every millisecond, large models
+        are frozen.
         """
         best: dict[str, object] = {
-            "blas_threads": 1,
             "switch_interval_s": SWITCH_INTERVAL_S,
             "freezes_large_models": True,
         }

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from asyncnn.callbacks import TURN_NS, FencedOutcome
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.fenced_execution import FencedExecution, FencedJob, as_fenced
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.fences import SyncFence
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
@@ -36,9 +37,12 @@ class FencedExecutions:
     their fences have signalled; if it is reached then, they wait for one another.
     """
 
-    def __init__(self, scheduler: Scheduler, *, max_waiting: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, new_shapes: NewShapes, *, max_waiting: int
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.scheduler = scheduler
+        self.new_shapes = new_shapes
         self._max_waiting = max_waiting
         self._open: dict[int, FencedExecution] = {}
         self._ready: deque[FencedExecution] = deque()

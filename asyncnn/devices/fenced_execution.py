@@ -14,13 +14,15 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome
+from asyncnn.deadlines import late_for_fences
 from asyncnn.devices.buffer_use import IBufferUse
+from asyncnn.devices.executable import Executable
+from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedExecuteWork
-from asyncnn.devices.work import Executable, ExecuteWork, ReportExecuted
+from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlineTransientError,
     OutputInsufficientSizeError,
     ResourceExhaustedTransientError,
     waited_in_vain,
@@ -112,6 +114,7 @@ class Owner(Protocol):
     """What an execution needs of the device's others."""
 
     scheduler: Scheduler
+    new_shapes: NewShapes
 
     def producer_of(self, fence: ISyncFence) -> "FencedExecution | None":
         """Return the execution under way that will signal ``fence``."""
@@ -179,8 +182,9 @@ class FencedExecution(FencedOutcome):
         """Become ready when all of ``fences`` have signalled or one has failed."""
         assert self._job is not None
         if self._job.options.deadline is not None:
-            delay = (self._job.options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+            deadline, loop = self._job.options.deadline, asyncio.get_running_loop()
+            delay = (deadline - self._launched_ns) / 1e9
+            self._timer = loop.call_later(delay, self._expire)
         self._waiting = len(fences)
         for fence in fences:
             producer = self._owner.producer_of(fence)
@@ -204,7 +208,9 @@ class FencedExecution(FencedOutcome):
         if self._failure is not None:
             raise self._failure
         work = job.claimed_work(self._executed, self._due_ns)
-        if self._owner.scheduler.run_or_submit(work, may_run=may_run):
+        owner = self._owner
+        waits = not work.has_plan and work.plan_first(owner.new_shapes)
+        if not waits and owner.scheduler.run_or_submit(work, may_run=may_run):
             return False
         self._work = work
         self._stop_timer()
@@ -214,7 +220,7 @@ class FencedExecution(FencedOutcome):
         """End at the next boundary between two operations, or before it begins."""
         if self._work is not None:
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            self._owner.scheduler.cancel(self._work, status)
+            self._owner.new_shapes.cancel(self._work, status)
         else:
             self.fail(ResourceExhaustedTransientError("the execution was cancelled"))
 
@@ -313,9 +319,8 @@ class FencedExecution(FencedOutcome):
 
     def _expire(self) -> None:
         self._timer = None
-        self.fail(
-            MissedDeadlineTransientError("the deadline passed before it could begin")
-        )
+        assert self._job is not None
+        self.fail(late_for_fences(self._job.options.deadline, self._launched_ns))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -18,13 +18,19 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.executable import (
+    Executable,
+    Inliner,
+    inline_below_us,
+)
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.fenced_execution import FencedJob
-from asyncnn.devices.inlining import Inliner, inline_below_us
+from asyncnn.devices.preparations import NewShapes
+from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
-from asyncnn.devices.work import Executable, ExecuteWork
+from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.repeated_requests import RepeatedRequest, RepeatedRequests
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -74,6 +80,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         compiled: Compiled,
         caches: ModelCaches,
         scheduler: Scheduler,
+        new_shapes: NewShapes,
         fenced: FencedExecutions,
         bursts: OpenBursts,
         buffers: Buffers,
@@ -87,6 +94,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._caches = caches
         self._program = program
         self._scheduler = scheduler
+        self._new_shapes = new_shapes
         self._fenced = fenced
         self._bursts = bursts
         self._client = client
@@ -101,6 +109,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             priority,
             self._accounting,
             settings.refuses_unmeetable_deadlines,
+            computing=blas_threads_limited(settings.blas_threads),
         )
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:
@@ -153,11 +162,13 @@ class ReferencePreparedModel(SynchronousByCallback):
             calling_client.get(),
             callback.takes_early_results,
             repeated,
+            callback.may_be_left,
         )
         try:
             if use is not None:
                 work.claim(use)
-            if self._scheduler.run_or_submit(work):
+            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            if not waits and self._scheduler.run_or_submit(work):
                 return _NONE
         except AsyncnnError as error:
             work.fail(error)
@@ -167,7 +178,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             return ErrorStatus.NONE if missed else error.status
         callback.link_to_death(
             partial(
-                self._scheduler.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                self._new_shapes.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             )
         )
         return ErrorStatus.NONE

@@ -1,25 +1,35 @@
-"""What concerns the whole process: settings of open devices, and its free memory."""
+"""What concerns the whole process: settings of open devices, BLAS, and free memory.
+
+The threads of a BLAS wait for one another, spinning: on small matrices, and where
+others compete for the CPUs, they take many times as long as one thread. OpenBLAS as
+NumPy has it knows one number of threads for all who call it. So that is changed while
+devices compute, and what it was comes back when none does. `threadpoolctl` finds the
+libraries; it lets one thread alone set their numbers, and takes ten times as long.
+"""
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from itertools import product
+from typing import Any, NamedTuple
 
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.interpreter_hooks import freezing_allowed
-from asyncnn.offload import LeastHeld, switching_at_least_every
+from asyncnn.offload import switching_at_least_every
 
 
 def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
     """Apply what ``settings`` ask for; return what undoes it.
 
-    Of several devices, the least number of threads and the least interval count.
+    Of several devices, the least interval counts.
     """
+    if settings.blas_threads:
+        _blas.look()
     with ExitStack() as held:
-        if settings.blas_threads:
-            held.enter_context(_threads.held(settings.blas_threads))
         if settings.freezes_large_models:
             held.enter_context(freezing_allowed())
         if settings.switch_interval_s:
@@ -27,27 +37,129 @@ def apply_settings(settings: DeviceSettings) -> Callable[[], None]:
         return held.pop_all().close
 
 
-class _BlasThreads(LeastHeld):
-    """The number of BLAS's threads."""
+_NO_LIMIT = 2**31 - 1
 
-    _limits: threadpool_limits | None = None
+
+class BlasLibrary(NamedTuple):
+    """A BLAS of this process: what tells the number of its threads, and changes it."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
+
+
+class BlasThreads:
+    """The threads of libraries while devices compute: the least number of all.
+
+    ``find`` finds the libraries.
+    """
+
+    def __init__(self, find: Callable[[], tuple[BlasLibrary, ...]]) -> None:
+        self._find = find
+        self._libraries: tuple[BlasLibrary, ...] = ()
+        self._lock = threading.Lock()
+        self._held: list[int] = []
+        self._least = _NO_LIMIT
+        self._original: list[int] = []
+
+    def look(self) -> None:
+        """Look for the libraries, if none is known: it takes a while, and descriptors.
+
+        Where there are none left, they stay unlimited.
+        """
+        with suppress(OSError), self._lock:
+            self._libraries = self._libraries or self._find()
+
+    def begin(self, most: int) -> None:
+        """Have ``most`` threads at most, until `end` is called as often."""
+        with self._lock:
+            self._held.append(most)
+            if most < self._least:
+                self._change(most)
+
+    def end(self, most: int) -> None:
+        """Have no such limit; the last one puts back what there was.
+
+        What others have changed meanwhile stays as they want it.
+        """
+        with self._lock:
+            held = self._held
+            if most in held:  # not what a forked child has inherited
+                held.remove(most)
+            if not held:
+                self._change(_NO_LIMIT)
+            elif most == self._least and most not in held:
+                self._change(min(held))
 
     def renew(self) -> None:
-        super().renew()
-        self._limits = None
+        """Start over in a forked child: a thread of the parent may hold the lock.
 
-    def _apply(self) -> None:
-        # Undone first: the next limits record what was there before as the original.
-        if self._limits is not None:
-            self._limits.restore_original_limits()
-            self._limits = None
-        if self._held:
-            least = int(min(self._held))
-            self._limits = threadpool_limits(limits=least, user_api="blas")
+        To put anything back would start the threads of the library here.
+        """
+        self._lock = threading.Lock()
+        self._held.clear()
+
+    def _change(self, least: int) -> None:
+        """Set another limit; the lock is held."""
+        before, self._least = self._least, least
+        if before == _NO_LIMIT:
+            self._original = [library.get() for library in self._libraries]
+        for (get, set_), original in zip(self._libraries, self._original, strict=False):
+            now = get()
+            wanted = least if least < original else original
+            if now != wanted and (before == _NO_LIMIT or now == min(before, original)):
+                set_(wanted)
 
 
-_threads = _BlasThreads()
-os.register_at_fork(after_in_child=_threads.renew)
+def _blas_libraries() -> tuple[BlasLibrary, ...]:
+    """Return those that are loaded: NumPy has loaded its own by now."""
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return tuple(map(_library, found))
+
+
+def _library(found: Any) -> BlasLibrary:
+    if found.internal_api != "openblas":
+        return BlasLibrary(found.get_num_threads, found.set_num_threads)
+    # Called without letting go of the interpreter, for which a lane might wait then.
+    library = ctypes.PyDLL(found.filepath, handle=found.dynlib._handle)
+    for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
+        with suppress(AttributeError):
+            return BlasLibrary(
+                getattr(library, f"{prefix}openblas_get_num_threads{suffix}"),
+                getattr(library, f"{prefix}openblas_set_num_threads{suffix}"),
+            )
+    return BlasLibrary(found.get_num_threads, found.set_num_threads)
+
+
+_blas = BlasThreads(_blas_libraries)
+os.register_at_fork(after_in_child=_blas.renew)
+
+
+class _Limit:
+    """A block in which BLAS has so many threads; any number of threads may be in it."""
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __enter__(self) -> None:
+        _blas.begin(self._most)
+
+    def __exit__(self, *_: object) -> None:
+        _blas.end(self._most)
+
+
+NOTHING: AbstractContextManager[object] = nullcontext()
+"""A block in which nothing is limited."""
+
+
+def blas_threads_limited(most: int) -> AbstractContextManager[object]:
+    """Return a block in which BLAS has ``most`` threads; 0 is for no limit.
+
+    Any number of threads may be in it at a time. The least limit of all that are in
+    force counts.
+    """
+    return _Limit(most) if most else NOTHING
 
 
 def return_free_memory() -> None:

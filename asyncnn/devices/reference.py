@@ -24,6 +24,7 @@ from asyncnn.devices.measured_capabilities import (
     known_capabilities,
     measurement_at_opening,
 )
+from asyncnn.devices.preparations import NewShapes, PrepareWork
 from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
@@ -33,7 +34,6 @@ from asyncnn.devices.statistics import (
     resident_bytes,
 )
 from asyncnn.devices.support import supporting
-from asyncnn.devices.work import PrepareWork
 from asyncnn.engine.delegation import Delegate
 from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (
@@ -123,10 +123,16 @@ class ReferenceDevice:
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes
         executions = self._new_scheduler("asyncnn-lane", lanes)
+        plans = self._new_scheduler("asyncnn-plan", 1)
+        shapes = NewShapes(executions, plans)
         self._entered = _Entered(
             executions,
             self._new_scheduler("asyncnn-prepare", 1),
-            FencedExecutions(executions, max_waiting=self._settings.max_waiting),
+            plans,
+            shapes,
+            FencedExecutions(
+                executions, shapes, max_waiting=self._settings.max_waiting
+            ),
             ModelCaches(
                 self._settings.cache_key_file,
                 may_map=self._settings.maps_cache_files,
@@ -137,6 +143,7 @@ class ReferenceDevice:
             process_wide.apply_settings(self._settings),
         )
         pacing.watch(executions)
+        pacing.watch(plans)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -162,11 +169,13 @@ class ReferenceDevice:
             ends.push_async_callback(parts.releaser.wait_ended)
             ends.push_async_callback(self._buffers.wait_ended)
             ends.push_async_callback(parts.executions.aclose)
+            ends.push_async_callback(parts.plans.aclose)
             ends.push_async_callback(parts.preparations.aclose)
             ends.callback(self._buffers.close)
             ends.callback(self._bursts.close)
             ends.callback(self._status_listeners.close)
             ends.callback(parts.executions.begin_closing)
+            ends.callback(parts.plans.begin_closing)
             ends.callback(parts.fenced.close)
             ends.callback(parts.preparations.begin_closing)
 
@@ -300,7 +309,8 @@ class ReferenceDevice:
             calling_client.get().number,
         )
         try:
-            work = PrepareWork(order(), Priority(priority), deadline, report)
+            limit = process_wide.blas_threads_limited(self._settings.blas_threads)
+            work = PrepareWork(order(), Priority(priority), deadline, report, limit)
             preparations = self._parts().preparations
             preparations.submit(work)
         except AsyncnnError as error:
@@ -341,12 +351,13 @@ class ReferenceDevice:
 
         Executions that were refused before they were scheduled are not counted.
         """
-        executions, preparations = self._parts().executions, self._parts().preparations
+        parts = self._parts()
+        executions, preparations = parts.executions, parts.preparations
         snapshot = executions.snapshot()
         clients = {*executions.clients(), *preparations.clients()}
         return DeviceStatistics(
             device=self.name,
-            threads=executions.threads + preparations.threads,
+            threads=executions.threads + preparations.threads + parts.plans.threads,
             resident_bytes=resident_bytes(),
             preparations=preparations.statistics(),
             executions=snapshot.of_all(),
@@ -392,6 +403,7 @@ class ReferenceDevice:
         """Give back what is held for work that does not come."""
         parts = self._parts()
         parts.preparations.retire()
+        parts.plans.retire()
         models = tuple(self._models.values())
         idle = [model for model in models if not model.stays_ready]
         # A model that stays ready keeps the thread that runs it, too.
@@ -420,6 +432,7 @@ class ReferenceDevice:
             outcome,
             parts.caches,
             parts.executions,
+            parts.new_shapes,
             parts.fenced,
             self._bursts,
             self._buffers,
@@ -438,6 +451,8 @@ class _Entered(NamedTuple):
 
     executions: Scheduler
     preparations: Scheduler
+    plans: Scheduler
+    new_shapes: NewShapes
     fenced: FencedExecutions
     caches: ModelCaches
     releaser: ModelReleaser

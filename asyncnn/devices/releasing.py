@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
-from asyncnn.engine import Program, take_apart
+from asyncnn.engine import Program
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.offload import call_on_thread, start_thread
+from asyncnn.pacing import take_apart
 
 _POLL_S = 0.001
 

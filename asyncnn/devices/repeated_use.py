@@ -278,7 +278,12 @@ class RepeatedUse:
         """Return the arrays of what was claimed; see `BufferUse.arrays`."""
         return self._repetition.arrays(layout, claimed, self._storages)
 
-    def settle(self, status: ErrorStatus, shapes: Sequence[OutputShape]) -> None:
+    def settle(
+        self,
+        status: ErrorStatus,
+        shapes: Sequence[OutputShape],
+        is_left: bool = False,
+    ) -> None:
         """Give up the claims; see `BufferUse.settle`."""
         if self._is_settled:
             return
@@ -289,4 +294,5 @@ class RepeatedUse:
             return
         self._claimed = None
         has_succeeded = status is ErrorStatus.NONE
-        end_all(self._reads, self._writes, self._written if has_succeeded else None)
+        written = self._written if has_succeeded else None
+        end_all(self._reads, self._writes, written, is_left)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
+from asyncnn.devices.executable import Executable
+from asyncnn.devices.preparations import trace_end, trace_queue
 from asyncnn.devices.work import (
-    Executable,
     ExecuteWork,
     ReportExecuted,
-    trace_end,
-    trace_queue,
 )
 from asyncnn.engine import Execution
 from asyncnn.engine.delegation import Step
@@ -59,12 +58,12 @@ class TracedExecuteWork(ExecuteWork):
         client: Client,
         reports_early: bool = False,
         repeated: RepeatedRequest | None = None,
+        may_be_left: bool = False,
     ) -> None:
         self._trace = trace = Trace(recorder)
         report = partial(_reply, trace, report)
-        super().__init__(
-            executable, request, options, report, client, reports_early, repeated
-        )
+        more = reports_early, repeated, may_be_left
+        super().__init__(executable, request, options, report, client, *more)
         self._steps: list[tuple[Step, int, int]] = []
 
     def run(self) -> int:
@@ -93,7 +92,7 @@ class TracedExecuteWork(ExecuteWork):
             layout = self._executable.layout
             arrays = None if layout is None else self._arrays(layout)
             if layout is not None and arrays is not None:
-                self._outputs = arrays[layout.input_count :]
+                self._instead_of(arrays[layout.input_count :])
                 self._begin(layout.plan, arrays[: layout.input_count])
         return self._advance_unusual(pause)
 

@@ -1,18 +1,15 @@
-"""The two kinds of work a device schedules: preparing and executing."""
+"""Work that executes a prepared model on a request."""
 
-import time
+import threading
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns, thread_time_ns
-from typing import ClassVar
+from time import monotonic_ns, perf_counter_ns, thread_time_ns
 
-import msgspec
-
+from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.cache_format import Compiled
-from asyncnn.devices.caching import Prepare
-from asyncnn.devices.inlining import Inliner
-from asyncnn.devices.spreading import Spreading
-from asyncnn.engine import Execution, Program
+from asyncnn.devices.executable import Executable, Lesson
+from asyncnn.devices.preparations import NewShapes
+from asyncnn.devices.process_wide import NOTHING
+from asyncnn.engine import Execution
 from asyncnn.engine.arguments import (
     Layout,
     input_arrays,
@@ -23,6 +20,7 @@ from asyncnn.engine.arguments import (
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.repeated_requests import RepeatedRequest
+from asyncnn.engine.workspace import aligned_like
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -31,148 +29,27 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     MeasureTiming,
     OutputShape,
-    Priority,
     Request,
     Timing,
 )
 from asyncnn.logs import CPUEXE, EXECUTION
-from asyncnn.pacing import Stepwise, long_work, make_way
-from asyncnn.qos import Client, Pause, Work, WorkAccounting
+from asyncnn.pacing import Stepwise
+from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import JobState
-from asyncnn.tracing import Layer, Phase, Trace, begin
 
-ReportPrepared = Callable[[Compiled | AsyncnnError], None]
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
-_NONE = ErrorStatus.NONE
+_NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 _OUTSIDE = JobState.OUTSIDE
 
-
-class PrepareWork(Work):
-    """Prepares a model and reports the result, or why there is none."""
-
-    is_separable: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        prepare: Prepare,
-        priority: Priority,
-        deadline_ns: int | None,
-        report: ReportPrepared,
-    ) -> None:
-        super().__init__(priority, deadline_ns)
-        self._prepare = prepare
-        self._report = report
-        self._steps: Stepwise[Compiled] | None = None
-        self._error: AsyncnnError | None = None
-        self._trace = begin()
-
-    def advance(self, pause: Pause) -> bool:
-        """Prepare until the end, until `abort`, or until it is to pause."""
-        resumed_ns = time.monotonic_ns()
-        if self._steps is None:
-            self._steps = Stepwise(self._prepare())
-            if self._trace is not None:
-                trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        with long_work(lambda: self._is_to_stop(pause)):
-            has_ended = self._steps.advance(lambda: self._must_stop(pause))
-        if self._error is not None:
-            self._steps.close()
-            has_ended = True
-        if self._trace is not None:
-            ended_ns = time.monotonic_ns()
-            self._trace.add(
-                "prepare", Layer.CPU, Phase.COMPILATION, resumed_ns, ended_ns
-            )
-        return has_ended
-
-    def _is_to_stop(self, pause: Pause) -> bool:
-        return pause.requested or self._error is not None
-
-    def _must_stop(self, pause: Pause) -> bool:
-        if self._is_to_stop(pause):
-            return True
-        make_way()
-        return self._is_to_stop(pause)
-
-    def abort(self, status: ErrorStatus) -> None:
-        """Report ``status`` instead of a model that is not ready yet."""
-        if self._error is None:
-            self._error = error_for(status, "the preparation was aborted")
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless the preparation was aborted."""
-        if self._error is None:
-            self._error = error
-
-    def finish(self) -> ErrorStatus:
-        """Report the outcome."""
-        status = ErrorStatus.NONE
-        if self._error is not None:
-            status = self._error.status
-            self._report(self._error)
-        else:
-            assert self._steps is not None
-            self._report(self._steps.result)
-        if self._trace is not None:
-            trace_end(self._trace, "preparation", Phase.PREPARATION, status)
-        return status
-
-
-def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
-    """Record how long something has waited for its turn."""
-    trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
-
-
-def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
-    """Record all of a preparation or an execution, which ends now."""
-    failure = "" if status is ErrorStatus.NONE else status.name
-    trace.end(name, Layer.DRIVER, phase, failure)
+_AT_ONCE = 1 << 20
+"""Elements of an output that are copied between two looks at the clock."""
 
 
 def _tell_operations(plan: Plan) -> None:
     CPUEXE("run", operations=[step.name for step in plan.steps])
-
-
-class Executable(msgspec.Struct, eq=False):
-    """What all executions of one prepared model have in common.
-
-    ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
-    there may be several. ``cost`` is that of `Job`.
-    """
-
-    program: Program
-    inliner: Inliner
-    priority: Priority
-    accounting: WorkAccounting
-    refuses_unmeetable_deadlines: bool = False
-    layout: Layout | None = None
-    spreading: Spreading | None = None
-    cost: float = 1.0
-
-    def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
-        """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
-        self.inliner.observe(computed_ns, cpu_ns)
-        if threads and self.spreading is not None:
-            self.spreading.observe(threads, computed_ns)
-
-
-class _Lesson(msgspec.Struct, frozen=True):
-    """What an execution tells of the next ones; see `Executable.observe`.
-
-    Tracked by the garbage collector, unlike `LateEnd`: it leads to the model.
-    """
-
-    executable: Executable
-    computed_ns: int
-    cpu_ns: int
-    threads: int
-
-    def __call__(self) -> None:
-        """Learn it."""
-        self.executable.observe(self.computed_ns, self.cpu_ns, self.threads)
 
 
 class ExecuteWork(Work):
@@ -181,19 +58,23 @@ class ExecuteWork(Work):
     What a failing execution raises is passed to `fail`. The report gets the error or
     None, the output shapes, and the timing, which includes the time in which it was
     suspended; ``computed_ns`` does not.
+
+    One whose end may be asked for before it comes to a boundary, as it has a deadline
+    or ``may_be_left``, computes into memory of its own, unless it is known to be short.
     """
 
     __slots__ = (
         "_abort_status",
+        "_asked_ns",
         "_cpu_ns",
         "_ended_ns",
         "_error",
         "_executable",
         "_execution",
-        "_is_advancing",
         "_launched_ns",
         "_options",
         "_outputs",
+        "_places",
         "_plan",
         "_planning",
         "_repeated",
@@ -204,10 +85,12 @@ class ExecuteWork(Work):
         "_threads",
         "_use",
         "computed_ns",
+        "has_plan",
     )
 
     _plan: Plan
     _outputs: Sequence[Array | None]
+    _places: Sequence[Array | None]
 
     def __init__(
         self,
@@ -218,6 +101,7 @@ class ExecuteWork(Work):
         client: Client,
         reports_early: bool = False,
         repeated: RepeatedRequest | None = None,
+        may_be_left: bool = False,
     ) -> None:
         inliner = executable.inliner
         deadline_ns = options.deadline
@@ -233,10 +117,15 @@ class ExecuteWork(Work):
         self.state = _OUTSIDE
         self.is_stopping = False
         self.accounting = executable.accounting
-        self.is_withdrawn = False
+        self.decision = None
+        if (may_be_left or deadline_ns is not None) and not inliner.are_short:
+            self.decision = threading.Lock()
+        self.is_left = self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
         self.ends_anywhere = False
+        layout = executable.layout
+        self.has_plan = layout is not None and request.inputs is layout.inputs
         self._executable = executable
         self._request = request
         self._repeated = repeated
@@ -248,16 +137,25 @@ class ExecuteWork(Work):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
-        self._is_advancing = False
         self._threads = 1
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
+        self._asked_ns = 0 if deadline_ns is None else monotonic_ns()
         is_measured = options.measure is not _NOT_MEASURED
         self._launched_ns = perf_counter_ns() if is_measured else 0
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
-        self._request = use.claim()
+        self._request = request = use.claim()
         self._use = use
+        layout = self._executable.layout
+        self.has_plan = layout is not None and request.inputs is layout.inputs
+
+    def plan_first(self, shapes: NewShapes) -> bool:
+        """Have ``shapes`` submit it once it has a plan; False if it has one.
+
+        :raises AsyncnnError: as `Scheduler.submit`.
+        """
+        return shapes.take(self, self._executable.program, self._request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -266,12 +164,15 @@ class ExecuteWork(Work):
         layout = executable.layout
         arrays = None if layout is None else self._arrays(layout)
         if layout is None or arrays is None:
-            self._shapes = self._run_unusual()
+            with executable.computing:
+                self._shapes = self._run_unusual()
         else:
             plan = layout.plan
             if CPUEXE.is_on:
                 _tell_operations(plan)
-            run_bound(executable.program, plan, arrays)
+            # Where an engine computes all, it would take a tenth of a tiny model.
+            with executable.computing if plan.has_kernels else NOTHING:
+                run_bound(executable.program, plan, arrays)
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
@@ -315,12 +216,12 @@ class ExecuteWork(Work):
         resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-        self._is_advancing = True
         spreading = self._executable.spreading
         if spreading is not None and pause.lanes_each is not None:
             self._threads = pause.threads = spreading.threads(pause.lanes_each())
         try:
-            return self._advance(pause)
+            with self._executable.computing:
+                return self._advance(pause)
         finally:
             self._ended_ns = ended_ns = perf_counter_ns()
             lane_ns = ended_ns - resumed_ns
@@ -329,18 +230,21 @@ class ExecuteWork(Work):
                 self._cpu_ns += lane_ns
             else:
                 self._cpu_ns += thread_time_ns() - resumed_cpu_ns
-            self._is_advancing = False
 
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
             executable = self._executable
             layout = executable.layout
-            arrays = None if layout is None else self._arrays(layout)
-            if layout is None or arrays is None:
+            found = None if layout is None else self._arrays(layout)
+            if layout is None or found is None:
                 return self._advance_unusual(pause)
             if CPUEXE.is_on:
                 _tell_operations(layout.plan)
+            arrays: Sequence[Array | None] = found
+            if self.decision is not None:
+                inputs = layout.input_count
+                arrays = [*found[:inputs], *self._instead_of(found[inputs:])]
             self._execution = execution = BoundExecution(
                 executable.program, layout.plan, arrays, self.deadline_ns
             )
@@ -351,6 +255,8 @@ class ExecuteWork(Work):
             return self._advance_unusual(pause)
         if not execution.advance(pause):
             return False
+        if self.decision is not None:
+            self._deliver(self._outputs)
         self._shapes = execution.plan.known_outputs
         return True
 
@@ -361,16 +267,40 @@ class ExecuteWork(Work):
             plan = self._plan_by(pause)
             if plan is None:
                 return False
-            self._outputs = output_arrays(plan, self._request)
+            self._instead_of(output_arrays(plan, self._request))
             self._keep_layout(plan)
             execution = self._begin(plan, input_arrays(plan, self._request))
         assert isinstance(execution, Execution)
         if not execution.advance(pause):
             return False
-        self._shapes = store_outputs(
-            self._plan, self._request, self._outputs, execution.outputs
-        )
+        computed = execution.outputs
+        if self.decision is not None:
+            self._deliver(computed)
+        self._shapes = store_outputs(self._plan, self._request, self._places, computed)
         return True
+
+    def _instead_of(self, places: Sequence[Array | None]) -> Sequence[Array | None]:
+        """Return the arrays to compute into: ``places``, or what may be left behind."""
+        self._places = self._outputs = places
+        if self.decision is not None:
+            self._outputs = [None if a is None else aligned_like(a) for a in places]
+        return self._outputs
+
+    def _deliver(self, computed: Sequence[Array | None]) -> None:
+        """Copy outputs to their places, from now on as if they were computed there.
+
+        :raises AsyncnnError: if nobody waits for them any more.
+        """
+        if not self.decides():
+            raise self._aborted()
+        self.decision = None
+        for array, place in zip(computed, self._places, strict=True):
+            if place is None or array is None:
+                continue
+            source, target = array.reshape(-1), place.reshape(-1)
+            for start in range(0, target.size, _AT_ONCE):
+                self._check()
+                target[start : start + _AT_ONCE] = source[start : start + _AT_ONCE]
 
     def _plan_by(self, pause: Pause) -> Plan | None:
         """Return the plan for the shapes of the request; None if paused meanwhile.
@@ -385,10 +315,7 @@ class ExecuteWork(Work):
                 return plan
             self._planning = Stepwise(program.planning(shapes))
         is_planned = self._planning.advance(lambda: pause.requested or self._must_end)
-        if self._abort_status is not None:
-            raise error_for(self._abort_status, "the execution was aborted")
-        if self._must_end:
-            raise MissedDeadlineTransientError("the deadline passed")
+        self._check()
         return self._planning.result if is_planned else None
 
     @property
@@ -396,7 +323,14 @@ class ExecuteWork(Work):
         if self._abort_status is not None:
             return True
         deadline_ns = self.deadline_ns
-        return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+        return deadline_ns is not None and monotonic_ns() >= deadline_ns
+
+    def _check(self) -> None:
+        if self._must_end:
+            raise self._aborted()
+
+    def _aborted(self) -> AsyncnnError:
+        return error_for(self._abort_status or _MISSED, "the execution was aborted")
 
     def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
         self._planning = None
@@ -435,6 +369,8 @@ class ExecuteWork(Work):
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, self._abandon())
         status = _NONE if error is None else error.status
+        if error is not None and status is _MISSED and self._asked_ns:
+            error = MissedDeadlineTransientError(self._told_late(error.message))
         timing = NO_TIMING
         if error is None:
             if not self.ends_anywhere:
@@ -445,7 +381,7 @@ class ExecuteWork(Work):
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
-            self._use.settle(status, shapes or ())
+            self._use.settle(status, shapes or (), self.is_left)
         self._report(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
@@ -457,11 +393,20 @@ class ExecuteWork(Work):
         if self._error is not None or self._shapes is None:
             return None
         spread = 0 if self.preemptions else self._threads
-        return _Lesson(self._executable, self.computed_ns, self._cpu_ns, spread)
+        return Lesson(self._executable, self.computed_ns, self._cpu_ns, spread)
+
+    def _told_late(self, reason: str) -> str:
+        """Say by how much the deadline was missed, and what has taken longest."""
+        if self._execution is not None:
+            part_ns, step = self._execution.longest_part()
+            if step is not None:
+                part = f"{step.longest_name}, the longest part"
+                reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
+        return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""
-        if self._is_advancing:  # its buffers are still being written to
+        if self.is_left:  # a lane is still at work on it
             return "an operation took too long"
         if self._execution is None:
             return "the execution was aborted before it began"

@@ -7,7 +7,7 @@ was asked for; a `Workspace` holds the buffers of one execution at a time; an
 """
 
 from asyncnn.engine.execution import Execution
-from asyncnn.engine.program import Program, take_apart
+from asyncnn.engine.program import Program
 from asyncnn.engine.records import PlanRecord
 
-__all__ = ("Execution", "PlanRecord", "Program", "take_apart")
+__all__ = ("Execution", "PlanRecord", "Program")

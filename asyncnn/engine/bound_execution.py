@@ -4,6 +4,7 @@ Such a plan has neither control flow nor steps of open shapes, so that all that 
 needs is a workspace, whose calls are bound to its arrays, and a position.
 """
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,12 +15,11 @@ from asyncnn.engine.boundaries import (
     Pause,
     Stoppable,
     ThreadYielder,
-    failure,
 )
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 
@@ -42,7 +42,8 @@ class BoundExecution(Stoppable):
         # All here, as a call of the base would be felt with small models.
         self._deadline_ns = deadline_ns
         self._abort_status = self._interrupt = self._tiles = self._making = None
-        self._interrupted = self._position = 0
+        self._interrupted = self._position = self._since_ns = 0
+        self._at_step, self._longest = None, (0, None)
         self._program = program
         self.plan = plan
         self._arrays = arrays
@@ -51,6 +52,8 @@ class BoundExecution(Stoppable):
 
     def advance(self, pause: Pause) -> bool:
         """Run until the end, or until ``pause`` is requested; see `Execution`."""
+        if self._deadline_ns is not None:
+            self._since_ns = time.monotonic_ns()
         try:
             workspace = self._bound
             if workspace is None:
@@ -91,7 +94,7 @@ class BoundExecution(Stoppable):
             if position > first and pause.requested:
                 return False
             if self._abort_status is not None or self._deadline_ns is not None:
-                self._check()
+                self._check(self.plan.steps[position])
             call = calls[position]
             if call is None:
                 continue
@@ -108,7 +111,8 @@ class BoundExecution(Stoppable):
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure(self.plan.steps[position], error) from error
+                name = self.plan.steps[position].name
+                raise failure_of(error, f"{name} failed") from error
         return True
 
 
@@ -163,4 +167,4 @@ def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:
     except AsyncnnError:
         raise
     except Exception as error:
-        raise failure(plan.steps[position], error) from error
+        raise failure_of(error, f"{plan.steps[position].name} failed") from error

@@ -17,7 +17,6 @@ from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import (
-    GeneralFailureError,
     MissedDeadlineTransientError,
     error_for,
 )
@@ -105,14 +104,20 @@ class Unpaused:
 
 
 class Stoppable:
-    """A run that comes to boundaries; `abort` from any thread at any time."""
+    """A run that comes to boundaries; `abort` from any thread at any time.
+
+    One that has a deadline measures its parts from boundary to boundary.
+    """
 
     __slots__ = (
         "_abort_status",
+        "_at_step",
         "_deadline_ns",
         "_interrupt",
         "_interrupted",
+        "_longest",
         "_making",
+        "_since_ns",
         "_tiles",
     )
 
@@ -121,8 +126,10 @@ class Stoppable:
         self._deadline_ns = deadline_ns
         self._abort_status: ErrorStatus | None = None
         self._interrupt: Callable[[], None] | None = None
-        self._interrupted = 0
+        self._interrupted = self._since_ns = 0
         self._tiles: Iterator[None] | None = None
+        self._at_step: Step | None = None
+        self._longest: tuple[int, Step | None] = 0, None
 
     def abort(self, status: ErrorStatus) -> None:
         """Make `advance` fail with ``status`` at the next boundary."""
@@ -131,6 +138,15 @@ class Stoppable:
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
+
+    def longest_part(self) -> tuple[int, Step | None]:
+        """Return the nanoseconds of the longest part yet, and its step; on any thread.
+
+        The part under way counts. Only of a run with a deadline.
+        """
+        taken_ns = time.monotonic_ns() - self._since_ns if self._since_ns else 0
+        longest = self._longest
+        return longest if longest[0] > taken_ns else (taken_ns, self._at_step)
 
     def _workspace(
         self, program: Program, plan: Plan, pause: Pause
@@ -155,10 +171,20 @@ class Stoppable:
         deadline_ns = self._deadline_ns
         return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
 
-    def _check(self) -> None:
+    def _check(self, step: Step | None = None) -> None:
+        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
         if self._abort_status is not None:
             raise error_for(self._abort_status, "the execution was aborted")
-        if self._is_late:
+        deadline_ns = self._deadline_ns
+        if deadline_ns is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._since_ns > self._longest[0]:
+            self._longest = now_ns - self._since_ns, self._at_step
+        self._since_ns = now_ns
+        if step is not None:
+            self._at_step = step
+        if now_ns >= deadline_ns:
             raise MissedDeadlineTransientError("the deadline passed")
 
     def _run_tiles(
@@ -215,8 +241,3 @@ class Stoppable:
             self._interrupt = pause.interrupt = None
             if threads > 1:
                 run.spread(1)
-
-
-def failure(step: Step, error: Exception) -> GeneralFailureError:
-    """Return the error that says which operation failed, and how."""
-    return GeneralFailureError(f"{step.name} failed: {type(error).__name__}: {error}")

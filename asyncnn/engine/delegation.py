@@ -9,7 +9,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -58,6 +58,14 @@ class Step(msgspec.Struct, frozen=True, eq=False):
             return name
         return f"{name} to {self.parts[-1].operation.type.name} ({len(self.parts)})"
 
+    @property
+    def longest_name(self) -> str:
+        """The operation of it that takes longest, about, for people."""
+        step = self
+        if len(self.parts) > 1:
+            step = cast("DelegatedKernel", self.kernel).longest()
+        return f"{step.operation.type.name} (operation {step.position})"
+
 
 class Segment(msgspec.Struct, frozen=True, eq=False):
     """Consecutive steps of a plan, whose operands have known shapes.
@@ -86,6 +94,10 @@ class DelegatedKernel(Protocol):
 
     def trim(self) -> None:
         """Free what no run uses, but for what one run on one thread needs."""
+        ...
+
+    def longest(self) -> Step:
+        """Return the step of the segment that takes longest, about."""
         ...
 
     def __call__(self, scratch: Scratch) -> Run:

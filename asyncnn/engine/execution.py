@@ -1,5 +1,6 @@
 """One run of a program, with subgraphs, steps of open shapes, and deadlines."""
 
+import time
 from collections.abc import Sequence
 
 from asyncnn.engine.boundaries import (
@@ -9,16 +10,13 @@ from asyncnn.engine.boundaries import (
     Stoppable,
     ThreadYielder,
     Unpaused,
-    failure,
 )
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.dynamic import run_dynamic_step
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Frame
-from asyncnn.hal.errors import (
-    AsyncnnError,
-)
+from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     LOOP_TIMEOUT_DEFAULT_NS,
@@ -71,6 +69,8 @@ class Execution(Stoppable):
         """
         if pause is None:
             pause = Unpaused()
+        if self._deadline_ns is not None:
+            self._since_ns = time.monotonic_ns()
         try:
             if not self._frames and not self._begin(pause):
                 return False
@@ -124,7 +124,7 @@ class Execution(Stoppable):
                 return False
             may_pause = True
             if self._abort_status is not None or self._deadline_ns is not None:
-                self._check()
+                self._check(steps[position])
             call = calls[position]
             step = steps[position]
             try:
@@ -145,7 +145,7 @@ class Execution(Stoppable):
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure(step, error) from error
+                raise failure_of(error, f"{step.name} failed") from error
         frame.position = len(calls)
         self._yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True

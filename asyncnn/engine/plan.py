@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine.arena import ArenaLayout, Lifespan, laying_out
 from asyncnn.engine.delegation import Delegate, Step, delegating
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operands import (
     AnyOperandType,
     AnyOperationType,
@@ -49,7 +49,7 @@ from asyncnn.hal.types import (
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
 from asyncnn.memory.pools import view
-from asyncnn.pacing import Steps
+from asyncnn.pacing import Steps, take_apart
 
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
@@ -123,7 +123,8 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     None where only execution tells; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
-    shapes are known. A plan ``is_straight`` if every step is prepared beforehand.
+    shapes are known. A plan ``is_straight`` if every step is prepared beforehand. It
+    ``has_kernels`` unless a delegate computes all steps.
     """
 
     subgraph: Subgraph
@@ -135,6 +136,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
+    has_kernels: bool
 
 
 def building_plan(
@@ -152,7 +154,17 @@ def building_plan(
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    return _PlanBuilder(model, subgraph, delegate, identity).building(input_shapes)
+    builder = _PlanBuilder(model, subgraph, delegate, identity)
+    try:
+        return (yield from builder.building(input_shapes))
+    except GeneratorExit as given_up:
+        # Its frames hold what was built, too: once they are gone, that is freed object
+        # by object, and holds nobody.
+        pieces = builder.pieces()
+        del builder
+        given_up.__traceback__ = None
+        take_apart(pieces)
+        raise
 
 
 def assembled(
@@ -185,6 +197,7 @@ def assembled(
             else None
         ),
         is_straight=all(step.kernel is not None for step in steps),
+        has_kernels=not all(step.parts for step in steps),
     )
 
 
@@ -239,7 +252,7 @@ class _PlanBuilder:
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure_of(operation, error) from error
+                raise failure_of(error, unprepared(operation)) from error
             yield
         if self._delegate is not None and self._claimed:
             self._steps = yield from delegating(
@@ -253,6 +266,10 @@ class _PlanBuilder:
             )
         arena = yield from laying_out(list(self._lifespans()))
         return assembled(self._subgraph, self._shapes, self._values, self._steps, arena)
+
+    def pieces(self) -> list[list[object]]:
+        """Return lists that hold all of its small parts; see `Program.pieces`."""
+        return [list(self._values.values()), list(self._bound.values()), [*self._steps]]
 
     def _append(
         self,
@@ -451,12 +468,9 @@ def bound_operand(
     )
 
 
-def failure_of(operation: Operation, error: Exception) -> GeneralFailureError:
-    """Tell which operation's rules or kernel, maybe an extension's, have failed."""
-    name = operation_type(operation.type).name
-    return GeneralFailureError(
-        f"{name} cannot be prepared: {type(error).__name__}: {error}"
-    )
+def unprepared(operation: Operation) -> str:
+    """Say which operation's rules or kernel, maybe an extension's, have failed."""
+    return f"{operation_type(operation.type).name} cannot be prepared"
 
 
 def operation_type(type_: int) -> AnyOperationType:

@@ -9,7 +9,14 @@ from typing import TypeAlias, cast
 from msgspec.structs import replace
 
 from asyncnn.engine.delegation import Delegate, DelegatedKernel
-from asyncnn.engine.plan import Plan, building_plan
+from asyncnn.engine.plan import (
+    CONSTANT_LIFETIMES,
+    Plan,
+    bound_operand,
+    building_plan,
+    constant_array,
+    operation_type,
+)
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
@@ -17,13 +24,19 @@ from asyncnn.hal.operands import (
     has_unknown_dimensions,
     is_scalar,
 )
-from asyncnn.hal.operations.bound import Shape
-from asyncnn.hal.types import Model, Subgraph
-from asyncnn.interpreter_hooks import building_large
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+)
+from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
+from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
-from asyncnn.pacing import Steps, completed, make_way
+from asyncnn.pacing import Steps, completed, take_apart
 
 InputShapes: TypeAlias = tuple[Shape | None, ...]
 """Shape of each input of a subgraph; None is an omitted input."""
@@ -33,9 +46,6 @@ Records: TypeAlias = Mapping[int, Callable[[], PlanRecord]]
 
 MAIN = -1
 """Stands for the main subgraph where referenced ones are counted from 0."""
-
-LARGE_OPERATIONS = 500
-"""Operations of a large model; smaller ones are made and freed within milliseconds."""
 
 MAX_PLANS = 16
 """Plans kept of one model; the least recently used is dropped beyond.
@@ -48,11 +58,12 @@ class Program:
     """A validated model with everything that is prepared once. Thread-safe.
 
     Plans for the declared input shapes are built at construction. Where ``records`` has
-    a way to those of an equal program, they are restored when they are needed first.
-    Plans for other shapes are built when a request brings them. ``source`` is the model
-    as it was given; `model` is the same with types of ``extensions`` where the source
-    has but numbers. Both keep their pools, which the client may let go of, mapped. What
-    ``delegate`` claims it computes; ``identity`` is that of the model in caches.
+    a way to those of an equal program, they are restored instead: at once if a delegate
+    may have to compile them, else when they are needed first. Plans for other shapes
+    are built when a request brings them. ``source`` is the model as it was given;
+    `model` is the same with types of ``extensions`` where the source has but numbers.
+    Both keep their pools, which the client may let go of, mapped. What ``delegate``
+    claims it computes; ``identity`` is that of the model in caches.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -103,10 +114,11 @@ class Program:
         return program
 
     def _building(self) -> Steps[None]:
-        """Build the plans for declared shapes of which there are no records."""
+        """Build or restore the plans for declared shapes; see the class."""
         for number in range(MAIN, len(self.model.referenced)):
             shapes = _declared_shapes(self.subgraph(number))
-            if shapes is not None and number not in self._records:
+            is_put_off = self.delegate is None and number in self._records
+            if shapes is not None and not is_put_off:
                 yield from self.planning(shapes, number)
 
     @property
@@ -324,19 +336,6 @@ def _mapped(model: Model) -> Model:
     return replace(model, pools=tuple(map(mapped, model.pools)))
 
 
-def take_apart(pieces: list[list[object]]) -> None:
-    """Empty the lists, one object after the other.
-
-    Other threads may get the interpreter between any two, so that freeing a million
-    objects stops nobody; dropping all of them at once would.
-    """
-    while pieces:
-        items = pieces.pop()
-        while items:
-            items.pop()
-            make_way()
-
-
 def is_large(model: Model) -> bool:
     """Tell whether a model has many operations, those of all subgraphs together."""
     return model.operation_count > LARGE_OPERATIONS
@@ -345,6 +344,53 @@ def is_large(model: Model) -> bool:
 def subgraph_of(model: Model, number: int) -> Subgraph:
     """Return referenced subgraph ``number``, or the main one for `MAIN`."""
     return model.main if number == MAIN else model.referenced[number]
+
+
+def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
+    """Tell whether an operation refuses the lengths that it gets, and takes others.
+
+    They follow from those of the main graph's inputs: ``shapes``, or the declared ones.
+    """
+    main = model.main
+    given = _declared_shapes(main) if shapes is None else shapes
+    known = {
+        index: () if is_scalar(operand.type) else operand.dimensions
+        for index, operand in enumerate(main.operands)
+        if is_scalar(operand.type) or not has_unknown_dimensions(operand)
+    }
+    known |= {
+        index: shape
+        for index, shape in zip(main.input_indexes, given or (), strict=False)
+        if shape is not None
+    }
+
+    def bound(index: int) -> BoundOperand:
+        operand = main.operands[index]
+        is_constant = operand.lifetime in CONSTANT_LIFETIMES
+        value = constant_array(model, operand) if is_constant else None
+        return bound_operand(operand, known.get(index), value)
+
+    for operation in main.operations:
+        try:
+            whole = BoundOperation(
+                operation_type(operation.type),
+                tuple(
+                    bound(index)
+                    if main.operands[index].lifetime != OperandLifeTime.NO_VALUE
+                    else None
+                    for index in operation.inputs
+                ),
+                tuple(map(bound, operation.outputs)),
+            )
+            inferred = infer_shapes(whole)
+        except OperationFailedError:
+            return takes_other_lengths(whole)
+        except Exception:  # only a run tells, or it is an extension's that is not known
+            continue
+        for index, shape in zip(operation.outputs, inferred, strict=True):
+            if shape is not None:
+                known[index] = shape
+    return False
 
 
 def _declared_shapes(subgraph: Subgraph) -> InputShapes | None:

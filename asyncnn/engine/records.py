@@ -19,10 +19,10 @@ from asyncnn.engine.plan import (
     assembled,
     bound_operand,
     constant_array,
-    failure_of,
     operation_type,
+    unprepared,
 )
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
@@ -168,4 +168,4 @@ def _prepare(operation: Operation, bound: BoundOperation) -> PreparedKernel:
     except AsyncnnError:
         raise
     except Exception as error:
-        raise failure_of(operation, error) from error
+        raise failure_of(error, unprepared(operation)) from error

@@ -19,6 +19,7 @@ from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import InterruptibleRun, Run
+from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
@@ -30,6 +31,12 @@ def aligned_bytes(size: int) -> Array:
     raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + size]
+
+
+def aligned_like(array: Array) -> Array:
+    """Return uninitialised memory of the same kind, which any engine can work on."""
+    memory = aligned_bytes(array.nbytes + TAIL_BYTES)
+    return array_at(memory, 0, array.shape, array.dtype)
 
 
 class MeasuringScratch:

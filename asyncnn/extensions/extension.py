@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 
 from asyncnn.extensions.names import TYPE_NAME
 from asyncnn.hal import types as hal
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import AnyExtensionType, ExtensionOperandType
 from asyncnn.hal.operations.bound import Array, ShapeRule
 from asyncnn.hal.operations.signature import (
@@ -271,7 +271,7 @@ def load_extensions(given: Iterable[Extension | str]) -> list[Extension]:
     ]
     for each in extensions:
         if not isinstance(each, Extension):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 f"{each!r} is no extension",
                 hint="give an asyncnn.Extension, or a name like "
                 "package.module:attribute",
@@ -318,6 +318,8 @@ def _installed(name: str) -> Extension:
 def _loaded(place: str, load: Callable[[], Any]) -> Extension:
     try:
         extension = load()
+    except AsyncnnError:  # some are a ValueError as well
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgumentError(
             f"there is no extension at {place!r}: {error}",

@@ -5,6 +5,8 @@ status at the HAL boundary; the awaitable face maps a status back with `error_fo
 """
 
 import errno
+import os
+import resource
 from typing import ClassVar, Self
 
 from asyncnn.hal.types import ErrorStatus, OutputShape
@@ -101,10 +103,14 @@ class OutputInsufficientSizeError(AsyncnnError):
         return type(self)(message, self.output_shapes)
 
 
-class InvalidArgumentError(AsyncnnError):
+class InvalidArgumentError(AsyncnnError, ValueError):
     """A model, request or argument breaks a rule of the HAL."""
 
     status = ErrorStatus.INVALID_ARGUMENT
+
+
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """An argument is of a type that cannot be meant, such as text for an array."""
 
 
 class WrongLoopError(InvalidArgumentError, RuntimeError):
@@ -139,7 +145,7 @@ class ResourceExhaustedError(AsyncnnError):
 
 
 class ResourceExhaustedTransientError(ResourceExhaustedError):
-    """A quota is full for now, no thread can be started, or work was cancelled."""
+    """Memory, descriptors, threads or a quota have run out, or work was cancelled."""
 
     status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
@@ -189,20 +195,8 @@ def too_many(
     )
 
 
-EXHAUSTED = frozenset(
-    {
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-    }
-)
-"""What the system reports when something has run out that may be there again."""
-
 _SPACE = "free some of the disk, or of the user's share of it"
-_EXHAUSTION_HINTS = {
+_REMEDIES = {
     errno.EMFILE: "close what is not used, or raise the limit of files (ulimit -n)",
     errno.ENFILE: "raise the limit of files of the whole system (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limit of it (ulimit -v, cgroups)",
@@ -210,33 +204,56 @@ _EXHAUSTION_HINTS = {
     errno.EDQUOT: _SPACE,
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
+"""What to do about what has run out, and may be there again, by the system's number."""
+
+_OF_MEMORY = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
 
 
-def exhaustion_hint(error: BaseException) -> str:
-    """Return what to do about a resource that has run out; "" for other errors."""
+def shortage_of(error: BaseException) -> int | None:
+    """Return the system's number for what has run out, if that is what was raised."""
     if isinstance(error, MemoryError):
-        return _EXHAUSTION_HINTS[errno.ENOMEM]
-    number = error.errno if isinstance(error, OSError) else None
-    return _EXHAUSTION_HINTS.get(number or 0, "")
+        return errno.ENOMEM
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in _REMEDIES else None
+    if isinstance(error, ImportError | OSError):  # the linker's errors are words alone
+        words = str(error)
+        return next((each for each in _REMEDIES if os.strerror(each) in words), None)
+    return None
 
 
-def failure_of(error: BaseException) -> AsyncnnError:
+def failure_of(
+    error: BaseException, what: str = "", wanted_bytes: int = 0
+) -> AsyncnnError:
     """Return the member of the family that any exception amounts to.
 
-    What nobody expected, from a kernel or for want of memory, is GENERAL_FAILURE. If
-    the system has run out of something, it is RESOURCE_EXHAUSTED_TRANSIENT.
+    If the system has run out of something, it is RESOURCE_EXHAUSTED_TRANSIENT, or
+    RESOURCE_EXHAUSTED_PERSISTENT for more memory than there can be. What nobody
+    expected is GENERAL_FAILURE. ``what`` has failed, if the message is to begin so, and
+    has wanted so many bytes, if that is known.
     """
     if isinstance(error, AsyncnnError):
         return error
-    if isinstance(error, OSError) and error.errno in EXHAUSTED:
-        return ResourceExhaustedTransientError(
-            str(error.strerror), hint=exhaustion_hint(error)
-        )
+    start = f"{what}: " if what else ""
+    code = shortage_of(error)
+    if code is not None:
+        kind: type[AsyncnnError] = ResourceExhaustedTransientError
+        words = getattr(error, "strerror", None) or str(error) or os.strerror(code)
+        wanted_bytes = wanted_bytes or getattr(error, "_total_size", 0)  # NumPy's
+        if code == errno.ENOMEM and wanted_bytes > _all_memory_bytes():
+            kind = ResourceExhaustedPersistentError
+        return kind(f"{start}{words}", hint=_REMEDIES[code])
     try:
         reason = str(error)
     except Exception:  # it is a stranger's
         reason = "it cannot be described"
-    return GeneralFailureError(f"{type(error).__name__}: {reason}")
+    return GeneralFailureError(f"{start}{type(error).__name__}: {reason}")
+
+
+def _all_memory_bytes() -> int:
+    """Return how many bytes a process can have at most, however long it waits."""
+    limits = [resource.getrlimit(kind)[0] for kind in _OF_MEMORY]
+    given = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    return min([*given, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")])
 
 
 _WAITED_IN_VAIN = "what it waited for failed: "

@@ -51,12 +51,14 @@ class CallbackObject:
 
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
-    may be told of the outcome before the call that it was passed to has returned.
+    may be told of the outcome before the call that it was passed to has returned. One
+    that ``may_be_left`` is told at once when it has died, as others are at deadlines.
     """
 
     __slots__ = ("_is_dead", "_recipients", "reason")
 
     takes_early_results: ClassVar[bool] = False
+    may_be_left: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.reason = ""
@@ -474,9 +476,10 @@ class IDevice(Protocol):
         """
 
 
-def cause_of_death(mortal: object) -> DeviceUnavailableError | None:
-    """Return what an `IMortal` says of its death; None if it is alive, or is none."""
-    return mortal.cause_of_death() if isinstance(mortal, IMortal) else None
+def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
+    """Return what the first `IMortal` that has died says of it; None if none has."""
+    causes = (each.cause_of_death() for each in mortals if isinstance(each, IMortal))
+    return next((cause for cause in causes if cause is not None), None)
 
 
 def refusal_of(prepared: object, what: str) -> str:

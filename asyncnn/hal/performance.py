@@ -37,7 +37,7 @@ def uniform_performance(
     :raises ValueError: before HAL 1.2, which had no such table.
     """
     if version < HalVersion.V1_2:
-        raise ValueError(f"{version.name} has no performance by operand type")
+        raise ValueError(f"{version.title} has no performance by operand type")
     missing = {OperandType.SUBGRAPH}
     if version < HalVersion.V1_3:
         missing |= _NOT_IN_1_2

@@ -45,6 +45,12 @@ class HalVersion(IntEnum):
     AIDL_V3 = 7
     AIDL_V4 = 8
 
+    @property
+    def title(self) -> str:
+        """What people call it: ``HAL 1.3``, or ``AIDL HAL 3``, which is newer."""
+        kind, _, number = self.name.rpartition("V")
+        return f"AIDL HAL {number}" if kind else f"HAL {number.replace('_', '.')}"
+
 
 class ErrorStatus(IntEnum):
     """Outcome of a HAL call (1.0/types.hal, 5 to 8 from 1.3/types.hal)."""

@@ -14,6 +14,7 @@ division; TensorFlow Lite's reference kernels for codes, bit for bit.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,24 +136,29 @@ def _scaled(values: NDArray[np.int64], multiplier: float) -> NDArray[np.int64]:
     return multiply_by_quantized_multiplier(values, *quantize_multiplier(multiplier))
 
 
-def _lookup_of_steps(
+def _lookup(operation: BoundOperation, make: Callable[[], Array]) -> PreparedKernel:
+    """Return the lookup of the table that ``make`` gives for each pair of codes."""
+    (table,) = operation.pack("lookup", lambda: (make(),))
+    return binary_lookup(table, operation.outputs[0].require_shape())
+
+
+def _codes_of_steps(
     operation: BoundOperation,
     steps: NDArray[np.int64],
     activation: FusedActivationFunc = FusedActivationFunc.NONE,
-) -> PreparedKernel:
-    """Return the lookup of ``steps + zero_point``, clamped, as output codes."""
+) -> Array:
+    """Return ``steps + zero_point``, clamped, as output codes."""
     output = operation.outputs[0]
     low, high = quantized_activation_range(
         activation, output.scale, output.zero_point, output.dtype
     )
-    table = np.clip(steps + output.zero_point, low, high).astype(output.dtype)
-    return binary_lookup(table, output.require_shape())
+    return np.clip(steps + output.zero_point, low, high).astype(output.dtype)
 
 
 def _quantized_sum(sign: int) -> Prepare:
     """Add or subtract real values; each of the three may have its own quantisation."""
 
-    def prepare(operation: BoundOperation) -> PreparedKernel:
+    def codes(operation: BoundOperation) -> Array:
         first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
         common_scale = 2 * max(first.scale, second.scale)
         augend, addend = (
@@ -162,28 +168,36 @@ def _quantized_sum(sign: int) -> Prepare:
         total = augend[:, np.newaxis] + sign * addend
         unit = common_scale / (output.scale * 2**_SUM_FRACTION_BITS)
         steps = _scaled(total, unit)
-        return _lookup_of_steps(operation, steps, operation.activation(2))
+        return _codes_of_steps(operation, steps, operation.activation(2))
 
-    return prepare
+    return lambda operation: _lookup(operation, partial(codes, operation))
 
 
 def prepare_quantized_mul(operation: BoundOperation) -> PreparedKernel:
     """Multiply real values."""
+    return _lookup(operation, partial(_products, operation))
+
+
+def _products(operation: BoundOperation) -> Array:
     first, second, output = *map(operation.input, (0, 1)), operation.outputs[0]
     products = np.multiply.outer(code_steps(first), code_steps(second))
     steps = _scaled(products, first.scale * second.scale / output.scale)
-    return _lookup_of_steps(operation, steps, operation.activation(2))
+    return _codes_of_steps(operation, steps, operation.activation(2))
 
 
 def prepare_quantized_prelu(operation: BoundOperation) -> PreparedKernel:
     """Compute ``x`` where ``x >= 0``, else ``alpha * x``, in real values."""
+    return _lookup(operation, partial(_rectified, operation))
+
+
+def _rectified(operation: BoundOperation) -> Array:
     operand, alpha, output = *map(operation.input, (0, 1)), operation.outputs[0]
     steps = code_steps(operand)
     products = np.multiply.outer(steps, code_steps(alpha))
     negative = _scaled(products, operand.scale * alpha.scale / output.scale)
     positive = _scaled(steps, operand.scale / output.scale)[:, np.newaxis]
     chosen = np.where(steps[:, np.newaxis] >= 0, positive, negative)
-    return _lookup_of_steps(operation, chosen)
+    return _codes_of_steps(operation, chosen)
 
 
 def prepare_quantized_extremum(

@@ -20,9 +20,12 @@ needs an event loop, and a `Mapper` may be used from any thread. `shareable` ret
 pool that can be sent: the same one if it has a descriptor, else a copy.
 
 The file beneath a pool of one's own is trusted: `map_file` must not be given one that
-shrinks meanwhile. A driver has no such trust. It calls `Mapper.map` for the pools of
-each request and `Mapper.flush` for what it wrote: files that a client could truncate
-are copied, all others mapped once. `Mapper.close` is final, except that memory in use
+shrinks meanwhile. What models and caches are read from is not trusted so, but copied
+into memory that is sealed (`asyncnn.memory.shared.FileReader`).
+
+A driver has no such trust. It calls `Mapper.map` for the pools of each request and
+`Mapper.flush` for what it wrote: files that a client could truncate are copied, all
+others mapped once. `Mapper.close` is final, except that memory in use
 goes with its last user; `MapperStatistics` tells what there is.
 
 `InvalidArgumentError` stands for sizes and spans that do not fit,

@@ -6,7 +6,8 @@ be had is an error. Only the event loop claims, whereas memory is reserved on th
 that computes the contents.
 
 A writer that fails takes the memory with it, as a thread that could not be stopped may
-still be writing. The next writer gets other memory.
+still be writing. The next writer gets other memory, as it does where what is read was
+left to a thread that may still be reading.
 
 Source: HAL 1.3/IDevice.hal (allocate) and 1.3/IBuffer.hal.
 """
@@ -21,7 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    ResourceExhaustedTransientError,
+    failure_of,
+)
 from asyncnn.hal.types import BufferToken, Dimensions, Memory
 
 _NOTHING = np.empty(0, np.uint8)
@@ -68,7 +73,7 @@ class Account:
             memory = np.empty(size, np.uint8)
         except MemoryError as error:
             self._give_back(size)
-            raise ResourceExhaustedTransientError(f"no {size} bytes left") from error
+            raise failure_of(error, f"a buffer of {size} bytes", size) from error
         lease = _Lease(memory, self._tell_end)
         lease.size = size
         self._leases.add(lease)
@@ -96,10 +101,11 @@ def _ended(
 class Storage:
     """Memory of a buffer, which grows when more is needed."""
 
-    __slots__ = ("_account", "_memory", "_pool")
+    __slots__ = ("_account", "_memory", "_pool", "is_left")
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self.is_left = False  # to a reader that may never end
         self._memory = _NOTHING
         self._pool: Memory | None = None
 
@@ -193,9 +199,10 @@ class ManagedBuffer:
         if self.current is None:
             raise GeneralFailureError(f"buffer {self.token} is uninitialised")
 
-    def end_reading(self) -> None:
-        """Give up a claim to read."""
+    def end_reading(self, is_left: bool = False) -> None:
+        """Give up a claim to read; a thread to which it ``is_left`` may go on."""
         self._readers -= 1
+        self.storage.is_left |= is_left
 
     def check_unused(self) -> None:
         """Check that the buffer is neither read nor written.
@@ -216,7 +223,13 @@ class ManagedBuffer:
         self.check_unused()
         self._is_written = True
         self.current = None
+        self.renew()
         return self.claimed
+
+    def renew(self) -> None:
+        """Leave memory that may still be read to whoever does that."""
+        if self.storage.is_left:
+            self.storage = Storage(self._account)
 
     def end_writing(self, dimensions: Dimensions | None) -> None:
         """Give up the claim to write: with contents of ``dimensions``, or failed."""
@@ -252,6 +265,8 @@ def begin_all(
     for buffer in writes:
         buffer._is_written = True
         buffer.current = None
+        if buffer.storage.is_left:
+            buffer.renew()
     return [buffer.storage for buffer in (*reads, *writes)]
 
 
@@ -259,11 +274,14 @@ def end_all(
     reads: Sequence[ManagedBuffer],
     writes: Sequence[ManagedBuffer],
     dimensions: Sequence[Dimensions] | None,
+    is_left: bool = False,
 ) -> None:
     """Give up these claims: with contents of ``dimensions`` each, or failed."""
     for buffer in reads:
         buffer._readers -= 1
     if dimensions is None:
+        for buffer in reads if is_left else ():
+            buffer.storage.is_left = True
         for buffer in writes:
             buffer.end_writing(None)
         return

@@ -189,7 +189,7 @@ class Mapper:
             if not self._is_safe(seals, status):
                 return None
             self._accounting.make_room(span.length, self._evict)
-            with os_errors(label(memory)):
+            with os_errors(f"{label(memory)} of {span.length} bytes", span.length):
                 data = map_pages(span, seals)
             if isinstance(data.obj, mmap.mmap):
                 self._accounting.add_mapping(data.obj, span.length)
@@ -213,7 +213,7 @@ class Mapper:
         with self._lock:
             self._check_open()
             self._accounting.make_room_for_copy(copied.size, self._evict)
-            with os_errors("copy of a pool"):
+            with os_errors(f"copy of a pool of {copied.size} bytes", copied.size):
                 # The heap, unlike fresh pages, has often been paged in already.
                 owned = np.empty(copied.size, np.uint8)
             self._accounting.add_copy(owned)

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import (
-    EXHAUSTED,
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
-    exhaustion_hint,
+    failure_of,
+    shortage_of,
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
@@ -42,6 +41,8 @@ TAIL_BYTES = 64
 """Bytes behind each mapping that can be read: vectorised kernels read past the end of
 arrays, those of XNNPACK up to 16 bytes.
 """
+
+_CHUNK_BYTES = 2**18
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -141,9 +142,10 @@ def misfit_of(span: Span, status: os.stat_result) -> str:
 
 
 @contextmanager
-def os_errors(where: str) -> Iterator[None]:
+def os_errors(where: str, wanted_bytes: int = 0) -> Iterator[None]:
     """Turn errors of the system into those of the HAL.
 
+    :raises ResourceExhaustedPersistentError: if it wants more bytes than there can be.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     :raises GeneralFailureError: for any other reason.
     """
@@ -151,17 +153,15 @@ def os_errors(where: str) -> Iterator[None]:
         yield
     except AsyncnnError:  # some are errors of the system as well
         raise
-    except (MemoryError, OSError, OverflowError, ValueError) as error:
-        raise failure(error, where) from error
+    except (ImportError, MemoryError, OSError, OverflowError, ValueError) as error:
+        raise failure(error, where, wanted_bytes) from error
 
 
-def failure(error: Exception, where: str) -> AsyncnnError:
+def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError:
     """Return the error of the HAL for one of the system's."""
+    if shortage_of(error) is not None:
+        return failure_of(error, where, wanted_bytes)
     reason = getattr(error, "strerror", None) or error
-    code = getattr(error, "errno", None)
-    if code in EXHAUSTED or isinstance(error, MemoryError):
-        message = f"{where}: {reason}"
-        return ResourceExhaustedTransientError(message, hint=exhaustion_hint(error))
     return GeneralFailureError(f"{where}: {reason}")
 
 
@@ -204,16 +204,13 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         :raises GeneralFailureError: if the file has become too short or unreadable.
         """
         data = copy.data
-        fd, offset, done = self._span.fd, self._span.offset, 0
         with os_errors(f"{self.kind} pool"):
-            while done < self.size:
-                count = os.preadv(fd, [data[done:]], offset + done)
-                if not count:
-                    raise GeneralFailureError(
-                        f"the file of the {self.kind} pool ends {self.size - done} "
-                        "bytes early"
-                    )
-                done += count
+            done = read_into(data, self._span.fd, self._span.offset)
+            if done < self.size:
+                raise GeneralFailureError(
+                    f"the file of the {self.kind} pool ends {self.size - done} "
+                    "bytes early"
+                )
         return data if self._is_writable else data.toreadonly()
 
     def write(self, data: memoryview, offset: int) -> None:
@@ -224,10 +221,45 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         """
         if not self._is_writable:
             raise InvalidArgumentError(f"the {self.kind} pool is read-only")
-        fd, start, done = self._span.fd, self._span.offset + offset, 0
         with os_errors(f"{self.kind} pool"):
-            while done < len(data):
-                done += os.pwritev(fd, [data[done:]], start + done)
+            write_all(self._span.fd, data, self._span.offset + offset)
+
+
+def read_into(data: memoryview, fd: int, offset: int) -> int:
+    """Fill ``data`` from a file; return how many bytes there were.
+
+    :raises OSError: if that fails.
+    """
+    done = 0
+    while done < len(data):
+        count = os.preadv(fd, [data[done:]], offset + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write ``data`` to a place of a file.
+
+    :raises OSError: if that fails.
+    """
+    done = 0
+    while done < len(data):
+        done += os.pwritev(fd, [data[done:]], offset + done)
+
+
+def copy_bytes(source: int, target: int, size: int) -> int:
+    """Copy the first bytes of a file to another; return how many there were.
+
+    :raises OSError: if that fails.
+    """
+    chunk = memoryview(bytearray(min(size, _CHUNK_BYTES)))
+    done = 0
+    while count := read_into(chunk[: size - done], source, done):
+        write_all(target, chunk[:count], done)
+        done += count
+    return done
 
 
 def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:

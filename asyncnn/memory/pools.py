@@ -64,7 +64,7 @@ def map_file(
     """
     where = f"descriptor {source}" if isinstance(source, int) else os.fspath(source)
     with os_errors(where):
-        fd = _open(source, writable=writable)
+        fd = open_file(source, writable=writable)
         try:
             if length is None:
                 length = os.fstat(fd).st_size - offset
@@ -155,8 +155,8 @@ def as_array(
         )
     if element.hasobject:
         raise InvalidArgumentError("an array of objects cannot lie in a pool")
+    data = view(memory) if memory.buffer is None else memory.buffer
     try:
-        data = view(memory) if memory.buffer is None else memory.buffer
         return np.ndarray(shape, element, data, offset)
     except ValueError as error:
         raise InvalidArgumentError(f"{element} {list(shape)}: {error}") from error
@@ -168,7 +168,11 @@ def owning(memory: Memory) -> Memory:
     return memory
 
 
-def _open(source: str | os.PathLike[str] | int, *, writable: bool) -> int:
+def open_file(source: str | os.PathLike[str] | int, *, writable: bool = False) -> int:
+    """Open a path, or duplicate a descriptor.
+
+    :raises OSError: if that fails.
+    """
     if isinstance(source, int):
         return os.dup(source)
     return open_input(source, os.O_RDWR if writable else os.O_RDONLY)

@@ -1,12 +1,19 @@
 """Makes pools that other processes can map.
 
 All are sealed against changes of size, so that a driver maps them without copying.
+What is in a file that has a name is copied into such a pool: whoever may write to the
+file can cut it short, and to touch what is gone of a mapping ends the process. A
+private mapping is no better, nor is a lock, which others need not ask for.
 """
 
+import mmap
 import os
 
-from asyncnn.hal.errors import InvalidArgumentError
+import numpy as np
+
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
+from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import (
     FIXED_CONTENTS,
     FIXED_SIZE,
@@ -15,11 +22,20 @@ from asyncnn.memory.handles import (
     Span,
     blob_handle,
     create_file,
-    file_handle,
+    is_immutable,
+    keeps_its_bytes,
     seal,
+    seals_of,
 )
-from asyncnn.memory.pages import map_pages, os_errors
-from asyncnn.memory.pools import owning, view
+from asyncnn.memory.pages import (
+    copy_bytes,
+    map_pages,
+    misfit_of,
+    os_errors,
+    read_into,
+    write_all,
+)
+from asyncnn.memory.pools import map_file, open_file, owning, view
 
 
 def allocate(size: int) -> Memory:
@@ -77,7 +93,7 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
     """
     if size < 0:
         raise InvalidArgumentError(f"a pool of {size} bytes")
-    with os_errors(f"pool of {size} bytes"):
+    with os_errors(f"pool of {size} bytes", size):
         fd = create_file(name)
         try:
             os.ftruncate(fd, size)
@@ -88,18 +104,106 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
             raise
 
 
+class FileReader:
+    """Reads a file that others may change meanwhile; slices are its bytes, read anew.
+
+    Nothing of it is mapped: to touch what is gone of a file ends the process. It closes
+    with this object.
+
+    :raises InvalidArgumentError: if it is not a regular file.
+    :raises GeneralFailureError: if it cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._where = os.fspath(path)
+        with os_errors(self._where):
+            self._file = Descriptor(open_file(path))
+            self._status = status = os.fstat(self._file.fd)
+        misfit = misfit_of(Span(self._file.fd, READ, 0, len(self)), status)
+        if misfit:
+            raise InvalidArgumentError(f"{self._where}: {misfit}")
+
+    def __len__(self) -> int:
+        return self._status.st_size
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Return bytes of the file.
+
+        :raises GeneralFailureError: if it has become shorter, or cannot be read.
+        """
+        start, stop, _ = part.indices(len(self))
+        with os_errors(self._where):
+            data = np.empty(max(stop - start, 0), np.uint8).data
+            if read_into(data, self._file.fd, start) < len(data):
+                raise self._changed()
+        return data.toreadonly()
+
+    def copy(self) -> Memory:
+        """Return a pool of all bytes, which nothing changes.
+
+        A file in memory that is sealed is mapped, and not copied.
+
+        :raises GeneralFailureError: if it cannot be read, or has changed.
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        fd = self._file.fd
+        with os_errors(self._where):
+            seals = seals_of(fd)
+            if is_immutable(seals) and keeps_its_bytes(seals, self._status.st_dev):
+                return map_file(fd)
+            # Refused where there is not as much memory; a file may be mostly holes.
+            mmap.mmap(-1, max(len(self), 1), mmap.MAP_PRIVATE).close()
+            draft = Descriptor(create_file("asyncnn-constants"))
+            if copy_bytes(fd, draft.fd, len(self)) < len(self):
+                raise self._changed()
+        self.check_unchanged()
+        return final_pool(draft)
+
+    def check_unchanged(self) -> None:
+        """Check that nobody has written to the file since it was opened.
+
+        :raises GeneralFailureError: if anybody has, as far as its times tell.
+        """
+        with os_errors(self._where):
+            now = os.fstat(self._file.fd)
+        # Not the time of status changes: to replace a file is one of the old file.
+        before = self._status.st_size, self._status.st_mtime_ns
+        if (now.st_size, now.st_mtime_ns) != before:
+            raise self._changed()
+
+    def _changed(self) -> GeneralFailureError:
+        return GeneralFailureError(
+            f"{self._where}: the file was changed while it was read",
+            hint="replace files in use by renaming new ones: mv, os.replace",
+        )
+
+
+def copied(fd: int, size: int, where: str) -> Memory:
+    """Return a pool of the first ``size`` bytes of a file, which nothing changes.
+
+    :raises GeneralFailureError: if there are fewer, or they cannot be read.
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
+    with os_errors(where):
+        draft = Descriptor(create_file("asyncnn-constants"))
+        if copy_bytes(fd, draft.fd, size) < size:
+            raise GeneralFailureError(f"{where} has lost bytes")
+    return final_pool(draft)
+
+
+def final_pool(draft: Descriptor) -> Memory:
+    """Seal a file from `create_file`; return a read-only pool of its bytes.
+
+    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    """
+    with os_errors("a pool of constants"):
+        seal(draft.fd, FIXED_CONTENTS)
+        return map_file(draft.fd)
+
+
 def _immutable(data: memoryview) -> Memory:
     size = len(data)
-    with os_errors(f"copy of a pool of {size} bytes"):
-        fd = create_file("asyncnn-constants")
-        try:
-            written = 0
-            while written < size:
-                written += os.write(fd, data[written:])
-            seal(fd, FIXED_CONTENTS)
-            span = Span(fd, READ, 0, size)
-            pages = map_pages(span, FIXED_CONTENTS)
-            return owning(Memory("mmap_fd", size, file_handle(span), pages))
-        except BaseException:
-            os.close(fd)
-            raise
+    with os_errors(f"copy of a pool of {size} bytes", size):
+        draft = Descriptor(create_file("asyncnn-constants"))
+        write_all(draft.fd, data, 0)
+    return final_pool(draft)

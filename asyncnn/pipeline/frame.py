@@ -11,7 +11,8 @@ from typing import Self, TypeAlias
 import numpy as np
 
 from asyncnn.deadlines import seconds_until
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.interfaces import error_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.slabs import shared_array
@@ -114,7 +115,7 @@ class Slot:
         wiring: Wiring,
         memories: Sequence[StateMemory | None],
     ) -> None:
-        self._stages = stages
+        self.stages = stages
         self._wiring = wiring
         self._memories = memories
         self.put = [_array(info) for info in wiring.put]
@@ -157,7 +158,7 @@ class Slot:
                 case FromState(position):
                     tensor = self._output(index, position, read)
             inputs.append(tensor)
-        model = self._stages[index].model
+        model = self.stages[index].model
         out = [
             self._output(index, position, written[index])
             for position in range(len(model.outputs))
@@ -165,7 +166,7 @@ class Slot:
         return model.reusable(inputs, out=out)
 
     def _output(self, stage: int, position: int, buffer: int) -> Tensor:
-        name = self._stages[stage].model.outputs[position].name
+        name = self.stages[stage].model.outputs[position].name
         memory = self._memories[stage]
         if memory is not None and name in memory[buffer]:
             return memory[buffer][name]
@@ -284,7 +285,8 @@ class Frame:
                 counters[index].count(None if timing is None else timing.fenced)
             elif self.error is None:
                 assert run.status is not None
-                self.error = error_for(run.status, run.fence.reason)
+                hal = self.slot.stages[index].model.hal
+                self.error = error_of(hal, run.status, run.fence.reason)
                 self.failed_stage = index
         if self.error is not None:
             counters[self.failed_stage].failed += 1

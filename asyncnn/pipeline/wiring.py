@@ -46,11 +46,11 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
         """Return the same stage, of a model that has no state of its own to keep."""
         if not self.keeps_state:
             return self
-        model, first = self.model.with_open_states()
+        model, kept, first = self.model.with_open_states()
         return msgspec.structs.replace(
             self,
             model=model,
-            state={**self.state, **{name: name for name in first}},
+            state={**self.state, **kept},
             initial={**first, **self.initial},
             keeps_state=False,
         )

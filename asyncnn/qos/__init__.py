@@ -17,7 +17,9 @@ deadlines of runs, as `asyncnn.DeviceSettings.policy`, and in statistics.
 Work that was accepted is finished exactly once, on the loop that made the scheduler,
 whatever becomes of it; all methods of the scheduler belong to that loop.
 `Work.advance` runs on a lane, and stops at its next boundary when its `Pause` asks for
-that: nothing is interrupted from outside. If ``stuck_after_s`` is set, work that comes
+that: nothing is interrupted from outside. Work with a ``decision`` is reported as it is
+cancelled or its deadline passes, and another lane takes the place of one that goes on
+with it for more than a moment. If ``stuck_after_s`` is set, work that comes
 to no boundary for so long fails, and its thread is replaced. `Scheduler.aclose` aborts
 all work with DEVICE_UNAVAILABLE and ends the threads: await it. In a forked child a
 scheduler refuses work with `ForkedError`.

@@ -4,19 +4,21 @@ import threading
 import time
 from collections.abc import Callable
 
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
     too_many,
 )
-from asyncnn.qos.work import Client, Job, User
+from asyncnn.qos.work import Client, Job, JobState, User, Work
 
 
 class Admission:
     """Counts what is pending and refuses what exceeds the bounds.
 
     ``filled_or_freed`` is called when the last place is taken and when it is free
-    again, on the thread that does that. Thread-safe.
+    again, on the thread that does that. ``left`` counts, though it was reported: a lane
+    has it until it has `stopped`. Thread-safe.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class Admission:
         self._pending = 0
         self._lock = threading.Lock()
         self._of: dict[Client | User, int] = {}
+        self.left: set[Work] = set()
 
     @property
     def is_full(self) -> bool:
@@ -69,6 +72,32 @@ class Admission:
         if was_full:
             self._filled_or_freed()
 
+    def leave(self, work: Work, pending: set[Work]) -> bool:
+        """Move work from ``pending`` to what is left; False if it ends otherwise.
+
+        That is what no lane has, what a lane has come to the end of, and what a lane
+        was given up with.
+        """
+        with self._lock:  # in one step, as it may stop at once
+            if work.state is not JobState.RUNNING or not work.decides():
+                return False
+            try:
+                pending.remove(work)
+            except KeyError:
+                return False
+            work.is_left = True
+            self.left.add(work)
+            return True
+
+    def stopped(self, work: Work) -> bool:
+        """Count work no more that was left; False if it was not."""
+        with self._lock:
+            if work not in self.left:
+                return False
+            self.left.remove(work)
+        self.release(work.client)
+        return True
+
 
 def check_can_end(work: Job) -> None:
     """Check that work with a deadline is not too late to begin now.
@@ -82,8 +111,8 @@ def check_can_end(work: Job) -> None:
     if now_ns >= deadline_ns:
         raise MissedDeadlinePersistentError("the deadline has passed already")
     raise MissedDeadlinePersistentError(
-        f"the deadline is in {(deadline_ns - now_ns) / 1000:.0f} us, "
-        f"but it takes at least {work.min_runtime_ns / 1000:.0f} us"
+        f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
+        f"but it takes at least {format_duration(work.min_runtime_ns / 1000)}"
     )
 
 

@@ -23,8 +23,9 @@ from asyncnn.qos.work import Pause, TimedPause, Work, fail_with
 class LoopWaker:
     """Has an event loop call ``woken`` soon after any thread has called `wake`.
 
-    An eventfd costs half of what `loop.call_soon_threadsafe` does, which takes its
-    place where descriptors have run out. Belongs to the loop, but for `wake`.
+    An eventfd, once there is one to `open`, costs half of `loop.call_soon_threadsafe`,
+    which takes its place where descriptors have run out. Belongs to the loop, but for
+    `wake` and `call`.
     """
 
     def __init__(
@@ -34,28 +35,41 @@ class LoopWaker:
         self._woken = woken
         self._lock = threading.Lock()
         self._fd = -1
+        self._is_due = False
+        self.is_open = False
+
+    def open(self) -> None:
+        """Open the descriptor, if there is one."""
+        self.is_open = True
         try:
             fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OSError:
             return
         try:
             # In no context: that of the caller would keep its client for as long.
-            Context().run(loop.add_reader, fd, self._read)
+            Context().run(self._loop.add_reader, fd, self._read)
         except OSError:  # there is no room among what the system watches
             os.close(fd)
             return
         self._fd = fd
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Have the loop call ``function``; nothing happens if it is closed."""
+        with contextlib.suppress(RuntimeError):  # nobody waits
+            self._loop.call_soon_threadsafe(function)
+
     def wake(self) -> None:
-        """Wake the loop; nothing happens if it is closed."""
+        """Wake the loop; nothing happens if it is closed, or will be woken anyway."""
+        if self._is_due:
+            return
+        self._is_due = True
         # A thread that was given up may come here late, when another file has the
         # number of a descriptor that was closed.
         with self._lock:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
                 return
-        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._woken)
+        self.call(self._wake_up)
 
     def close(self) -> None:
         """Give the descriptor back; earlier and later calls of `wake` still work."""
@@ -65,7 +79,7 @@ class LoopWaker:
             self._loop.remove_reader(fd)
             with contextlib.suppress(BlockingIOError):  # nobody has woken it
                 os.eventfd_read(fd)
-                self._loop.call_soon(self._woken)
+                self._loop.call_soon(self._wake_up)
             os.close(fd)
 
     def __del__(self) -> None:
@@ -74,6 +88,12 @@ class LoopWaker:
 
     def _read(self) -> None:
         os.eventfd_read(self._fd)
+        # First, so that whatever comes from here on wakes it again.
+        self._is_due = False
+        self._woken()
+
+    def _wake_up(self) -> None:
+        self._is_due = False
         self._woken()
 
 
@@ -103,8 +123,9 @@ class Lane:
 class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
-    A thread starts when there is work for it. ``completed`` is called on it for each
-    piece that has ended and must not block. ``accepted`` is called for each piece that
+    Beside them are those that go on with work which was left to them. A thread starts
+    when there is work for it. ``completed`` is called on it for each piece that has
+    ended and must not block. ``accepted`` is called for each piece that
     is submitted, before a lane can have it; the lock is held. Thread-safe, but for what
     others read from ``run_queue``: its numbers may be a moment old.
     """
@@ -117,7 +138,7 @@ class Lanes:
         completed: Callable[[Work], None],
         accepted: Callable[[Work], None] = lambda work: None,
     ) -> None:
-        self._name = name
+        self.name = name
         self.count = count
         self._completed = completed
         self._accepted = accepted
@@ -143,7 +164,7 @@ class Lanes:
         """
         with self._lock:
             if self._is_closing:
-                raise RuntimeError(f"lane {self._name} is closed")
+                raise RuntimeError(f"lane {self.name} is closed")
             if self._asleep and not self.run_queue.waiting:
                 # Most often a lane is free, and finds here what it would ask for.
                 lane = self._asleep.pop()
@@ -161,7 +182,7 @@ class Lanes:
             elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
-            elif len(self._lanes) < self.count:
+            elif len(self._lanes) < self.run_queue.most_lanes:
                 try:
                     self._start()
                 except ResourceExhaustedTransientError:
@@ -174,6 +195,17 @@ class Lanes:
         with self._lock:
             work.is_withdrawn = True
             return self.run_queue.discard(work)
+
+    def leave(self, work: Work) -> None:
+        """Have another lane take the place of one that still goes on with ``work``.
+
+        Nobody waits for that any more. There are twice as many lanes at most.
+        """
+        with self._lock:
+            if work.keeps_its_lane or not self.run_queue.leave(work):
+                return
+            if self.run_queue.waiting and not self._is_closing:
+                self._replace()
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
@@ -231,7 +263,7 @@ class Lanes:
     def _start(self) -> None:
         """Start another thread; the lock is held, for which the thread waits first."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        lane = Lane(self._name, self._serve)
+        lane = Lane(self.name, self._serve)
         start_thread(lane.thread)
         self._lanes.append(lane)
         self._threads.append(lane.thread)
@@ -244,7 +276,12 @@ class Lanes:
         self.run_queue.end(work, time.monotonic_ns())
 
     def _replace(self) -> None:
-        """Start a thread for what waits, or let that fail; the lock is held."""
+        """Start a thread for what waits, if there may be one more, or let that fail.
+
+        The lock is held.
+        """
+        if len(self._lanes) >= self.run_queue.most_lanes:
+            return
         try:
             self._start()
         except ResourceExhaustedTransientError as error:
@@ -351,6 +388,12 @@ class Lanes:
                 previous = None
             else:
                 run_queue.give_back(previous, now_ns, used_ns)
+        lanes = len(self._lanes)
+        if lanes > self.count and lanes > run_queue.most_lanes:
+            # It has ended what was left to it, and another one is in its place.
+            lane.work, lane.is_dismissed = None, True
+            self._lanes.remove(lane)
+            return dropped
         lane.work = work = run_queue.take(now_ns)
         if work is not None:
             at_ns = work.review_ns

@@ -21,6 +21,7 @@ where that is known: a busy machine is not its doing.
 """
 
 from collections import deque
+from itertools import chain
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -93,6 +94,7 @@ class RunQueue(Generic[JobT]):
         self._lanes = lanes
         self._queues = tuple(ReadyQueue[JobT]() for _ in Priority)
         self._running: list[JobT] = []
+        self._left: list[JobT] = []
         self._waiting = 0
         self._users: WeakKeyDictionary[User, UserAccount] = WeakKeyDictionary()
         self._accounts: WeakKeyDictionary[Client, ClientAccount] = WeakKeyDictionary()
@@ -110,6 +112,11 @@ class RunQueue(Generic[JobT]):
     def running(self) -> tuple[JobT, ...]:
         """The jobs that have a lane."""
         return tuple(self._running)
+
+    @property
+    def most_lanes(self) -> int:
+        """Number of lanes there may be now, with those that `leave` is about."""
+        return self._lanes + min(len(self._left), self._lanes)
 
     @property
     def waiting(self) -> int:
@@ -151,7 +158,8 @@ class RunQueue(Generic[JobT]):
         account.waiting += 1
         account.user.waiting += 1
         self._waiting += 1
-        if len(self._running) < self._lanes:
+        most = self.most_lanes - len(self._left) if self._left else self._lanes
+        if len(self._running) < most:
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
         if to_stop is None and not was_waiting:
@@ -172,6 +180,8 @@ class RunQueue(Generic[JobT]):
         If its ``review_ns`` is not None, the job has to be given back at its first
         boundary from then on, since another one may have to run.
         """
+        for job in self._left:
+            self._charge(job, now_ns)
         while self._waiting:
             account = self._latest
             # If all that waits is that client's, there is nothing to compare.
@@ -215,6 +225,18 @@ class RunQueue(Generic[JobT]):
         self._stop(job, now_ns, used_ns)
         job.state = JobState.OUTSIDE
         self._leave(job.account)
+
+    def leave(self, job: JobT) -> bool:
+        """Let a running job go on to its end on a lane beside the others; or False.
+
+        Nobody waits for it, but it counts for its client as before. Beyond as many of
+        these as there are lanes, they take the places of others.
+        """
+        if job.state is not JobState.RUNNING:
+            return False
+        self._running.remove(job)
+        self._left.append(job)
+        return True
 
     def discard(self, job: JobT) -> bool:
         """Forget a job that waits or is suspended; False if it does not wait here."""
@@ -287,7 +309,7 @@ class RunQueue(Generic[JobT]):
         job.review_ns = review_ns
 
     def _stop(self, job: JobT, now_ns: int, used_ns: int | None) -> None:
-        self._running.remove(job)
+        (self._left if job in self._left else self._running).remove(job)
         job.account.served_ns[job.priority] = now_ns
         owed_ns = now_ns - job.charged_ns
         if used_ns is not None:
@@ -384,7 +406,7 @@ class RunQueue(Generic[JobT]):
     def _enter(self, account: ClientAccount, now_ns: int) -> None:
         """Let a client compete that has work again."""
         # First: virtual time advances to the least share, as `Shares.enter` finds it.
-        for job in self._running:
+        for job in chain(self._running, self._left):
             self._charge(job, now_ns)
         user = account.user
         if not user.clients.active:

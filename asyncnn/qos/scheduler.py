@@ -8,7 +8,6 @@ a HAL status here.
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_POLICY = Policy()
 
+PATIENCE_S = 0.005
+"""How long a lane may go on with what was left to it before another takes its place."""
+
 _closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
 
@@ -52,7 +54,7 @@ class Scheduler:
     comes to no boundary for that long, or up to twice that, is given up: it fails, and
     another thread takes the place of its own. Closing waits for that long at most.
 
-    ``filled_or_freed`` is called about when `is_full` changes.
+    ``filled_or_freed`` is called on the loop soon after `is_full` has changed.
 
     All methods belong to the loop, but for `submit_threadsafe` and `cancel_threadsafe`.
     """
@@ -68,20 +70,18 @@ class Scheduler:
         filled_or_freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._name = name
-        self._thread = threading.get_ident()
         self._open: set[Work] = set()
         self._lanes = Lanes(
             name, lanes, policy, self._completed_on_lane, self._open.add
         )
-        self._filled_or_freed = filled_or_freed
-        self._admission = Admission(max_pending, self._tell_filled_or_freed)
         self._accounting = WorkAccounting()
         self._done: deque[Work] = deque()
         self._late_counts = LateCounts(self._count_soon)
         self._has_ended_elsewhere = False
-        self._is_draining = False
-        self._waker: LoopWaker | None = None
+        self._waker = LoopWaker(self._loop, self._drain)
+        self._admission = Admission(
+            max_pending, partial(self._waker.call, filled_or_freed)
+        )
         self._alarms = Alarms(self._loop)
         self._deadlines: dict[Work, Alarm] = {}
         self._drained = asyncio.Event()
@@ -91,11 +91,12 @@ class Scheduler:
         self._inline_client = LOCAL.number
         self._inline_account = self._lanes.run_queue.account(LOCAL)
         self._idle: IdleTimer | None = None
-        self._stuck: Watchdog | None = None
-        if stuck_after_s:
-            self._stuck = Watchdog(
-                stuck_after_s, self._lanes, lambda: self.is_idle, self._give_up
-            )
+        self._stuck = Watchdog(
+            stuck_after_s,
+            self._lanes,
+            lambda: not (self._open or self._admission.left),
+            self._give_up,
+        )
         disown_in_children(self)
 
     @property
@@ -162,11 +163,11 @@ class Scheduler:
             would have when the work could end at the earliest.
         """
         try:
-            if self._waker is None and self._refusal is None:
-                self._waker = LoopWaker(self._loop, self._drain)
+            if not self._waker.is_open and self._refusal is None:
+                self._waker.open()
             self._enter(work)
         except AsyncnnError as error:
-            count_refusal(self._accountings(work), error.status)
+            self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         self._watch_over(work)
@@ -187,30 +188,19 @@ class Scheduler:
             accountings = self._accountings(work)
             self._late_counts.add(partial(count_refusal, accountings, error.status))
             raise
-        is_unwatched = self._stuck is not None and not self._stuck.is_watching
-        if work.deadline_ns is not None or is_unwatched:
-            self._call_on_loop(partial(self._watch_over, work))
+        if work.deadline_ns is not None or not self._stuck.is_watching:
+            self._waker.call(partial(self._watch_over, work))
 
     def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
         """Do what `cancel` does, on any thread, to work that ``ends_anywhere``."""
-        if work not in self._open or self._refusal is _inherited:
-            return
-        work.abort(status)
-        if self._lanes.withdraw(work):
-            self._finish_anywhere(work)
+        self._cancel(work, status, self._finish_anywhere)
 
     def cancel(self, work: Work, status: ErrorStatus) -> None:
         """Stop ``work`` at its next boundary, or before it begins.
 
-        Does nothing if it is finished. What is separable is finished now.
+        Does nothing if it is finished. What has a decision to take is finished now.
         """
-        # A forked child may have inherited the lock of the lanes while it was held.
-        if work not in self._open or self._refusal is _inherited:
-            return
-        # Before it is withdrawn: a lane may take it in between, and has to find this.
-        work.abort(status)
-        if self._lanes.withdraw(work) or work.is_separable:
-            self._finish(work)
+        self._cancel(work, status, self._finish)
 
     def call_when_idle(self, idle_s: float, on_idle: Callable[[], None]) -> None:
         """Call ``on_idle`` each time that nothing happened for ``idle_s`` seconds."""
@@ -241,6 +231,10 @@ class Scheduler:
         chosen = accounting or self._accounting
         return found.of(chosen) if client is None else found.of_client(client)
 
+    def count_refusal(self, work: Work, status: ErrorStatus) -> None:
+        """Count work that has ended so before it was accepted."""
+        count_refusal(self._accountings(work), status)
+
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
         if self._refusal is not None:
@@ -260,8 +254,8 @@ class Scheduler:
             work.abort(status)
         with contextlib.ExitStack() as ends:  # all of them, whatever one may raise
             for work in self._open.difference(withdrawn):
-                if work.is_separable:
-                    ends.callback(self._finish, work)
+                if self._leave(work):
+                    ends.callback(self._finish, work, True)
             for work in reversed(withdrawn):
                 ends.callback(self._finish, work)
         if not self._open:
@@ -287,8 +281,7 @@ class Scheduler:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
             self._alarms.close()
-            if self._waker is not None:
-                self._waker.close()
+            self._waker.close()
 
     def disown(self) -> None:
         """Refuse work in a forked child, which has none of the threads."""
@@ -330,7 +323,7 @@ class Scheduler:
         except BaseException as error:
             self._open.discard(work)
             self._admission.release(work.client)
-            self._call_on_loop(self._note_ended)  # closing may wait for it
+            self._waker.call(self._note_ended)  # closing may wait for it
             # The loop may have closed them since this thread has looked.
             cause = self.cause_of_death()
             if cause is not None and isinstance(error, RuntimeError):
@@ -349,39 +342,47 @@ class Scheduler:
                 work.deadline_ns,
                 partial(self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
             )
-        if self._stuck is not None:
-            self._stuck.watch()
+        self._stuck.watch()
+
+    def _cancel(
+        self, work: Work, status: ErrorStatus, finish: Callable[[Work, bool], None]
+    ) -> None:
+        # A forked child may have inherited the lock of the lanes while it was held.
+        if work not in self._open or self._refusal is _inherited:
+            return
+        # Before it is withdrawn: a lane may take it in between, and has to find this.
+        work.abort(status)
+        if self._lanes.withdraw(work):
+            finish(work, False)
+        elif self._leave(work):
+            finish(work, True)
+
+    def _leave(self, work: Work) -> bool:
+        """Leave ``work`` to its lane, on any thread; False if it ends otherwise."""
+        if not self._admission.leave(work, self._open):
+            return False
+        # Most often its lane stops before a thread could have begun.
+        replace = partial(self._loop.call_later, PATIENCE_S, self._lanes.leave, work)
+        self._waker.call(replace)
+        return True
+
+    def _stopped(self, work: Work) -> None:
+        """Count what was left to a lane no more; on any thread."""
+        if self._admission.stopped(work):
+            self._waker.call(self._note_ended)
 
     def _completed_on_lane(self, work: Work) -> None:
         """Hand ``work`` to the loop, which finishes all that has completed."""
+        if work.decision is not None and not work.decides():
+            self._stopped(work)
+            return
         if work.ends_anywhere:
             self._finish_anywhere(work)
             return
         self._done.append(work)
-        self._wake()
-
-    def _wake(self) -> None:
-        """Have the loop call `_drain`, from any thread."""
-        if not self._is_draining:
-            self._is_draining = True
-            if self._waker is None:
-                self._call_on_loop(self._drain)
-            else:
-                self._waker.wake()
-
-    def _call_on_loop(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # it is closed: nobody waits
-            self._loop.call_soon_threadsafe(call)
-
-    def _tell_filled_or_freed(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._filled_or_freed()
-        else:
-            self._call_on_loop(self._filled_or_freed)
+        self._waker.wake()
 
     def _drain(self) -> None:
-        # First, so that work which is appended from here on is announced again.
-        self._is_draining = False
         try:
             while self._done:
                 self._finish(self._done.popleft())
@@ -394,14 +395,10 @@ class Scheduler:
             if self._done or self._has_ended_elsewhere:
                 self._loop.call_soon(self._drain)
 
-    def _finish(self, work: Work) -> None:
-        """Report the end of ``work``, unless that was done before.
-
-        What is separable ends at once when it is cancelled: by the callback of other
-        work that ends, maybe.
-        """
+    def _finish(self, work: Work, is_left: bool = False) -> None:
+        """Report the end of ``work``, unless that was done before."""
         # Before it is reported: that may cancel it once more, or close the scheduler.
-        if not self._leave(work):
+        if not (is_left or self._close(work)):
             return
         if work.deadline_ns is not None:
             self._forget_deadline(work)
@@ -410,7 +407,7 @@ class Scheduler:
         finally:
             self._note_ended()
 
-    def _leave(self, work: Work) -> bool:
+    def _close(self, work: Work) -> bool:
         """Claim the end of ``work``, in one step; False if another thread has it."""
         try:
             self._open.remove(work)
@@ -431,16 +428,16 @@ class Scheduler:
             elif self._idle is not None:
                 self._idle.note_activity()
 
-    def _finish_anywhere(self, work: Work) -> None:
+    def _finish_anywhere(self, work: Work, is_left: bool = False) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
-        if not self._leave(work):
+        if not (is_left or self._close(work)):
             return
         # All that can be is done before, as the thread that is told wants to go on.
         of_client, of_model = work.account.accounting, work.accounting
         latency_ns = time.monotonic_ns() - work.added_ns
         preemptions, lesson = work.preemptions, work.lesson()
         if work.deadline_ns is not None:
-            self._call_on_loop(partial(self._forget_deadline, work))
+            self._waker.call(partial(self._forget_deadline, work))
         try:
             status = work.finish()
         except BaseException:  # a lane would end with it
@@ -458,7 +455,7 @@ class Scheduler:
     def _count_soon(self) -> None:
         """Have the loop count what has ended elsewhere, from any thread."""
         self._has_ended_elsewhere = True
-        self._wake()
+        self._waker.wake()
         if self._loop.is_closed():
             self._late_counts.clear()  # nobody asks for them
 
@@ -475,25 +472,23 @@ class Scheduler:
     def _became_idle(self, on_idle: Callable[[], None]) -> None:
         self._late_counts.settle()  # they keep the models that are to learn from them
         if self.is_idle and self._refusal is None:
-            if self._stuck is not None:
-                self._stuck.rest()
+            self._stuck.rest()
             self._alarms.close()
             on_idle()
-
-    def _give_up(self, work: Work) -> None:
-        logger.error(
-            "lane %s is stuck: no boundary came for %g s (stuck_after_s); its work "
-            "fails and another takes its place",
-            self._name,
-            self._stuck_after_s,
-            extra={"fields": {"client": work.client.name}},
-        )
-        if work in self._open:
-            work.abort(ErrorStatus.GENERAL_FAILURE)
-            self._finish(work)
 
     def _give_up_all(self) -> None:
         """Let what still runs while closing end now; its threads are left alone."""
         for work in self._lanes.give_up_all():
-            logger.error("lane %s is stuck while it is closed", self._name)
+            logger.error("a lane is stuck while it is closed")
+            self._give_up(work, ErrorStatus.DEVICE_UNAVAILABLE)
+
+    def _give_up(
+        self, work: Work, status: ErrorStatus = ErrorStatus.GENERAL_FAILURE
+    ) -> None:
+        """Report work whose lane is stuck, unless it was, and count it no more."""
+        self._stopped(work)
+        if work in self._open:
+            work.abort(status)
+            work.decides()  # so that it writes to nothing, if it ever goes on
+            work.is_left = True
             self._finish(work)

@@ -12,6 +12,7 @@ execution. Here one thread waits for all loops of the process.
 import asyncio
 import contextlib
 import heapq
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
 from asyncnn.qos.lanes import Lanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import Client, JobState, Pause, Work
+
+logger = logging.getLogger(__name__)
 
 _THREAD_POLL_S = 0.0002
 """Between two looks whether a thread that is about to end has ended."""
@@ -151,7 +154,7 @@ class Watchdog(msgspec.Struct, eq=False):
 
     Each time that passes, all running work is asked to pause, which it does at its next
     boundary, to go on at once. What has not done so the next time is stuck: it is given
-    to ``report``. Works until ``is_idle`` is true.
+    to ``report``. Works until ``is_idle`` is true; never if the limit is 0.
     """
 
     _limit_s: float
@@ -163,12 +166,12 @@ class Watchdog(msgspec.Struct, eq=False):
 
     @property
     def is_watching(self) -> bool:
-        """Whether a check is planned; from any thread, a moment late."""
-        return self._timer is not None
+        """Whether a check is planned, or none to be; from any thread, a moment late."""
+        return self._timer is not None or not self._limit_s
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""
-        if self._timer is None:
+        if self._timer is None and self._limit_s:
             self._timer = ThreadTimer(self._limit_s, self._check)
 
     def close(self) -> None:
@@ -190,6 +193,13 @@ class Watchdog(msgspec.Struct, eq=False):
         for pause in self._asked:
             stuck = self._lanes.give_up(pause)
             if stuck is not None:
+                logger.error(
+                    "lane %s is stuck: no boundary came for %g s (stuck_after_s); its "
+                    "work fails and another takes its place",
+                    self._lanes.name,
+                    self._limit_s,
+                    extra={"fields": {"client": stuck.client.name}},
+                )
                 self._report(stuck)
         self._asked = self._lanes.pauses()
         for pause in self._asked:

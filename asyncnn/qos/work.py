@@ -1,6 +1,7 @@
 """What the scheduler schedules."""
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -10,7 +11,12 @@ from enum import Enum
 from itertools import count
 from typing import ClassVar
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    failure_of,
+    shortage_of,
+)
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos.accounting import WorkAccounting
 from asyncnn.qos.virtual_time import Share, Shares
@@ -250,16 +256,23 @@ class Work(Job, ABC):
     client on whose behalf it is made; ``accounting`` counts its end beside that of all
     other work.
 
-    Work that ``is_separable`` writes to nothing of its client's, so that an abort is
-    reported at once, whatever a lane still does with it. Work that ``should_inline``
-    takes less time than handing it to a lane would; if it ``reports_early``, `finish`
-    may be called before the call that brought it returns. Work that ``ends_anywhere``
-    was submitted by a thread of its own: `finish` is called where it ends.
+    Work that has a ``decision`` to take, a lock, writes to nothing of its client's
+    before it has taken that; what ``is_separable`` never does. So its abort is reported
+    at once by whoever `decides` before it, whatever a lane still does with it. What was
+    reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
+    place of the one that goes on with it, unless it ``keeps_its_lane``.
+
+    Work that ``should_inline`` takes less time than handing it to a lane would; if it
+    ``reports_early``, `finish` may be called before the call that brought it returns.
+    Work that ``ends_anywhere`` was submitted by a thread of its own: `finish` is called
+    where it ends.
     """
 
     __slots__ = (
         "accounting",
+        "decision",
         "ends_anywhere",
+        "is_left",
         "is_withdrawn",
         "pause",
         "reports_early",
@@ -267,6 +280,8 @@ class Work(Job, ABC):
     )
 
     is_separable: ClassVar[bool] = False
+    keeps_its_lane: ClassVar[bool] = False
+    decision: "threading.Lock | None"
     pause: Pause
 
     def __init__(
@@ -281,7 +296,8 @@ class Work(Job, ABC):
         client = client or calling_client.get()
         super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.accounting = accounting
-        self.is_withdrawn = False
+        self.decision = threading.Lock() if self.is_separable else None
+        self.is_left = self.is_withdrawn = False
         self.should_inline = False
         self.reports_early = False
         self.ends_anywhere = False
@@ -300,6 +316,11 @@ class Work(Job, ABC):
         self.advance(Pause())
         return time.monotonic_ns() - started_ns
 
+    def decides(self) -> bool:
+        """Decide how it ends, on any thread; False if that is decided, or not to be."""
+        decision = self.decision
+        return decision is not None and decision.acquire(False)
+
     @abstractmethod
     def abort(self, status: ErrorStatus) -> None:
         """Stop `advance` soon, or never begin it; from any thread, at any time."""
@@ -312,8 +333,8 @@ class Work(Job, ABC):
     def finish(self) -> ErrorStatus:
         """Report the outcome and return it; called on the loop, once.
 
-        It follows the end of `advance`, or `abort` when that is not under way, will not
-        be called again, or `is_separable`.
+        It follows the end of `advance`, or `abort` when that is not under way and will
+        not be called again, or the work ``is_left``.
         """
 
     def lesson(self) -> Callable[[], None] | None:
@@ -330,7 +351,7 @@ def fail_with(work: Work, error: BaseException) -> None:
 
     Its traceback refers to frames that keep the pools of an execution; it is dropped.
     """
-    if not isinstance(error, AsyncnnError):
+    if not isinstance(error, AsyncnnError) and shortage_of(error) is None:
         fields = {"client": work.client.name}
         logger.error("work failed", exc_info=error, extra={"fields": fields})
     work.fail(failure_of(error).with_traceback(None))

@@ -1,11 +1,12 @@
-"""Axes of tensors that have more of them than most of the HAL's operations take.
+"""Axes of tensors: those of open lengths, and more than most HAL operations take.
 
 Neighbours that an operation treats alike are merged for it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from asyncnn.hal.operations.bound import Shape
 
@@ -88,3 +89,49 @@ def transpositions(shape: Shape, order: Sequence[int]) -> Iterator[Transposition
         lengths.insert(place, lengths.pop(found))
         left = [p + 1 if place <= p < found else p for p in left]
         left[place] = place
+
+
+OpenShapes: TypeAlias = Mapping[str, Sequence[int | str]]
+"""Lengths of the axes of inputs; those that the file leaves open have names, or ``?``.
+"""
+
+_EXAMPLE_LENGTH = 640
+"""Length to try for an axis that is open, but for a first one: many strides divide it.
+"""
+
+
+def example_shapes(
+    shapes: OpenShapes, length: int = _EXAMPLE_LENGTH
+) -> dict[str, Shape]:
+    """Return shapes that may do: first axes of 1, others of ``length``.
+
+    Axes of one name are of one length. Those without a name are of 1 in an input that
+    is not like the first one, such as state.
+    """
+    known: dict[str, int] = {}
+    found: dict[str, Shape] = {}
+    for name, axes in shapes.items():
+        is_like_first = axes == next(iter(shapes.values()))
+        lengths: list[int] = []
+        for place, axis in enumerate(axes):
+            if axis == "?":
+                lengths.append(length if place and is_like_first else 1)
+            elif isinstance(axis, str):
+                lengths.append(known.setdefault(axis, length if place else 1))
+            else:
+                lengths.append(axis)
+        found[name] = tuple(lengths)
+    return found
+
+
+def as_arguments(shapes: Mapping[str, Shape]) -> str:
+    """Return what gives shapes to inputs, in Python and on a command line."""
+    return f"input_shapes={dict(shapes)}, or {as_options(shapes)}"
+
+
+def as_options(shapes: Mapping[str, Shape]) -> str:
+    """Return what gives shapes to inputs on a command line, for a shell."""
+    return " ".join(
+        shlex.join(("--input-shape", f"{name}={','.join(map(str, shape))}"))
+        for name, shape in shapes.items()
+    )

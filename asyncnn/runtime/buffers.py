@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, error_of
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -135,7 +135,12 @@ async def allocate_buffer(
         BufferDesc(dimensions), models, *roles
     )
     names = ", ".join(slot.info.name for slot in slots)
-    _check(device, status, f"allocating a buffer for {names or 'nothing'}")
+    what = f"allocating a buffer for {names or 'nothing'}"
+    if status is ErrorStatus.GENERAL_FAILURE:  # which is all that the HAL says of both
+        raise GeneralFailureError(
+            f"{what} failed: the device has none of that type, or no memory for it"
+        )
+    _check(device, status, what)
     assert buffer is not None
     for slot in slots:
         dimensions = combine_dimensions(dimensions, slot.info.dimensions)

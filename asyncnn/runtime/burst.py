@@ -30,6 +30,7 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     Request,
 )
+from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
@@ -292,7 +293,8 @@ async def _copy(target: Array, source: Array) -> None:
 
 
 async def _copied(source: Array) -> Array:
-    target = np.empty_like(source)
+    with os_errors("arrays for the outputs", source.nbytes):
+        target = np.empty_like(source)
     await _copy(target, source)
     return target
 

@@ -4,10 +4,12 @@ from enum import Enum
 
 import numpy as np
 
-from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after
+from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after, seconds_until
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
     Capabilities,
@@ -24,7 +26,12 @@ from asyncnn.runtime.buffers import (
     allocate_buffer,
 )
 from asyncnn.runtime.home import Home, get_ident
-from asyncnn.runtime.model import NamedModel, telling_open_inputs
+from asyncnn.runtime.model import (
+    NamedModel,
+    StateTensor,
+    hint_of_open_shapes,
+    hinting,
+)
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
@@ -113,16 +120,22 @@ class Device(Opened):
         priority: Priority = Priority.MEDIUM,
         timeout: float | None = None,  # noqa: ASYNC109 - a HAL deadline, in the driver
         identity: bytes | None = None,
+        warm: bool = False,
     ) -> PreparedModel:
         """Prepare ``model`` for execution.
 
-        Cancelling the call cancels the preparation. A bare `Model` gets the names
+        All whose shapes are known is compiled by then; memory is touched by the first
+        run. Cancelling the call cancels the preparation. A bare `Model` gets the names
         ``input_0``, ``output_0`` and so on.
 
         :param timeout: seconds from now until the deadline of the preparation.
         :param identity: what no other model has, such as a checksum of its file; saves
             reading all of a large model to find it in the cache.
-        :raises InvalidArgumentError: if it is no model, or breaks a rule of the HAL.
+        :param warm: run it once, on zeros, so that the first run of the application
+            takes no longer than the second; costs that run, and its memory from now on.
+            What the run raises is raised.
+        :raises InvalidArgumentError: if it is no model, or breaks a rule of the HAL, or
+            is to be warm and leaves shapes of inputs to each request.
         :raises GeneralFailureError: if an operation is not supported.
         :raises AsyncnnError: for any other status of the driver.
         """
@@ -130,25 +143,29 @@ class Device(Opened):
         _check_no_text(Priority, priority)
         _check_no_text(ExecutionPreference, preference)
         named = model if isinstance(model, NamedModel) else _numbered(model)
+        zeros = _zeros_for(named) if warm else None
         order = PrepareArguments(
             named.model, preference, priority, deadline_after(timeout)
         )
-        with telling_open_inputs(named.open_inputs):
+        with hinting(lambda: _hint_of_lengths(named)):
             if self._cache is None:
-                prepared = await prepare(self.hal, order)
+                hal = await prepare(self.hal, order)
             else:
-                prepared = await self._cache.prepare(self.hal, order, identity)
-        return PreparedModel(
+                hal = await self._cache.prepare(self.hal, order, identity)
+        prepared = PreparedModel(
             named,
-            prepared,
+            hal,
             max_in_flight=self._max_in_flight,
             make_array=self._make_array,
             sync_exec_hal=self._sync_exec_hal,
             deadline_grace=self._deadline_grace,
-            route=self._usual_route(prepared),
+            route=self._usual_route(hal),
             device=self.hal,
             owner=self,
         )
+        if zeros is not None:
+            await prepared.run(zeros, timeout=seconds_until(order.deadline))
+        return prepared
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
         if not isinstance(self.hal, IRouting):
@@ -171,7 +188,7 @@ class Device(Opened):
         """
         self._check_home()
         if not slots or not all(isinstance(slot, Slot) for slot in slots):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 "a buffer is for inputs and outputs of prepared models",
                 hint="device.buffer_for(prepared.output('h'), prepared.input('h'))",
             )
@@ -185,15 +202,44 @@ class Device(Opened):
         return f"<Device {self.name} {self.hal.get_status().name}>"
 
 
+def _hint_of_lengths(named: NamedModel) -> str:
+    """Return what to do if the lengths of a file's example are why it is refused."""
+    if not named.open_shapes:
+        return ""
+    from asyncnn.engine.program import refuses_lengths
+
+    is_why = refuses_lengths(named.model)
+    return hint_of_open_shapes(named.open_shapes) if is_why else ""
+
+
 def _check_no_text(kind: type[Enum], given: object) -> None:
     if isinstance(given, str):
         known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
-        raise InvalidArgumentError(f"{given!r} is text", hint=f"give {known}")
+        raise WrongTypeError(f"{given!r} is text", hint=f"give {known}")
+
+
+def _zeros_for(named: NamedModel) -> dict[str, Array]:
+    """Return real zeros for all inputs.
+
+    :raises InvalidArgumentError: if the model leaves shapes to each request.
+    """
+    open_shapes = {
+        info.name: [length or "?" for length in info.dimensions]
+        for info in named.inputs
+        if not is_scalar(info.type) and 0 in (info.dimensions or (0,))
+    }
+    if open_shapes:
+        raise InvalidArgumentError(
+            f"the shapes of {', '.join(open_shapes)} come with requests, and are not "
+            "known",
+            hint=hint_of_open_shapes(open_shapes),
+        )
+    return {info.name: StateTensor(info).first_value() for info in named.inputs}
 
 
 def _numbered(model: Model) -> NamedModel:
     if not isinstance(model, Model):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(model).__name__} cannot be prepared",
             hint="asyncnn.load_model reads one: prepare(await load_model(path))",
         )

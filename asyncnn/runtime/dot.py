@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import TextIO
 
+from asyncnn.deadlines import format_duration
 from asyncnn.extensions import Vocabulary, names_in, numbered
 from asyncnn.hal.types import Model, OperandLifeTime
 from asyncnn.runtime.dot_subgraphs import (
@@ -116,12 +117,12 @@ def _title(explanation: Explanation) -> list[str]:
         return [explanation.problem]
     steps = [
         f"{number}: {each.device}, {len(each.operations)} operations, "
-        f"about {each.expected_us:.0f} us"
+        f"about {format_duration(each.expected_us)}"
         for number, each in enumerate(explanation.partitions)
     ]
     return steps + [
         f"{each.device}: {each.engine}, {len(each.operations)} operations, "
-        f"about {each.expected_us:.0f} us"
+        f"about {format_duration(each.expected_us)}"
         for each in explanation.segments
     ]
 

@@ -2,11 +2,17 @@
 
 import asyncio
 import os
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from asyncnn.deadlines import deadline_after, nanoseconds
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.deadlines import (
+    deadline_after,
+    nanoseconds,
+    seconds_until,
+    told_late,
+)
+from asyncnn.hal.errors import InvalidArgumentError, MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -101,8 +107,22 @@ class InFlight:
         self.room = maximum
         self.waiters: deque[asyncio.Future[None]] = deque()
 
-    async def wait(self) -> None:
-        """Wait for room, and take it."""
+    async def wait(self, deadline: int | None = None) -> None:
+        """Wait for room, and take it.
+
+        :raises MissedDeadlineTransientError: if there is none until the deadline.
+        """
+        asked_ns = time.monotonic_ns()
+        try:
+            async with asyncio.timeout(seconds_until(deadline)):
+                await self._wait()
+        except TimeoutError:
+            late = told_late(deadline or 0, asked_ns)
+            raise MissedDeadlineTransientError(
+                f"{late}; as many runs as max_in_flight were under way"
+            ) from None
+
+    async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         try:

@@ -20,7 +20,12 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, error_for
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+    error_for,
+)
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -37,7 +42,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework.costs import expected_us
+from asyncnn.runtime.framework.costs import ModelCosts, chosen_figure
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.unsupported import UnsupportedOperator
@@ -131,6 +136,7 @@ class Explanation(msgspec.Struct, frozen=True):
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
+    ``hint`` says what to do about the problem, where that is known.
     """
 
     device: str
@@ -140,6 +146,7 @@ class Explanation(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
     segments: tuple[SegmentReport, ...] = ()
     unsupported: tuple[UnsupportedOperator, ...] = ()
+    hint: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -165,7 +172,7 @@ async def explain(
     """
     whole = model.model if isinstance(model, NamedModel) else model
     if not isinstance(whole, Model):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(whole).__name__} cannot be explained",
             hint="asyncnn.load_model reads one from a file",
         )
@@ -229,16 +236,20 @@ class IPlanning(Protocol):
 def _with_shares(
     explanation: Explanation,
     model: Model,
-    shares: Iterable[tuple[Capabilities, EngineShare]],
+    shares: Sequence[tuple[Capabilities, EngineShare]],
 ) -> Explanation:
     """Say which engine computes each operation of the main subgraph, and why."""
+    costs, reference = ModelCosts(model), reference_capabilities()
+    times: dict[int, tuple[float, ...]] = {}  # by the identity of capabilities
     segments: list[SegmentReport] = []
     operations = list(explanation.operations)
     for declared, share in shares:
         first = operations[share.operations[0]]
         # What a device declares is what its best engine does.
-        capabilities = reference_capabilities() if share.reasons else declared
-        expected = expected_us(model, share.operations, capabilities)
+        capabilities = reference if share.reasons else declared
+        if id(capabilities) not in times:
+            times[id(capabilities)] = costs.of_main(capabilities, chosen_figure(-1))
+        expected = sum(map(times[id(capabilities)].__getitem__, share.operations))
         name = first.device or explanation.device
         segments.append(
             SegmentReport(

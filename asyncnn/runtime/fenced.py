@@ -17,6 +17,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
+    WrongTypeError,
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
@@ -129,7 +130,7 @@ def awaited_of(
     try:
         statuses = [(one, one.status) for one in wait_for]
     except (TypeError, AttributeError):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"wait_for is {wait_for!r}",
             hint="give a list of fenced runs and fences: wait_for=[run]",
         ) from None

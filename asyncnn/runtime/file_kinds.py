@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.memory.shared import FileReader
 from asyncnn.runtime.tflite.schema import IDENTIFIER
 
 MAGIC = b"ASYNCNN\0"
@@ -39,8 +40,8 @@ _MOST_FIELDS = 1024
 _MOST_VARINT_BYTES = 10
 
 
-def kind_of(data: memoryview) -> FileKind:
-    """Return the kind of model file that the bytes are.
+def kind_of(data: memoryview | FileReader) -> FileKind:
+    """Return the kind of model file that the bytes are; few of them are looked at.
 
     :raises InvalidArgumentError: if they are of no known kind.
     """
@@ -56,7 +57,7 @@ def kind_of(data: memoryview) -> FileKind:
     )
 
 
-def _has_graph(data: memoryview) -> bool:
+def _has_graph(data: memoryview | FileReader) -> bool:
     """Tell whether the first fields are those of a `ModelProto` up to its graph."""
     for number, wire_type in _fields(data):
         if _FIELDS.get(number) != wire_type:
@@ -66,7 +67,7 @@ def _has_graph(data: memoryview) -> bool:
     return False
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int]]:
+def _fields(data: memoryview | FileReader) -> Iterator[tuple[int, int]]:
     """Yield number and wire type of fields until one cannot be skipped."""
     position = 0
     for _ in range(_MOST_FIELDS):
@@ -80,7 +81,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int]]:
             return
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _varint(data: memoryview | FileReader, position: int) -> tuple[int, int]:
     """Return the integer at a position, and where it ends; 0 beyond the end."""
     value = 0
     for index, byte in enumerate(data[position : position + _MOST_VARINT_BYTES]):

@@ -1,4 +1,7 @@
-"""Builds one graph of a model: its operands and operations, and bodies that it runs."""
+"""Builds one graph of a model: its operands and operations, and bodies that it runs.
+
+`ConstantStore` places constants: small ones in the model, large ones in pools.
+"""
 
 import struct
 from collections import Counter
@@ -22,7 +25,11 @@ from asyncnn.hal.types import (
     Subgraph,
     SymmPerChannelQuantParams,
 )
-from asyncnn.runtime.model import ConstantStore
+from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.handles import create_file
+from asyncnn.memory.pages import os_errors, write_all
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import final_pool
 
 _TENSOR_TYPES = {
     np.dtype(np.float32): OperandType.TENSOR_FLOAT32,
@@ -166,8 +173,9 @@ class GraphBuilder:
                 if type_ is OperandType.INT32:
                     self._integers[value] = index
             return index
+        dtype = dtype_of(type_)
         try:
-            data = np.array(value, dtype_of(type_))
+            data = np.array(value, dtype)
         except (OverflowError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{value} is no {type_.name}: {error}") from None
         if not np.array_equal(data, value) and data.dtype.kind not in "fc":
@@ -359,3 +367,98 @@ def _packed(value: object, type_: int) -> bytes | None:
     if type_ is OperandType.BOOL and kind is bool:
         return b"\1" if value else b"\0"
     return None
+
+
+MAX_COPIED_BYTES = 128
+"""Largest constant that is copied into the model, as in the NNAPI."""
+
+ALIGNMENT = 64
+"""Alignment in bytes of constants in the model's own pool."""
+
+_VALUE_ALIGNMENT = 4
+
+
+class ConstantStore:
+    """Places constants in the operand values or in pools.
+
+    A small constant goes into the operand values. A large one that views a pool given
+    to `add_pool` is referred to in place; others are gathered in one pool of the
+    model's own, which drivers map, or become a pool each.
+    """
+
+    def __init__(self) -> None:
+        self._values = bytearray()
+        self._pools: list[Memory | None] = []
+        self._known: list[tuple[int, Memory]] = []
+        self._gathered: Descriptor | None = None
+        self._gathered_pool = -1
+        self._gathered_bytes = 0
+
+    def add_pool(self, memory: Memory) -> None:
+        """Let constants refer to ``memory``; it joins the model once one does.
+
+        :raises GeneralFailureError: if the pool cannot be mapped.
+        """
+        self._known.append((_address(np.frombuffer(view(memory), np.uint8)), memory))
+
+    def place(
+        self, array: Array, *, copy: bool
+    ) -> tuple[OperandLifeTime, DataLocation]:
+        """Return the lifetime and location of ``array``, which is contiguous."""
+        if array.nbytes <= MAX_COPIED_BYTES:
+            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
+        return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
+
+    def values(self) -> bytes:
+        """Return the operand values."""
+        return bytes(self._values)
+
+    def pools(self) -> tuple[Memory, ...]:
+        """Return the pools that locations refer to.
+
+        What is gathered after this lies in another one.
+
+        :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+        """
+        if self._gathered is not None:
+            self._pools[self._gathered_pool] = final_pool(self._gathered)
+            self._gathered = None
+        return tuple(memory for memory in self._pools if memory is not None)
+
+    def copied(self, data: bytes) -> DataLocation:
+        """Add ``data`` to the operand values, and return where they lie."""
+        self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
+        location = DataLocation(0, len(self._values), len(data))
+        self._values.extend(data)
+        return location
+
+    def _refer(self, array: Array, *, copy: bool) -> DataLocation:
+        address = _address(array)
+        for start, memory in self._known:
+            if start <= address and address + array.nbytes <= start + memory.size:
+                pool = self._index_of(memory)
+                return DataLocation(pool, address - start, array.nbytes)
+        if copy:
+            return self._add_to_gathered(array)
+        return DataLocation(self._index_of(from_buffer(array)), 0, array.nbytes)
+
+    def _index_of(self, memory: Memory) -> int:
+        if memory not in self._pools:
+            self._pools.append(memory)
+        return self._pools.index(memory)
+
+    def _add_to_gathered(self, array: Array) -> DataLocation:
+        with os_errors("a pool of constants"):
+            if self._gathered is None:
+                self._gathered = Descriptor(create_file("asyncnn-constants"))
+                self._gathered_pool, self._gathered_bytes = len(self._pools), 0
+                self._pools.append(None)
+            offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
+            data = array.reshape(-1).view(np.uint8).data
+            write_all(self._gathered.fd, data, offset)
+        self._gathered_bytes = offset + array.nbytes
+        return DataLocation(self._gathered_pool, offset, array.nbytes)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])

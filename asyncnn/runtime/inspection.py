@@ -2,22 +2,32 @@
 
 `inspected` says of a loaded model what `asyncnn inspect` prints: its inputs, outputs
 and states, what it computes, how large its constants are, and what each device of this
-machine, but for the samples, supports of it.
+machine, but for the samples, supports of it. `outlined` says what there is to be said
+of a file that cannot be loaded as it is.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from asyncnn.extensions import Extension
-from asyncnn.hal.errors import InvalidArgumentError, failure_of
-from asyncnn.hal.types import HalVersion, Model, OperandLifeTime
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
+from asyncnn.hal.types import Dimensions, HalVersion, Model, OperandLifeTime
 from asyncnn.hal.versions import compliant_with
+from asyncnn.runtime.axes import example_shapes
 from asyncnn.runtime.explain import explain
 from asyncnn.runtime.framework.device_registry import SAMPLE, registered_devices
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model_description import ModelMetadata, TensorOutline
+from asyncnn.runtime.model_file import load, outline_of
 from asyncnn.runtime.opening_devices import open_device
+
+if TYPE_CHECKING:
+    from asyncnn.runtime.onnx import Constants
 
 _CONSTANT = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
@@ -25,8 +35,10 @@ _CONSTANT = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 class TensorSummary(msgspec.Struct, frozen=True):
     """An input, output or state: real value = ``scale * (stored - zero_point)``.
 
-    ``shape`` has 0 for an axis that each request chooses; ``dtype`` is that of the
-    array to pass, empty if it is not known. ``scale`` is 0 if it is not quantised.
+    ``shape`` has 0 for an axis that each request chooses, and ``axes`` the names of
+    axes that the file leaves open, ``?`` without one, empty for all others. ``dtype``
+    is that of the array to pass, empty if it is not known. ``scale`` is 0 if it is not
+    quantised.
     """
 
     name: str
@@ -35,6 +47,7 @@ class TensorSummary(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     scale: float = 0.0
     zero_point: int = 0
+    axes: tuple[str, ...] = ()
 
 
 class DeviceSupport(msgspec.Struct, frozen=True):
@@ -48,10 +61,18 @@ class DeviceSupport(msgspec.Struct, frozen=True):
 class Inspection(msgspec.Struct, frozen=True):
     """All that is to be known of a model before it is run.
 
+    ``states`` are no inputs or outputs; ``pairs`` are inputs that a session keeps, each
+    with the output that is its next value.
     ``operations`` counts the operations of all subgraphs by name, the most frequent
-    first. ``hal_version`` is the oldest HAL that has all that the model uses.
+    first. ``hal_version`` is the oldest HAL that has all that the model uses, such
+    as ``1.2``, or ``AIDL 3``, which is newer.
     ``weight_bytes`` is the size of its constants, those that share bytes counted once.
-    ``open_inputs`` are those whose shapes the file leaves to the application.
+    ``open_inputs`` are those whose shapes the file leaves to the application, and
+    ``example_shapes`` some that may do. ``metadata`` is what the author says.
+
+    If a file cannot be loaded as it is, ``problem`` says why; nothing is known then of
+    what it computes. ``example_shapes`` are those of inputs with which it can, if that
+    is all that it needs.
     """
 
     inputs: tuple[TensorSummary, ...]
@@ -63,6 +84,10 @@ class Inspection(msgspec.Struct, frozen=True):
     weight_bytes: int
     devices: tuple[DeviceSupport, ...]
     open_inputs: tuple[str, ...] = ()
+    example_shapes: dict[str, Dimensions] = {}
+    metadata: ModelMetadata | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
 
     @property
     def operation_count(self) -> int:
@@ -94,6 +119,7 @@ async def inspected(
                 info.dimensions,
                 info.scale,
                 info.zero_point,
+                info.axes,
             )
             for info in infos
         )
@@ -104,7 +130,7 @@ async def inspected(
         states=summaries(state.info for state in named.states),
         operations=dict(counts.most_common()),
         subgraphs=1 + len(model.referenced),
-        hal_version=_oldest_version(model).name.removeprefix("V").replace("_", "."),
+        hal_version=_oldest_version(model).title.replace("HAL ", ""),
         weight_bytes=_weight_bytes(model),
         devices=tuple(
             [
@@ -114,6 +140,78 @@ async def inspected(
             ]
         ),
         open_inputs=named.open_inputs,
+        example_shapes=example_shapes(named.open_shapes),
+        metadata=named.metadata,
+        pairs=named.pairs,
+    )
+
+
+_LENGTHS_TO_TRY = (640, 224)
+"""Those of many detectors and classifiers of images."""
+
+
+def outlined(
+    path: Path,
+    error: AsyncnnError,
+    *,
+    input_shapes: Mapping[str, Dimensions],
+    constants: "Constants",
+    extensions: Iterable[Extension],
+) -> Inspection:
+    """Describe a file that cannot be loaded, and look for shapes with which it can.
+
+    :param error: what loading it with these arguments has raised.
+    :raises AsyncnnError: that, if the file does not tell of its inputs and outputs.
+    """
+    try:
+        outline = outline_of(path)
+    except AsyncnnError:
+        outline = None
+    if outline is None:
+        raise error
+    shapes = {
+        each.name: input_shapes.get(each.name, each.lengths)
+        for each in outline.inputs
+        if each.name not in constants
+    }
+    opened = {k: v for k, v in shapes.items() if any(isinstance(n, str) for n in v)}
+    found: dict[str, Dimensions] = {}
+    for length in _LENGTHS_TO_TRY if opened else ():
+        candidate = {**input_shapes, **example_shapes(opened, length)}
+        with suppress(AsyncnnError):
+            load(
+                path,
+                input_shapes=candidate,
+                constants=constants,
+                extensions=extensions,
+            )
+            found = candidate
+            break
+    return Inspection(
+        inputs=tuple(map(_summary, outline.inputs)),
+        outputs=tuple(map(_summary, outline.outputs)),
+        states=(),
+        operations={},
+        subgraphs=0,
+        hal_version="",
+        weight_bytes=0,
+        devices=(),
+        open_inputs=tuple(opened),
+        example_shapes=found,
+        metadata=outline.metadata,
+        problem=error.message,
+    )
+
+
+def _summary(outline: TensorOutline) -> TensorSummary:
+    lengths = outline.lengths
+    axes = tuple(each if isinstance(each, str) else "" for each in lengths)
+    return TensorSummary(
+        outline.name,
+        "",
+        outline.dtype,
+        tuple(0 if isinstance(each, str) else each for each in lengths),
+        axes=axes if any(axes) else (),
     )
 
 

@@ -1,14 +1,13 @@
-"""A model with the names of its inputs and outputs, and where its constants lie.
+"""A model with the names of its inputs and outputs.
 
-`ConstantStore` places the constants of a model that is built or imported: small ones
-in the model, large ones in pools. `map_model_file` and `located` are what readers of
-model files share: the file mapped, and errors that name it.
+`read_model_file`, `decoding` and `located` are what readers of model files share: the
+file copied, and errors that name it.
 """
 
-import mmap
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
@@ -33,17 +32,16 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
-    DataLocation,
     Dimensions,
     Memory,
     Model,
     Operand,
-    OperandLifeTime,
     OperandType,
 )
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.input_files import call_abandonable, in_one
-from asyncnn.memory.pools import from_buffer, map_file, view
+from asyncnn.memory.shared import FileReader
+from asyncnn.runtime.axes import OpenShapes, as_arguments, example_shapes
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
@@ -51,22 +49,33 @@ class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
     """There is no model file at a path."""
 
 
-def map_model_file(path: str | os.PathLike[str]) -> Memory:
-    """Map the whole file at ``path`` for reading; an interrupt ends the waiting.
+def open_model_file(path: str | os.PathLike[str]) -> FileReader:
+    """Open the file at ``path``; an interrupt ends the waiting.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
     :raises ModelFileMissingError: if there is none.
-    :raises GeneralFailureError: if it cannot be opened or mapped.
+    :raises GeneralFailureError: if it cannot be opened.
     """
     try:
-        memory = call_abandonable(f"opening {os.fspath(path)}", in_one(map_file, path))
+        opening = in_one(FileReader, path)
+        file = call_abandonable(f"opening {os.fspath(path)}", opening)
     except GeneralFailureError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise ModelFileMissingError(error.message) from error.__cause__
         raise
-    if not memory.size:
+    if not len(file):
         raise InvalidArgumentError(f"{os.fspath(path)}: the file is empty")
-    return memory
+    return file
+
+
+def read_model_file(path: str | os.PathLike[str]) -> Memory:
+    """Copy the whole file at ``path``; an interrupt ends the waiting.
+
+    :raises AsyncnnError: as `open_model_file`.
+    :raises GeneralFailureError: if it cannot be read, or is changed meanwhile.
+    """
+    copying = in_one(lambda: open_model_file(path).copy())
+    return call_abandonable(f"reading {os.fspath(path)}", copying)
 
 
 InputShapes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[Sequence[int]] | None
@@ -122,116 +131,55 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def telling_open_inputs(names: Sequence[str]) -> Iterator[None]:
-    """Add to errors that the file leaves shapes of these inputs to the application."""
+def decoding(kind: str) -> Iterator[None]:
+    """Turn what decoders raise on damaged bytes into one error of the family.
+
+    :raises InvalidArgumentError: if the block raises such an error.
+    """
+    damaged = f"damaged {kind} file"
+    try:
+        yield
+    except AsyncnnError:  # some are a ValueError as well
+        raise
+    except RecursionError as error:
+        raise InvalidArgumentError(f"{damaged}: graphs nested too deeply") from error
+    except struct.error as error:
+        raise InvalidArgumentError(
+            f"{damaged}: it refers to what is beyond its end",
+            hint="the file may be cut short",
+        ) from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        raise InvalidArgumentError(f"{damaged} ({what})") from error
+
+
+@contextmanager
+def hinting(hint: Callable[[], str]) -> Iterator[None]:
+    """Add a hint, unless it is empty, to errors of models that have none."""
     try:
         yield
     except (InvalidArgumentError, GeneralFailureError) as error:
-        if not names or error.hint or type(error).__init__ is not AsyncnnError.__init__:
+        if error.hint or type(error).__init__ is not AsyncnnError.__init__:
             raise
-        raise type(error)(error.message, hint=hint_of_open_inputs(names)) from error
+        found = hint()
+        if not found:
+            raise
+        raise type(error)(error.message, hint=found) from error
 
 
-def hint_of_open_inputs(names: Sequence[str]) -> str:
+def hint_of_open_shapes(shapes: OpenShapes) -> str:
     """Return what to do about inputs whose shapes the file leaves open."""
-    shapes = ", ".join(f"{name!r}: (...)" for name in names)
     return (
-        f"the file leaves shapes to the application: load it with "
-        f"input_shapes={{{shapes}}}, or --input-shape {names[0]}=N,N,..."
+        "the file leaves shapes to the application: load it with those of yours, "
+        f"such as {as_arguments(example_shapes(shapes))}"
     )
-
-
-MAX_COPIED_BYTES = 128
-"""Largest constant that is copied into the model, as in the NNAPI."""
-
-ALIGNMENT = 64
-"""Alignment in bytes of constants in the model's own pool."""
-
-_VALUE_ALIGNMENT = 4
-
-
-class ConstantStore:
-    """Places constants in the operand values or in pools.
-
-    A small constant goes into the operand values. A large one that views a pool given
-    to `add_pool` is referred to in place; others are gathered in one pool of the
-    model's own, or become a pool each.
-    """
-
-    def __init__(self) -> None:
-        self._values = bytearray()
-        self._pools: list[Memory | None] = []
-        self._known: list[tuple[int, Memory]] = []
-        self._gathered: list[tuple[int, Array]] = []
-        self._gathered_pool = -1
-        self._gathered_bytes = 0
-
-    def add_pool(self, memory: Memory) -> None:
-        """Let constants refer to ``memory``; it joins the model once one does.
-
-        :raises GeneralFailureError: if the pool cannot be mapped.
-        """
-        self._known.append((_address(np.frombuffer(view(memory), np.uint8)), memory))
-
-    def place(
-        self, array: Array, *, copy: bool
-    ) -> tuple[OperandLifeTime, DataLocation]:
-        """Return the lifetime and location of ``array``, which is contiguous."""
-        if array.nbytes <= MAX_COPIED_BYTES:
-            return OperandLifeTime.CONSTANT_COPY, self.copied(array.tobytes())
-        return OperandLifeTime.CONSTANT_REFERENCE, self._refer(array, copy=copy)
-
-    def values(self) -> bytes:
-        """Return the operand values."""
-        return bytes(self._values)
-
-    def pools(self) -> tuple[Memory, ...]:
-        """Return the pools that locations refer to."""
-        return tuple(
-            self._gather() if memory is None else memory for memory in self._pools
-        )
-
-    def copied(self, data: bytes) -> DataLocation:
-        """Add ``data`` to the operand values, and return where they lie."""
-        self._values.extend(bytes(-len(self._values) % _VALUE_ALIGNMENT))
-        location = DataLocation(0, len(self._values), len(data))
-        self._values.extend(data)
-        return location
-
-    def _refer(self, array: Array, *, copy: bool) -> DataLocation:
-        address = _address(array)
-        for start, memory in self._known:
-            if start <= address and address + array.nbytes <= start + memory.size:
-                pool = self._index_of(memory)
-                return DataLocation(pool, address - start, array.nbytes)
-        if copy:
-            return self._add_to_gathered(array)
-        return DataLocation(self._index_of(from_buffer(array)), 0, array.nbytes)
-
-    def _index_of(self, memory: Memory) -> int:
-        if memory not in self._pools:
-            self._pools.append(memory)
-        return self._pools.index(memory)
-
-    def _add_to_gathered(self, array: Array) -> DataLocation:
-        if self._gathered_pool < 0:
-            self._gathered_pool = len(self._pools)
-            self._pools.append(None)
-        offset = self._gathered_bytes + -self._gathered_bytes % ALIGNMENT
-        self._gathered.append((offset, array.copy()))
-        self._gathered_bytes = offset + array.nbytes
-        return DataLocation(self._gathered_pool, offset, array.nbytes)
-
-    def _gather(self) -> Memory:
-        pages = mmap.mmap(-1, self._gathered_bytes)
-        pool = np.frombuffer(pages, np.uint8)
-        for offset, array in self._gathered:
-            pool[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        return from_buffer(memoryview(pages).toreadonly())
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
@@ -240,10 +188,13 @@ _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
 class TensorInfo(msgspec.Struct, frozen=True):
     """What a caller has to know of an input or output.
 
-    ``dimensions`` has 0 for an axis that each request chooses. Real value =
-    ``scale * (stored - zero_point)`` where ``scale`` is not 0. ``type`` is an
-    `OperandType`, whatever kind of file it is from, or what an extension has; it is a
-    bare number if nothing is known of that.
+    ``dimensions`` is the shape as the HAL has it, with 0 for an axis that each request
+    chooses; `shape` has None there. Real value = ``scale * (stored - zero_point)``
+    where ``scale`` is not 0. ``type`` is an `OperandType`, whatever kind of file it is
+    from, or what an extension has; it is a bare number if nothing is known of that.
+
+    ``axes`` are the names of axes that the file leaves open, ``?`` for one without a
+    name, empty for those of fixed lengths; it is empty if all are that.
     """
 
     name: str
@@ -251,6 +202,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     dimensions: Dimensions
     scale: float = 0.0
     zero_point: int = 0
+    axes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, operand: Operand) -> Self:
@@ -264,8 +216,34 @@ class TensorInfo(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        axes = ", ".join(str(axis) if axis else "?" for axis in self.dimensions)
+        axes = ", ".join(self.lengths)
         return f"{self.name}: {operand_type_name(self.type)} [{axes}]"
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape that arrays have; None for an axis that each request chooses.
+
+        It is empty for a scalar, and if even the number of axes is left open.
+        """
+        return tuple(length or None for length in self.dimensions)
+
+    def is_like(self, other: "TensorInfo") -> bool:
+        """Whether both have one type, shape and quantisation, whatever their names."""
+        return replace(self, name="", axes=()) == replace(other, name="", axes=())
+
+    def opened(self, lengths: Sequence[int | str]) -> Self:
+        """Return the same, with the names that axes have among ``lengths``."""
+        axes = tuple(each if isinstance(each, str) else "" for each in lengths)
+        if not any(axes) or len(axes) != len(self.dimensions):
+            return self
+        return replace(self, axes=axes)
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The length of each axis, or the name of one that each request chooses."""
+        names = self.axes or ("?",) * len(self.dimensions)
+        pairs = zip(self.dimensions, names, strict=True)
+        return tuple(str(length) if length else name for length, name in pairs)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -288,10 +266,14 @@ class StateTensor(msgspec.Struct, frozen=True, eq=False):
     initial: Array | None = None
 
     def first_value(self) -> Array:
-        """Return a new array of what the state holds before the first step."""
+        """Return a new array of what the state holds before the first step.
+
+        It has a length of 1 on axes that the model leaves open.
+        """
         if self.initial is not None:
             return self.initial.copy()
-        return np.full(self.info.dimensions, self.info.zero_point, self.info.dtype)
+        shape = tuple(length or 1 for length in self.info.dimensions)
+        return np.full(shape, self.info.zero_point, self.info.dtype)
 
 
 class NamedModel(msgspec.Struct, frozen=True):
@@ -302,13 +284,15 @@ class NamedModel(msgspec.Struct, frozen=True):
     The HAL knows no state: what a model keeps from one step to the next is an input and
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
+    ``pairs`` are state, too, that runs are given and return: names of ``inputs``, each
+    with that of the one of ``outputs`` that it is in the next step of a session.
 
     ``signatures`` are those of its file that name these inputs and outputs;
-    ``metadata`` is what the file's author says of them, if anything. ``open_inputs``
-    have lengths that the file leaves to the application, and that were not given: they
-    have those of an example, mostly 1. ``operand_names`` are what the file calls the
-    operands of the main subgraph, by index, empty where it has no such tensor; there
-    may be fewer than operands.
+    ``metadata`` is what the file's author says of them, if anything. ``open_shapes``
+    are those of inputs with lengths that the file leaves to the application, and that
+    were not given: they have those of an example, mostly 1. ``operand_names`` are what
+    the file calls the operands of the main subgraph, by index, empty where it has no
+    such tensor; there may be fewer than operands.
     """
 
     model: Model
@@ -318,8 +302,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     states: tuple[StateTensor, ...] = ()
     signatures: tuple[Signature, ...] = ()
     metadata: ModelMetadata | None = None
-    open_inputs: tuple[str, ...] = ()
+    open_shapes: OpenShapes = {}
     operand_names: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -372,10 +357,21 @@ class NamedModel(msgspec.Struct, frozen=True):
         """Words for the types of the model."""
         return Vocabulary(self.model, self.extension_names)
 
+    @property
+    def open_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that have ``open_shapes``."""
+        return tuple(self.open_shapes)
+
+    @property
+    def kept(self) -> tuple[StateTensor, ...]:
+        """All that a session keeps: the inputs of ``pairs``, and ``states``."""
+        inputs = {info.name: info for info in self.inputs}
+        return (*(StateTensor(inputs[one]) for one, _ in self.pairs), *self.states)
+
     def with_open_states(self) -> Self:
         """Return the same model, whose states are inputs and outputs after the others.
 
-        Either has the state's name.
+        Either has the state's name, and they are among the pairs.
         """
         infos = tuple(state.info for state in self.states)
         return msgspec.structs.replace(
@@ -384,7 +380,27 @@ class NamedModel(msgspec.Struct, frozen=True):
             outputs=(*self.outputs, *infos),
             states=(),
             signatures=(),
+            pairs=(*self.pairs, *((info.name, info.name) for info in infos)),
         )
+
+    def with_pairs(self, pairs: Mapping[str, str]) -> Self:
+        """Return the same model with other ``pairs``: inputs, each with its output.
+
+        :raises InvalidArgumentError: if there is no such input or output, one is given
+            twice, or an output is not what its input takes.
+        """
+        found = []
+        for before, after in pairs.items():
+            taken = self.inputs[position_of("input", self.inputs, before)]
+            given = self.outputs[position_of("output", self.outputs, after)]
+            if not taken.is_like(given) or not taken.dimensions:
+                raise InvalidArgumentError(
+                    f"state {before} is {taken} before a step and {given} after it"
+                )
+            found.append((taken.name, given.name))
+        if min(len({pair[side] for pair in found}) for side in (0, 1)) < len(found):
+            raise InvalidArgumentError(f"two states are one input or output: {found}")
+        return replace(self, pairs=tuple(found))
 
     def knowing(self, extensions: Iterable[Extension]) -> Self:
         """Return the same model with inputs and outputs of known dtypes.
@@ -403,12 +419,23 @@ class NamedModel(msgspec.Struct, frozen=True):
         names = joined(self.extension_names, known.extension_names)
         return replace(
             known,
+            inputs=_like(known.inputs, self.inputs),
+            outputs=_like(known.outputs, self.outputs),
             extension_names=names,
             signatures=self.signatures,
             metadata=self.metadata,
-            open_inputs=self.open_inputs,
+            open_shapes=self.open_shapes,
             operand_names=self.operand_names,
+            pairs=self.pairs,
         )
+
+
+def _like(
+    infos: Sequence[TensorInfo], named: Sequence[TensorInfo]
+) -> tuple[TensorInfo, ...]:
+    """Return ``infos`` with the names of axes that others have."""
+    pairs = zip(infos, named, strict=True)
+    return tuple(replace(info, axes=other.axes) for info, other in pairs)
 
 
 def _describe(

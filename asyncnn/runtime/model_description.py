@@ -1,4 +1,7 @@
-"""What a model file says of its model beyond the HAL: signatures and metadata."""
+"""What a model file says of its model beyond the HAL: signatures and metadata.
+
+An `Outline` is what it says of a model that may be impossible to import.
+"""
 
 from collections.abc import Iterable
 
@@ -59,7 +62,8 @@ class TensorMetadata(msgspec.Struct, frozen=True):
 class ModelMetadata(msgspec.Struct, frozen=True):
     """What the author of a model says of it; ``inputs`` and ``outputs`` in its order.
 
-    Nothing of it is checked against the model.
+    ``properties`` are all texts of an ONNX file, by name. Nothing of it is checked
+    against the model.
     """
 
     name: str = ""
@@ -69,3 +73,23 @@ class ModelMetadata(msgspec.Struct, frozen=True):
     license: str = ""
     inputs: tuple[TensorMetadata, ...] = ()
     outputs: tuple[TensorMetadata, ...] = ()
+    properties: dict[str, str] = {}
+
+
+class TensorOutline(msgspec.Struct, frozen=True):
+    """What a file says of an input or output: its elements, the lengths of its axes.
+
+    An axis that the file leaves open has its name instead, or ``?``.
+    """
+
+    name: str
+    dtype: str
+    lengths: tuple[int | str, ...]
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What a file says of its model, whether that can be imported or not."""
+
+    inputs: tuple[TensorOutline, ...]
+    outputs: tuple[TensorOutline, ...]
+    metadata: ModelMetadata | None = None

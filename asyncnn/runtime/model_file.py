@@ -2,7 +2,7 @@
 
 `bundled_file` tells where those lie that come with the package, to try things with.
 
-A container holds a HAL model with its names; constants are mapped where they lie.
+A container holds a HAL model with its names; constants stay where they lie in it.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
 reveals damage; that a file was not made to do harm is what validation is for.
 """
@@ -10,7 +10,7 @@ reveals damage; that a file was not made to do harm is what validation is for.
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -19,20 +19,28 @@ import numpy as np
 
 from asyncnn.deadlines import deadline_after
 from asyncnn.extensions import Extension, ExtensionNames
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.input_files import call_abandonable, offload_abandonable
+from asyncnn.input_files import AnyPath, call_abandonable, offload_abandonable
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import write_file
 from asyncnn.pacing import Steps
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.home import require_loop
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
-from asyncnn.runtime.tflite import import_tflite
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    located,
+    open_model_file,
+    read_model_file,
+)
+from asyncnn.runtime.model_description import Outline
+from asyncnn.runtime.states import pairs_by_name
+from asyncnn.runtime.tflite import importing_tflite, outline_of_tflite
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -49,6 +57,9 @@ ModelSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 FORMAT_VERSION = 1
 STATEFUL_FORMAT_VERSION = 2
 """That of files of models with state, which readers of the first would not keep."""
+
+PAIRING_FORMAT_VERSION = 3
+"""That of files of models with pairs of inputs and outputs that sessions keep."""
 
 PAGE_BYTES = 4096
 """Alignment of the first pool."""
@@ -88,6 +99,7 @@ class _Header(
     pools: tuple[_Pool, ...]
     extension_names: tuple[ExtensionNames, ...] = ()
     states: tuple[_State, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
@@ -96,7 +108,7 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
     :raises GeneralFailureError: if a pool cannot be mapped or the file not written.
     """
     if not isinstance(named, NamedModel):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"a model of type {type(named).__name__} cannot be saved",
             hint="save what asyncnn.load or ModelBuilder.build gives",
         )
@@ -135,7 +147,8 @@ def read_container(memory: Memory) -> NamedModel:
     named = NamedModel.of(
         model, header.input_names, header.output_names, _read_states(header)
     )
-    return msgspec.structs.replace(named, extension_names=header.extension_names)
+    named = msgspec.structs.replace(named, extension_names=header.extension_names)
+    return named.with_pairs(dict(header.pairs))
 
 
 def _read_states(header: _Header) -> list[tuple[str, Array | None]]:
@@ -176,11 +189,18 @@ def _encode(
         )
         body = msgspec.msgpack.encode(_header_of(named, table))
         if _PREFIX.size + len(body) <= start:
-            version = STATEFUL_FORMAT_VERSION if named.states else FORMAT_VERSION
+            version = _version_of(named.states, named.pairs)
             prefix = _PREFIX.pack(MAGIC, version, len(body), zlib.crc32(body))
             return prefix + body, offsets
         # Larger offsets may need more bytes themselves, hence the loop.
         start = _aligned(_PREFIX.size + len(body), PAGE_BYTES)
+
+
+def _version_of(states: Sequence[object], pairs: Sequence[object]) -> int:
+    """Return the oldest version of the format that has what there is."""
+    if pairs:
+        return PAIRING_FORMAT_VERSION
+    return STATEFUL_FORMAT_VERSION if states else FORMAT_VERSION
 
 
 def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
@@ -202,6 +222,7 @@ def _header_of(named: NamedModel, pools: tuple[_Pool, ...]) -> _Header:
             )
             for state in named.states
         ),
+        named.pairs,
     )
 
 
@@ -223,7 +244,7 @@ def _decode(data: memoryview) -> _Header:
     if len(data) < _PREFIX.size:
         raise InvalidArgumentError("the file is cut short")
     _, version, length, checksum = _PREFIX.unpack_from(data)
-    if version not in (FORMAT_VERSION, STATEFUL_FORMAT_VERSION):
+    if version not in range(FORMAT_VERSION, PAIRING_FORMAT_VERSION + 1):
         raise InvalidArgumentError(
             f"format version {version} is not known",
             hint="a newer asyncnn may have written the file",
@@ -239,7 +260,7 @@ def _decode(data: memoryview) -> _Header:
         raise InvalidArgumentError("malformed header: nested too deeply") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"malformed header: {error}") from error
-    if bool(header.states) is not (version == STATEFUL_FORMAT_VERSION):
+    if version != _version_of(header.states, header.pairs):
         raise InvalidArgumentError(f"states in a file of format version {version}")
     return header
 
@@ -265,6 +286,7 @@ async def load_model(
     signature: str | None = None,
     input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
+    states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
     timeout: float | None = None,  # noqa: ASYNC109 - it also ends what is cancelled
 ) -> NamedModel:
@@ -274,8 +296,9 @@ async def load_model(
     at once, even if the file's folder does not answer any more.
 
     ``source`` is the file's path or its bytes, which decide what kind it is, not the
-    name. A file stays mapped while the model is in use and must not be changed, nor
-    must bytes that were given; replacing the file by another one is safe.
+    name. A file is copied into memory, and may be changed, replaced or deleted
+    afterwards. Bytes that are given are used where they are, and must not change while
+    the model is in use.
 
     :param signature: name of the signature of a TFLite file whose graph is the model;
         None for the first graph.
@@ -284,21 +307,24 @@ async def load_model(
         ONNX file settle axes that it leaves open, where 0 leaves one open still.
     :param constants: values, by name, of inputs of an ONNX file that are always the
         same; the model has them no more.
+    :param states: inputs that a session keeps, by name, each with the output that is
+        its next value. None for those whose names leave no doubt, or that a container
+        was saved with; ``{}`` for none.
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
     :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read, or the package `onnx` is
-        needed for it and is not installed. It is also a
+    :raises GeneralFailureError: if the file cannot be read or is changed meanwhile, or
+        the package `onnx` is needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
     :raises MissedDeadlineError: if it is not loaded in time.
     :raises ResourceExhaustedError: if there is no thread, as too many hang in folders
         that do not answer.
     """
     require_loop()
-    steps = _loading(source, signature, input_shapes, constants, extensions)
+    steps = _loading(source, signature, input_shapes, constants, states, extensions)
     what = f"loading {_where(source)}"
     return await offload_abandonable(what, steps, deadline=deadline_after(timeout))
 
@@ -309,13 +335,14 @@ def load(
     signature: str | None = None,
     input_shapes: InputShapes = None,
     constants: "Constants | None" = None,
+    states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
     """Load a model file as `load_model` does, and block; an interrupt ends that.
 
     :raises AsyncnnError: as `load_model`.
     """
-    steps = _loading(source, signature, input_shapes, constants, extensions)
+    steps = _loading(source, signature, input_shapes, constants, states, extensions)
     return call_abandonable(f"loading {_where(source)}", steps)
 
 
@@ -325,21 +352,29 @@ def _where(source: ModelSource) -> str:
     return "the model in memory"
 
 
+def _model_bytes(path: AnyPath) -> Memory:
+    file = open_model_file(path)
+    with located(path):
+        kind_of(file)  # first: what is no model may be of any size
+    return file.copy()
+
+
 def _loading(
     source: ModelSource,
     signature: str | None,
     input_shapes: InputShapes,
     constants: "Constants | None",
+    states: Mapping[str, str] | None,
     extensions: Iterable[Extension | str],
 ) -> Steps[NamedModel]:
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        memory, folder = map_model_file(source), Path(source).parent
+        memory, folder = _model_bytes(source), Path(source).parent
     else:
         try:
             memory = from_buffer(memoryview(source).toreadonly())
         except TypeError:
-            raise TypeError(
+            raise WrongTypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
     yield
@@ -358,19 +393,42 @@ def _loading(
                     f"{what} cannot be given for {kind.value} files"
                 )
         if kind is FileKind.CONTAINER:
-            return read_container(memory)
+            named = read_container(memory)
+            return named if states is None else named.with_pairs(states)
         if kind is FileKind.TFLITE:
-            return import_tflite(
+            named = yield from importing_tflite(
                 memory,
                 signature=signature,
                 input_shapes=input_shapes,
                 extensions=extensions,
             )
-        from asyncnn.runtime.onnx import import_onnx
+        else:
+            from asyncnn.runtime.onnx import importing_onnx
 
-        return import_onnx(
-            memory, folder=folder, input_shapes=input_shapes, constants=constants
-        )
+            named = yield from importing_onnx(
+                memory, folder=folder, input_shapes=input_shapes, constants=constants
+            )
+        return named.with_pairs(pairs_by_name(named) if states is None else states)
+
+
+def outline_of(path: str | os.PathLike[str]) -> Outline | None:
+    """Return what a file says of its inputs and outputs, even if it isn't imported.
+
+    A container says no more than what `load` tells, for which this is None.
+
+    :raises InvalidArgumentError: if it is damaged or of no known kind.
+    :raises GeneralFailureError: as `load`.
+    """
+    memory = read_model_file(path)
+    with located(path):
+        kind = kind_of(view(memory))
+        if kind is FileKind.CONTAINER:
+            return None
+        if kind is FileKind.TFLITE:
+            return outline_of_tflite(memory)
+        from asyncnn.runtime.onnx import outline_of_onnx
+
+        return outline_of_onnx(memory)
 
 
 def bundled_file(name: str) -> Path:

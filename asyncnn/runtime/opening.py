@@ -7,12 +7,22 @@ event loop, which `asyncio.run` sees to, and when nothing refers to what was ope
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    InvalidArgumentError,
+    failure_of,
+    shortage_of,
+)
 from asyncnn.runtime.home import Home, require_loop
 
 P = ParamSpec("P")
@@ -92,7 +102,8 @@ class Opening(Generic[T]):
 
     async def __aenter__(self) -> T:
         self._begin()
-        thing = await self._context.__aenter__()
+        with _opening(self._what):
+            thing = await self._context.__aenter__()
         self._lease = _Block(self._what, self._context)
         if not self._is_for_a_block:  # otherwise it was open before, and will be
             thing._lease = self._lease
@@ -150,6 +161,20 @@ def opens(
         return opening
 
     return decorate
+
+
+@contextmanager
+def _opening(what: str) -> Iterator[None]:
+    """Tell what the system has run out of, maybe as modules are imported.
+
+    :raises ResourceExhaustedError: then.
+    """
+    try:
+        yield
+    except (ImportError, MemoryError, OSError) as error:
+        if isinstance(error, AsyncnnError) or shortage_of(error) is None:
+            raise
+        raise failure_of(error, f"the {what} cannot be opened") from error
 
 
 class _Lease:
@@ -229,7 +254,8 @@ class _Kept(_Lease):
             raise
         if not opened.done():
             lease._is_closed = True
-            task.result()
+            with _opening(what):
+                task.result()
             raise asyncio.CancelledError  # it was cancelled by another
         lease._task = task
         # The loop refers to tasks weakly: one that is collected with a forgotten

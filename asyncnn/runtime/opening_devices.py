@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.devices import DeviceSettings
 from asyncnn.extensions import Extension, load_extensions
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.logs import MANAGER
 from asyncnn.memory.slabs import isolated_array, shared_array
@@ -51,7 +51,8 @@ async def open_device(
     """Open a device in this process: ``async with``, or ``await`` and ``aclose()``.
 
     Nothing is started but worker threads; no socket, no file. Nothing of the process is
-    changed unless ``settings`` ask for it. Closing ends what is still pending with
+    changed unless ``settings`` ask for it, but for the threads of BLAS while the device
+    computes. Closing ends what is still pending with
     `DeviceClosedError`, and waits for what computes to come to a boundary. A device
     that is forgotten is closed with a `ResourceWarning`.
 
@@ -80,11 +81,8 @@ async def open_device(
     :raises WrongLoopError: if asyncio's event loop does not run.
     """
     if isolated:
-        from asyncnn.devices.accelerated import usual_device_name
-
-        chosen = name or await usual_device_name()
         async with _connected(
-            device=chosen,
+            device=name,
             extensions=_names_of(extensions),
             settings=settings,
             max_in_flight=max_in_flight,
@@ -182,7 +180,7 @@ async def open_devices(
     given = [each for each in devices if isinstance(each, Device)]
     for each in devices:
         if not isinstance(each, str | Device):
-            raise InvalidArgumentError(
+            raise WrongTypeError(
                 f"{each!r} is no device",
                 hint="give names of devices, or what open_device or connect gives",
             )
@@ -235,8 +233,8 @@ async def connect(
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
     :param device: what a driver of one's own publishes, ``accelerated`` or
-        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is ``reference``,
-        which needs the least of what the system gives a process.
+        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first where
+        its engine works, and the second elsewhere.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML
@@ -249,6 +247,8 @@ async def connect(
         settings are given for a driver that is running, the file of settings is wrong,
         ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
     :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.
+    :raises ResourceExhaustedTransientError: if this process has no memory or
+        descriptors left for it, or can start no other.
     """
     async with _connected(
         path,
@@ -368,7 +368,7 @@ def _names_of(extensions: Iterable[Extension | str]) -> list[str]:
     given = [extensions] if isinstance(extensions, str) else list(extensions)
     names = [each for each in given if isinstance(each, str)]
     if len(names) < len(given):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             "a process of its own imports its extensions",
             hint="give them by names like package.module:attribute",
         )
@@ -379,7 +379,7 @@ def _extended(
     settings: DeviceSettings, extensions: Iterable[Extension | str]
 ) -> DeviceSettings:
     if not isinstance(settings, DeviceSettings):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"settings of type {type(settings).__name__}",
             hint="give asyncnn.DeviceSettings(threads=2), say",
         )

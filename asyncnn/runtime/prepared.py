@@ -13,10 +13,11 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
@@ -58,9 +59,10 @@ from asyncnn.runtime.requests import (
     RequestBuilder,
     Results,
     Tensor,
+    has_fixed_shape,
 )
 from asyncnn.runtime.reusable import ReusableExecution, Target
-from asyncnn.runtime.states import StatefulRequests, slots_of
+from asyncnn.runtime.states import Kept, StatefulRequests, no_state, slots_of
 from asyncnn.tracing import Layer, Phase, active, begin
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ class PreparedModel:
 
     A run of a model with state begins with its first values, and what it would keep is
     thrown away: `session` keeps it. ``states`` names it, ``inputs`` and ``outputs`` do
-    not. ``device`` is what has prepared the model, and ``owner`` what must stay for it.
+    not, but for state that is paired: runs are given it, and return it as an output.
+    ``device`` is what has prepared the model, and ``owner`` what must stay for it.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class PreparedModel:
         )
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
-        self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.states)
+        self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
         self._device = device
         self._model = model
@@ -144,7 +147,9 @@ class PreparedModel:
         Inputs must have the dtype and shape that the model declares; they are read in
         place, so leave them alone until this returns. Cancelling the call cancels the
         execution at the next boundary between two operations; until then it goes on
-        reading its inputs and writing to ``out``.
+        reading its inputs and writing to ``out``. At its deadline the call ends
+        whatever is computed: from then on nothing is written to ``out``, but inputs may
+        still be read.
 
         A driver in another process works on arrays of `shared_array` where they are;
         others are copied for it.
@@ -181,7 +186,7 @@ class PreparedModel:
         if in_flight.room:
             in_flight.room -= 1
         else:
-            await in_flight.wait()
+            await in_flight.wait(options.deadline)
         try:
             if arrays is None:
                 arrays = await target.converted(inputs)
@@ -361,42 +366,55 @@ class PreparedModel:
         :param path: that of its steps; a burst is opened for ``burst``.
         :param checkpoint: steps after which the state is copied, for a supervised
             driver that dies: the session then goes on from the last copy.
-        :raises InvalidArgumentError: if the state is not that of the model, there is no
-            such path, or ``checkpoint`` is less than 1.
+        :raises InvalidArgumentError: if the model keeps no state, ``state`` is not that
+            of the model, there is no such path, or ``checkpoint`` is less than 1.
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
         with os_errors("sessions cannot be imported"):
             from asyncnn.runtime.session import OpeningSession
 
+        if not self.states:
+            raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
-        context = OpeningSession(model, self._launch, state, path, checkpoint)
+        kept = model.kept
+        given = kept.first if state is None else kept.checked(state)
+        context = OpeningSession(model, self._launch, given, path, checkpoint)
         return Opening("session", context)
 
-    def with_open_states(self) -> tuple["PreparedModel", dict[str, Array]]:
-        """Return this model with states as inputs and outputs, and their first values.
+    def with_open_states(
+        self,
+    ) -> tuple["PreparedModel", dict[str, str], dict[str, Array]]:
+        """Return this model with states as inputs and outputs.
 
-        For callers that hand the state on themselves, as a `Pipeline` does.
+        For callers that hand the state on themselves, as a `Pipeline` does: after it
+        the outputs that are state, each with its input, and first values of inputs.
         """
-        first = {state.info.name: state.first_value() for state in self._model.states}
         opened, model = copy(self), self._model.with_open_states()
         opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
-        opened._model, opened._sessions = model, None
+        opened._model, opened._sessions = msgspec.structs.replace(model, pairs=()), None
         opened._target = self._target._replace(
             check=InputCheck(model.inputs),
             space=OutputSpace(model.outputs),
             build_request=RequestBuilder(model.inputs, model.outputs),
         )
-        return opened, first
+        first = {
+            state.info.name: state.first_value()
+            for state in self._model.kept
+            if has_fixed_shape(state.info)
+        }
+        return opened, {after: before for before, after in model.pairs}, first
 
     def _shared_by_sessions(self) -> "SessionModel":
         with os_errors("sessions cannot be imported"):
             from asyncnn.runtime.session_steps import SessionModel
 
-        infos, counts = self.states, (len(self.inputs), len(self.outputs))
+        kept = Kept(self._model, self._make_array)
+        opened, _, _ = self.with_open_states()
         self._sessions = SessionModel(
-            self._target,
-            StatefulRequests(self._model, self._make_array),
-            slots_of(self.hal, infos, *counts),
+            opened._target,
+            kept,
+            InputCheck(kept.inputs),
+            slots_of(self.hal, kept),
             self._device,
             self._make_array,
         )
@@ -455,11 +473,11 @@ class PreparedModel:
     async def _synchronously(
         self, request: Request, options: ExecutionOptions
     ) -> ExecutionResult:
-        return ExecutionResult(
-            *await self.hal.execute_synchronously_1_3(
-                request, options.measure, options.deadline, options.loop_timeout
-            )
+        answer = await self.hal.execute_synchronously_1_3(
+            request, options.measure, options.deadline, options.loop_timeout
         )
+        reason = answer.reason if isinstance(answer, ExplainedAnswer) else ""
+        return ExecutionResult(*answer, reason)
 
     def __repr__(self) -> str:
         names = [info.name for info in self.inputs]

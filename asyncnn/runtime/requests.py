@@ -5,13 +5,18 @@ outputs, and `RequestBuilder` makes the request of both.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError, counted
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    WrongTypeError,
+    counted,
+    failure_of,
+)
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -38,9 +43,22 @@ FIRST_GUESS_BYTES = 4096
 Tensor: TypeAlias = Array | DeviceBuffer
 """What an argument of a request lies in."""
 
+_Item_co = TypeVar("_Item_co", covariant=True)
+
+
+class _Listed(Protocol[_Item_co]):
+    """A sequence to type checkers, but no text or bytes, whose ``in`` is pickier."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[_Item_co]: ...
+    def __getitem__(self, index: int, /) -> _Item_co: ...
+    def __contains__(self, value: object, /) -> bool: ...
+    def count(self, value: Any, /) -> int: ...
+
+
 Inputs: TypeAlias = (
     Mapping[str, ArrayLike | DeviceBuffer | None]
-    | Sequence[ArrayLike | DeviceBuffer]
+    | _Listed[ArrayLike | DeviceBuffer]
     | Array
 )
 """Arrays by input name, in the model's order, or the only input itself."""
@@ -48,6 +66,7 @@ Inputs: TypeAlias = (
 Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Array
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
+_Arguments: TypeAlias = tuple[RequestArgument, ...]
 _Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
 """Dtype and shape that the model declares."""
 
@@ -98,14 +117,18 @@ class InputCheck:
 
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
+        :raises ResourceExhaustedError: if there is no memory for one to be converted.
         """
         values = _in_order("input", self._names, self._known, inputs)
         if _are_usual(values, self._usual):
             return tuple(values)
-        return [
-            value if isinstance(value, DeviceBuffer) else _checked(info, value)
-            for info, value in zip(self.infos, values, strict=True)
-        ]
+        try:
+            return [
+                value if isinstance(value, DeviceBuffer) else _checked(info, value)
+                for info, value in zip(self.infos, values, strict=True)
+            ]
+        except MemoryError as error:
+            raise failure_of(error, "converting the inputs") from error
 
 
 def _usual(infos: Sequence[TensorInfo]) -> tuple[_Usual, ...]:
@@ -139,7 +162,7 @@ def _in_order(
             raise InvalidArgumentError(_name_error(kind, names, known, values))
         return [values[name] for name in names]
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"{kind}s cannot be of type {type(values).__name__}, and the model has "
             f"{counted(len(names), kind)}: {', '.join(names)}",
             hint="pass arrays by name, {name: array}, or all in order in a list",
@@ -241,16 +264,23 @@ class OutputSpace:
         self._elements = [_guess(info) for info in infos]
 
     def allocate(self, make: MakeArray = np.empty) -> list[Array]:
-        """Return one array for each output: of its shape, or flat if that is open."""
-        if self.is_fixed:
-            arrays = []
-            for dimensions, dtype in self._declared:
-                arrays.append(make(dimensions, dtype))
-            return arrays
-        return [
-            make((elements,), dtype)
-            for (_, dtype), elements in zip(self._declared, self._elements, strict=True)
-        ]
+        """Return one array for each output: of its shape, or flat if that is open.
+
+        :raises ResourceExhaustedError: if memory or descriptors have run out.
+        """
+        declared = self._declared
+        try:
+            if self.is_fixed:
+                arrays = []
+                for dimensions, dtype in declared:
+                    arrays.append(make(dimensions, dtype))
+                return arrays
+            return [
+                make((elements,), dtype)
+                for (_, dtype), elements in zip(declared, self._elements, strict=True)
+            ]
+        except MemoryError as error:
+            raise failure_of(error, "arrays for the outputs") from error
 
     def check_fixed(self) -> None:
         """Check that a fenced execution can have the outputs.
@@ -366,13 +396,18 @@ class RequestBuilder:
         self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
     ) -> None:
         self._infos = inputs
-        self._plain: Request | None = None
+        self._plain: tuple[_Arguments, _Arguments] | None = None
         self._sizes: tuple[int, ...] = ()
-        if all(has_fixed_shape(info) for info in (*inputs, *outputs)):
-            arrays = [np.empty(i.dimensions, i.dtype) for i in (*inputs, *outputs)]
-            split = len(inputs)
-            self._plain = self._build(arrays[:split], arrays[split:])
-            self._sizes = tuple(array.nbytes for array in arrays)
+        infos = (*inputs, *outputs)
+        if all(has_fixed_shape(info) for info in infos):
+            self._sizes = tuple(
+                math.prod(i.dimensions) * i.dtype.itemsize for i in infos
+            )
+            plain = tuple(
+                RequestArgument(False, DataLocation(index, 0, size), ())
+                for index, size in enumerate(self._sizes)
+            )
+            self._plain = plain[: len(inputs)], plain[len(inputs) :]
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -395,7 +430,7 @@ class RequestBuilder:
                 pools.append(place[0])
             else:
                 return self._build(inputs, outputs)
-        return Request(plain.inputs, plain.outputs, tuple(pools))
+        return Request(*plain, tuple(pools))
 
     def _build(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

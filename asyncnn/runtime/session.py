@@ -28,6 +28,7 @@ from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.execution_options import AnyPath, Outputs, check_path
 from asyncnn.runtime.home import get_ident
+from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
@@ -39,7 +40,7 @@ from asyncnn.runtime.session_steps import (
     copies_now,
     copies_of,
 )
-from asyncnn.runtime.states import StatePlaces
+from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]
 """A checkpoint: the steps before it, and the state after them."""
@@ -58,25 +59,9 @@ class Session(Opened):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_burst",
-        "_by",
-        "_checkpoint",
-        "_cut",
-        "_held",
-        "_is_closed",
-        "_launch",
-        "_lingers",
-        "_lost",
-        "_model",
-        "_now",
-        "_path",
-        "_places",
-        "_running",
-        "_saved",
-        "_steps",
-        "_turn",
-        "steps",
+        *("__weakref__", "_burst", "_by", "_checkpoint", "_cut", "_held"),
+        *("_is_closed", "_launch", "_lengths", "_lingers", "_lost", "_model", "_now"),
+        *("_path", "_places", "_running", "_saved", "_steps", "_turn", "steps"),
     )
 
     def __init__(
@@ -99,10 +84,21 @@ class Session(Opened):
         self._steps: Steps | None = None
         self._places: StatePlaces | None = None
         self._held: tuple[Array, ...] | None = None
+        self._lengths: dict[str, int] = {}
         self._saved: _Saved | None = None
         self._lost: DeviceUnavailableError | None = None
         self._lingers = False
         self._set(state)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What a step is given: the model's inputs but for its state."""
+        return self._model.kept.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What a step returns: the model's outputs but for its state."""
+        return self._model.kept.outputs
 
     @property
     def is_managed(self) -> bool:
@@ -165,7 +161,9 @@ class Session(Opened):
         :raises DeviceUnavailableError: if the driver has died or the session is closed.
         :raises AsyncnnError: for any other status of the driver.
         """
-        return (await self._snapshot())[1]
+        _, arrays = await self._snapshot()
+        names = [info.name for info in self._model.kept.infos]
+        return dict(zip(names, arrays, strict=True))
 
     async def reset(self) -> None:
         """Go back to the first values, after all steps asked for before.
@@ -174,7 +172,7 @@ class Session(Opened):
 
         :raises DeviceClosedError: if the session is closed.
         """
-        await self._replace(self._model.requests.first)
+        await self._replace(self._model.kept.first)
 
     async def load_state(self, state: State) -> None:
         """Have the next step begin with a copy of ``state``, as `reset` does.
@@ -183,7 +181,7 @@ class Session(Opened):
             dtype or shape.
         :raises DeviceClosedError: if the session is closed.
         """
-        await self._replace(self._model.requests.checked(state))
+        await self._replace(self._model.kept.checked(state))
 
     @opens("session")
     async def copy(self) -> AsyncIterator["Session"]:
@@ -193,8 +191,8 @@ class Session(Opened):
 
         :raises AsyncnnError: as `state`.
         """
-        steps, state = await self._snapshot()
-        like = self._model, self._launch, state, self._path, self._checkpoint
+        steps, arrays = await self._snapshot()
+        like = self._model, self._launch, arrays, self._path, self._checkpoint
         async with AsyncExitStack() as stack:
             yield await stack.enter_async_context(OpeningSession(*like, steps=steps))
 
@@ -232,8 +230,12 @@ class Session(Opened):
         await self._begin()
 
     def _set(self, state: tuple[Array, ...]) -> None:
+        places = self._places
+        if places is not None and places.shapes != [each.shape for each in state]:
+            self._steps = None  # the next step finds others
         if self._steps is not None:
             self._steps.hold(state)  # first, as there may be no memory for it
+        self._lengths = lengths_by_name(self._model.kept.infos, state)
         self.steps = 0
         self._now = _HELD
         self._held = state
@@ -264,9 +266,11 @@ class Session(Opened):
         self, inputs: Inputs, deadline: int | None, measure: bool
     ) -> Outputs:
         """Take a step; return copies of its outputs."""
-        check = self._model.target.check
+        check = self._model.check
         arrays = check.usual(inputs)
         converted = arrays if arrays is not None else await _converted(check, inputs)
+        if self._lengths:
+            self._model.kept.check_lengths(converted, self._lengths)
         is_dead = self._is_dead()
         steps = self._steps
         if steps is None or is_dead:
@@ -290,7 +294,11 @@ class Session(Opened):
             saved = self._saved
             if saved is not None:
                 saved = await self._saved_after(saved)
-            outputs = copies_now(views) if steps.is_short else await copies_of(views)
+            results = self._model.kept.outputs
+            if steps.is_short:
+                outputs = copies_now(views, results)
+            else:
+                outputs = await copies_of(views, results)
         except BaseException as error:
             self._steps = None  # what it uses may still be in use
             self._lingers = True
@@ -313,9 +321,11 @@ class Session(Opened):
         """Return new steps, with the state where it is and other places beside it."""
         places, model = self._places, self._model
         if self._now == _HELD or places is None:
-            places = await model.allocate(None)
+            assert self._held is not None
+            places = await model.allocate([a.shape for a in self._held], None)
         else:
-            places = await model.allocate(places.pair[self._now])
+            now = places.pair[self._now]
+            places = await model.allocate(places.shapes, now)
             self._now = 0
         steps = Steps(model, self._execute)
         if self._held is not None:
@@ -335,7 +345,7 @@ class Session(Opened):
             )
         return self._burst(request, options)
 
-    async def _snapshot(self) -> tuple[int, dict[str, Array]]:
+    async def _snapshot(self) -> tuple[int, tuple[Array, ...]]:
         """Return the steps so far, and copies of the state after them."""
         self._model.target.home.check("the session")
         async with self._turn:
@@ -344,11 +354,8 @@ class Session(Opened):
             if arrays is None and self._is_dead():
                 arrays = self._held
             if arrays is None:
-                arrays = await self._read()
-            else:
-                arrays = tuple(array.copy() for array in arrays)
-            names = [info.name for info in self._model.requests.infos]
-            return self.steps, dict(zip(names, arrays, strict=True))
+                return self.steps, await self._read()
+            return self.steps, tuple(array.copy() for array in arrays)
 
     async def _read(self) -> tuple[Array, ...]:
         assert self._places is not None
@@ -415,8 +422,8 @@ class Session(Opened):
             raise type(lost)(lost.message, hint=lost.hint)
 
     def __repr__(self) -> str:
-        names = [info.name for info in self._model.requests.infos]
-        return f"<Session {', '.join(names) or 'without state'}, step {self.steps}>"
+        names = [info.name for info in self._model.kept.infos]
+        return f"<Session {', '.join(names)}, step {self.steps}>"
 
 
 def _closed() -> DeviceClosedError:
@@ -440,16 +447,16 @@ class OpeningSession:
         self,
         model: SessionModel,
         launch: Launch,
-        state: State | None,
+        state: tuple[Array, ...],
         path: AnyPath,
         checkpoint: int | None,
         *,
         steps: int = 0,
     ) -> None:
-        """Check what is given.
+        """Check what is given; the state has been, in the order of the states.
 
-        :raises InvalidArgumentError: if the state is not that of the model, there is no
-            such path, or ``checkpoint`` is no number of steps.
+        :raises InvalidArgumentError: if there is no such path, or ``checkpoint`` is no
+            number of steps.
         """
         if checkpoint is not None and checkpoint < 1:
             raise InvalidArgumentError(
@@ -457,9 +464,7 @@ class OpeningSession:
                 hint="the state is saved after every 1 or more steps",
             )
         check_path(path, bursts=True)
-        requests = model.requests
-        arrays = requests.first if state is None else requests.checked(state)
-        session = Session(model, launch, arrays, path, checkpoint)
+        session = Session(model, launch, state, path, checkpoint)
         session._count_from(steps)
         self._session: Session | None = session
         self._opened = weakref.ref(session)

@@ -12,14 +12,15 @@ from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ExecutionOptions, Memory, Request
+from asyncnn.hal.types import Dimensions, ExecutionOptions, Memory, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Slot
 from asyncnn.runtime.burst import open_carry
 from asyncnn.runtime.execution_options import Outputs, Path
-from asyncnn.runtime.requests import Tensor, has_fixed_shape
+from asyncnn.runtime.model import TensorInfo
+from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
-from asyncnn.runtime.states import StatefulRequests, StatePlaces
+from asyncnn.runtime.states import Kept, StatePlaces, placed_among
 
 Launch: TypeAlias = Callable[
     [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
@@ -31,21 +32,28 @@ State: TypeAlias = Mapping[str, ArrayLike]
 
 
 class SessionModel(NamedTuple):
-    """What all sessions of a prepared model share. ``device`` allocates buffers."""
+    """What all sessions of a prepared model share.
+
+    To the ``target``, states are inputs and outputs; ``check`` is that of a step's own
+    inputs. ``device`` allocates buffers.
+    """
 
     target: Target
-    requests: StatefulRequests
+    kept: Kept
+    check: InputCheck
     slots: Sequence[tuple[Slot, Slot]]
     device: IDevice | None
     make_array: MakeArray
 
-    async def allocate(self, kept: Sequence[Tensor] | None) -> StatePlaces:
+    async def allocate(
+        self, shapes: Sequence[Dimensions], kept: Sequence[Tensor] | None
+    ) -> StatePlaces:
         """Return places for the state; see `StatePlaces.allocate`.
 
         :raises AsyncnnError: if the driver is gone, or has too many buffers.
         """
         return await StatePlaces.allocate(
-            self.device, self.slots, self.make_array, kept
+            self.device, self.slots, self.make_array, shapes, kept
         )
 
     def burst(
@@ -55,8 +63,7 @@ class SessionModel(NamedTuple):
 
         :raises AsyncnnError: if the driver refuses it.
         """
-        keeps = bool(self.requests.infos)
-        return open_carry(self.target, spins=spins, names_buffers=keeps)
+        return open_carry(self.target, spins=spins, names_buffers=True)
 
 
 class Steps:
@@ -68,10 +75,9 @@ class Steps:
     """
 
     __slots__ = (
+        "_before",
         "_calls",
         "_carry",
-        "_first",
-        "_held",
         "_inputs",
         "_model",
         "_out",
@@ -80,57 +86,54 @@ class Steps:
     )
 
     def __init__(self, model: SessionModel, carry: Carry) -> None:
-        make = model.make_array
-        target = model.target
+        make, kept = model.make_array, model.kept
         self._model = model
         self._carry = carry
-        self._inputs = [
-            make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
-            for info in target.check.infos
-        ]
-        self._out = target.space.allocate(make) if target.space.is_fixed else None
-        sizes = [a.size for a in (*self._inputs, *(self._out or ())) if a is not None]
-        self.is_short = (
-            self._out is not None
-            and all(array is not None for array in self._inputs)
-            and sum(sizes) <= SHORT_ELEMENTS
-        )
-        self._calls: list[ReusableExecution | None] = [None, None]
-        self._first: ReusableExecution | None = None
-        self._held: Sequence[Tensor] = ()
+        self._inputs = [_array_for(info, make) for info in kept.inputs]
+        self._out = [_array_for(info, make) for info in kept.outputs]
+        arrays = *self._inputs, *self._out
+        sizes = [array.size for array in arrays if array is not None]
+        self.is_short = len(sizes) == len(arrays) and sum(sizes) <= SHORT_ELEMENTS
+        # From places 0, from places 1, and from what is held.
+        self._calls: list[ReusableExecution | None] = [None] * 3
+        self._before: list[Sequence[Tensor]] = [()] * 3
         self._pools: list[Memory] = []
 
     def hold(self, state: Sequence[Array]) -> None:
         """Have the next step begin with arrays of the application."""
-        self._first = None
-        self._held = tuple(map(self._model.requests.placed, state))
+        self._calls[_HELD] = None
+        self._before[_HELD] = tuple(map(self._model.kept.placed, state))
 
     def first(self, places: StatePlaces) -> ReusableExecution:
         """Return the call from what is held to the first places."""
-        if self._first is None:
-            self._first = self._call(self._held, places.pair[0])
-        return self._first
+        return self._call(_HELD, places.pair[0])
 
     def forget_first(self) -> None:
         """Let go of what was held: the state lies in the places."""
-        self._first = None
-        self._held = ()
+        self._calls[_HELD] = None
+        self._before[_HELD] = ()
 
     def call(self, places: StatePlaces, now: int) -> ReusableExecution:
         """Return the call from places ``now`` of the pair to the others."""
-        call = self._calls[now]
+        self._before[now] = places.pair[now]
+        return self._call(now, places.pair[1 - now])
+
+    def _call(self, which: int, after: Sequence[Tensor]) -> ReusableExecution:
+        call = self._calls[which]
         if call is None:
-            call = self._call(places.pair[now], places.pair[1 - now])
-            self._calls[now] = call
+            # Not a method of this: a cycle would keep buffers until garbage is
+            # collected.
+            kept = self._model.kept
+            build = partial(_build, kept, self._pools)
+            target = self._model.target._replace(build_request=build)
+            out = placed_among(self._out, after, kept.written)
+            call = ReusableExecution(target, self._given(which), out, self._carry)
+            self._calls[which] = call
         return call
 
-    def _call(
-        self, before: Sequence[Tensor], after: Sequence[Tensor]
-    ) -> ReusableExecution:
-        # Not a method of this: a cycle would keep buffers until garbage is collected.
-        build = partial(_build, self._model.requests, self._pools, before, after)
-        target = self._model.target._replace(build_request=build)
-        return ReusableExecution(target, tuple(self._inputs), self._out, self._carry)
+    def _given(self, which: int) -> Sequence[Tensor | None]:
+        """Return all inputs of a call, with what it reads of the state."""
+        return placed_among(self._inputs, self._before[which], self._model.kept.read)
 
     async def place(self, arrays: Sequence[Array | None]) -> None:
         """Copy inputs to where the calls read them; many elements on a thread."""
@@ -154,22 +157,35 @@ class Steps:
             np.copyto(place, array)
         if has_moved:
             self._pools.clear()
-            for call in (*self._calls, self._first):
+            for which, call in enumerate(self._calls):
                 if call is not None:
-                    call.rebind(tuple(places))
+                    call.rebind(self._given(which))
+
+
+_HELD = 2
+"""The call from what is held, beside those from either place."""
+
+
+def _array_for(info: TensorInfo, make: MakeArray) -> Array | None:
+    """Return an array for an input or output, None if its shape is open."""
+    return make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
 
 
 def _build(
-    requests: StatefulRequests,
+    kept: Kept,
     known: list[Memory],
-    before: Sequence[Tensor],
-    after: Sequence[Tensor],
     inputs: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
 ) -> Request:
     """Return a request that has pools of the others where the arrays are theirs."""
-    request = requests.between(before, after, inputs, outputs)
-    mine = {id(array) for array in (*inputs, *outputs)}
+    request = kept.request(inputs, outputs)
+    sides = (inputs, kept.read), (outputs, kept.written)
+    mine = {
+        id(tensor)
+        for tensors, states in sides
+        for position, tensor in enumerate(tensors)
+        if position not in states
+    }
     pools = tuple(
         _same(pool, known, mine) if type(pool) is Memory else pool
         for pool in request.pools
@@ -188,17 +204,17 @@ def _same(pool: Memory, known: list[Memory], mine: Container[int]) -> Memory:
     return pool
 
 
-async def copies_of(views: Outputs) -> Outputs:
+async def copies_of(views: Outputs, infos: Sequence[TensorInfo]) -> Outputs:
     """Return copies of outputs; those of many elements are made on a thread."""
-    if sum(view.size for view in views.values()) > SHORT_ELEMENTS:
-        return await offload(copies_now, views)
-    return copies_now(views)
+    if sum(views[info.name].size for info in infos) > SHORT_ELEMENTS:
+        return await offload(copies_now, views, infos)
+    return copies_now(views, infos)
 
 
-def copies_now(views: Outputs) -> Outputs:
-    """Return copies of outputs, however many their elements."""
+def copies_now(views: Outputs, infos: Sequence[TensorInfo]) -> Outputs:
+    """Return copies of these outputs, however many their elements."""
     outputs = Outputs()
-    for name, view in views.items():
-        outputs[name] = view.copy()
+    for info in infos:
+        outputs[info.name] = views[info.name].copy()
     outputs.timing, outputs.route = views.timing, views.route
     return outputs

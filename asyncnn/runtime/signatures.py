@@ -10,6 +10,8 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec.structs import replace
+
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model_description import Signature
@@ -66,7 +68,9 @@ class SignatureRuns(Opened):
         if self._session is None:
             raise InvalidArgumentError("a session has no sessions of its own")
         async with self._session(**options) as session:
-            yield SignatureRuns(self.signature, session.run)
+            known = [info.name for info in session.inputs]
+            inputs = tuple(pair for pair in self.signature.inputs if pair[1] in known)
+            yield SignatureRuns(replace(self.signature, inputs=inputs), session.run)
 
     def __repr__(self) -> str:
         names = [[name for name, _ in pairs] for pairs in self._borders]

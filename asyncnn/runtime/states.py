@@ -1,13 +1,17 @@
-"""What a model keeps from step to step: the requests that carry it, and its places.
+"""What a model keeps from step to step: what that is, its requests, and its places.
 
-Callers name inputs and outputs alone. `StatefulRequests` adds the state, which the HAL
-knows as further inputs and outputs; `StatePlaces` are where it lies.
+`pairs_by_name` finds inputs and outputs of a file that are state. Callers of runs name
+inputs and outputs alone: `StatefulRequests` adds the state, which the HAL knows as
+further ones. To a session it is inputs and outputs like others, of which `Kept` tells;
+`StatePlaces` are where it lies.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,7 +22,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IDevice, IMortal, IPreparedModel
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Request, RequestArgument
+from asyncnn.hal.types import Dimensions, Request, RequestArgument
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray, Slot, allocate_buffer
 from asyncnn.runtime.model import NamedModel, TensorInfo
@@ -32,6 +36,118 @@ MAX_ARGUMENTS = 16
 """Arguments that requests share; models with open shapes may have any number."""
 
 
+_MEMORY = frozenset(
+    {
+        *(
+            "buf",
+            "buffer",
+            "c",
+            "cache",
+            "cached",
+            "caches",
+            "cell",
+            "cells",
+            "context",
+        ),
+        *("ctx", "cx", "gru", "h", "hidden", "history", "hx", "lstm", "mem", "memory"),
+        *("rnn", "state", "states"),
+    }
+)
+"""Words for what is kept."""
+
+_EARLIER = frozenset(["last", "old", "past", "prev", "previous"])
+_LATER = frozenset(["new", "next", "present", "updated"])
+"""Words that tell before a step and after it, whatever is kept."""
+
+_GOING_IN = frozenset(["0", "i", "in", "init", "initial", "input"])
+_COMING_OUT = frozenset(["final", "n", "o", "out", "output"])
+"""Words that tell which end it is, of what is known to be kept."""
+
+_RESULT = re.compile(r":\d+$")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+
+
+def pairs_by_name(model: NamedModel) -> dict[str, str]:
+    """Return inputs that are state beyond doubt, each with its next value.
+
+    Both are of one type, quantisation and shape. Their names differ by one word at the
+    beginning or end that tells which is which, and no other input or output has a part
+    in that. The model has others, too.
+    """
+    matches = [
+        (before.name, after.name)
+        for before in model.inputs
+        for after in model.outputs
+        if before.is_like(after)
+        and has_known_shape(before)
+        and before.axes == after.axes
+        and _are_one(_words(before.name), _words(after.name))
+    ]
+    pairs = {
+        before: after
+        for before, after in matches
+        if sum(one == before for one, _ in matches) == 1
+        and sum(two == after for _, two in matches) == 1
+    }
+    if len(pairs) in (len(model.inputs), len(model.outputs)):
+        return {}
+    return pairs
+
+
+def has_known_shape(info: TensorInfo) -> bool:
+    """Tell whether each axis has a length or a name."""
+    return bool(info.dimensions) and "?" not in info.lengths
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a name, such as ``h`` and ``n`` of ``hn``.
+
+    What TensorFlow adds, the number of an operation's result, is none of them.
+    """
+    words = [word.lower() for word in _WORD.findall(_RESULT.sub("", name))]
+    if words and words[-1].endswith("n") and words[-1][:-1] in _MEMORY:
+        words[-1:] = words[-1][:-1], "n"
+    return tuple(words)
+
+
+def _are_one(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    """Tell whether names are those of one state, before a step and after it."""
+    for mark, rest in _parted(before):
+        for other, left in _parted(after):
+            if not rest or rest != left:
+                continue
+            is_later = other in _LATER and (not mark or mark in _EARLIER | _GOING_IN)
+            is_out = other in _COMING_OUT and mark in _GOING_IN | {""}
+            is_earlier = mark in _EARLIER and other in _COMING_OUT | {""}
+            if is_later or ((is_out or is_earlier) and not _MEMORY.isdisjoint(rest)):
+                return True
+    return False
+
+
+def _parted(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield no word and all, the first and the rest, the last and those before."""
+    yield "", words
+    yield words[0] if words else "", words[1:]
+    yield words[-1] if words else "", words[:-1]
+
+
+def no_state(model: NamedModel) -> InvalidArgumentError:
+    """Return the error for a session of a model that keeps nothing."""
+    alike = [
+        (before.name, after.name)
+        for before in model.inputs
+        for after in model.outputs
+        if before.is_like(after)
+    ]
+    one, two = alike[0] if alike else ("INPUT", "OUTPUT")
+    return InvalidArgumentError(
+        "the model keeps no state, so it has no sessions",
+        hint="if an input is to be an output of the step before, say so when it is "
+        f"loaded: asyncnn.load(path, states={{{one!r}: {two!r}}}), or "
+        f"{shlex.join(('--state', f'{one}={two}'))}",
+    )
+
+
 class StatefulRequests:
     """Makes requests of a model with state from the inputs and outputs of its callers.
 
@@ -40,37 +156,62 @@ class StatefulRequests:
     """
 
     def __init__(self, model: NamedModel, make_array: MakeArray) -> None:
-        self.infos = infos = tuple(state.info for state in model.states)
+        self._infos = infos = tuple(state.info for state in model.states)
         self._build = RequestBuilder((*model.inputs, *infos), (*model.outputs, *infos))
-        self.first = tuple(state.first_value() for state in model.states)
+        self._first = tuple(state.first_value() for state in model.states)
         self._make_array = make_array
         self._first_shared: tuple[Array, ...] | None = None
-        self._arguments: dict[_Arguments, _Arguments] = {}
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Request:
         """Return the request of a run that has no step before or after it."""
-        first = self.first
+        first = self._first
         make: MakeArray = np.empty
         # Beside arrays that the driver sees, as those of bursts are, it sees the state.
         if self._make_array is not np.empty and _are_shared((*inputs, *outputs)):
             if self._first_shared is None:
-                self._first_shared = tuple(map(self.placed, first))
+                self._first_shared = tuple(_placed(a, self._make_array) for a in first)
             first, make = self._first_shared, self._make_array
         # Of each run its own: kernels may compute in the memory of outputs.
-        unused = [make(info.dimensions, info.dtype) for info in self.infos]
+        unused = [make(info.dimensions, info.dtype) for info in self._infos]
         return self._build((*inputs, *first), (*outputs, *unused))
 
-    def between(
-        self,
-        before: Sequence[Tensor],
-        after: Sequence[Tensor],
-        inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
+
+def _placed(array: Array, make_array: MakeArray) -> Array:
+    place = make_array(array.shape, array.dtype)
+    place[...] = array
+    return place
+
+
+class Kept:
+    """What sessions of a model keep, and where that is among inputs and outputs.
+
+    Those are ``inputs`` and ``outputs`` that steps take and return, and the states,
+    ``infos``, each an input and an output of the `NamedModel.with_open_states`.
+    ``first`` are their first values, of length 1 on axes that the model leaves open.
+    """
+
+    def __init__(self, model: NamedModel, make_array: MakeArray) -> None:
+        opened = model.with_open_states()
+        given = [info.name for info in opened.inputs]
+        results = [info.name for info in opened.outputs]
+        places = [(given.index(one), results.index(two)) for one, two in opened.pairs]
+        self.read = tuple(position for position, _ in places)
+        self.written = tuple(position for _, position in places)
+        self.inputs = _without(opened.inputs, self.read)
+        self.outputs = _without(opened.outputs, self.written)
+        self.infos = tuple(state.info for state in model.kept)
+        self.first = tuple(state.first_value() for state in model.kept)
+        self._build = RequestBuilder(opened.inputs, opened.outputs)
+        self._make_array = make_array
+        self._arguments: dict[_Arguments, _Arguments] = {}
+
+    def request(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Request:
-        """Return the request of a step that reads ``before`` and writes ``after``."""
-        request = self._build((*inputs, *before), (*outputs, *after))
+        """Return the request of a step, with the states in their places."""
+        request = self._build(inputs, outputs)
         arguments = request.inputs, request.outputs
         known = self._arguments.get(arguments)
         if known is None:
@@ -81,9 +222,21 @@ class StatefulRequests:
 
     def placed(self, array: Array) -> Array:
         """Return a copy of an array that the device works on where it is."""
-        place = self._make_array(array.shape, array.dtype)
-        place[...] = array
-        return place
+        return _placed(array, self._make_array)
+
+    def check_lengths(
+        self, inputs: Sequence[Array | None], lengths: Mapping[str, int]
+    ) -> None:
+        """Check that axes of a step's inputs are as long as those of the state.
+
+        :raises InvalidArgumentError: if they are not.
+        """
+        for axis, length in lengths_by_name(self.inputs, inputs).items():
+            if lengths.get(axis, length) != length:
+                raise InvalidArgumentError(
+                    f"{axis} is {length} in a step, but {lengths[axis]} in the state",
+                    hint=f"open the session with state=... for {axis} {length}",
+                )
 
     def checked(self, state: Mapping[str, Any]) -> tuple[Array, ...]:
         """Return copies of arrays by name, in the order of the states.
@@ -95,19 +248,52 @@ class StatefulRequests:
         if set(state) != set(names):
             raise InvalidArgumentError(
                 f"the state consists of {names}, not {sorted(state)}"
-                if names
-                else "the model keeps no state, so none can be given",
             )
         arrays: list[Array] = []
         for info in self.infos:
             array = np.asarray(state[info.name])
-            if array.dtype != info.dtype or array.shape != info.dimensions:
+            fits = len(array.shape) == len(info.dimensions) and all(
+                length in (given, 0)
+                for given, length in zip(array.shape, info.dimensions, strict=True)
+            )
+            if array.dtype != info.dtype or not fits or 0 in array.shape:
+                shape = ", ".join(info.lengths)
                 raise InvalidArgumentError(
-                    f"state {info.name} is {info.dtype} {list(info.dimensions)}, not "
+                    f"state {info.name} is {info.dtype} [{shape}], not "
                     f"{array.dtype} {list(array.shape)}"
                 )
             arrays.append(array.copy())
         return tuple(arrays)
+
+
+T = TypeVar("T")
+
+
+def _without(values: Sequence[T], positions: Sequence[int]) -> tuple[T, ...]:
+    return tuple(each for k, each in enumerate(values) if k not in positions)
+
+
+def placed_among(
+    values: Sequence[T], others: Sequence[T], positions: Sequence[int]
+) -> tuple[T, ...]:
+    """Return ``values`` in order, with each of ``others`` at its position."""
+    found = dict(zip(positions, others, strict=True))
+    rest = iter(values)
+    count = len(values) + len(others)
+    return tuple(found[k] if k in found else next(rest) for k in range(count))
+
+
+def lengths_by_name(
+    infos: Sequence[TensorInfo], arrays: Sequence[Array | None]
+) -> dict[str, int]:
+    """Return the lengths that named axes have in arrays."""
+    return {
+        axis: length
+        for info, array in zip(infos, arrays, strict=True)
+        if array is not None and info.axes
+        for axis, length in zip(info.axes, array.shape, strict=True)
+        if axis not in ("", "?")
+    }
 
 
 def _are_shared(tensors: Sequence[Tensor | None]) -> bool:
@@ -125,10 +311,16 @@ class StatePlaces:
     ``are_managed`` tells which, ``cause_of_death`` why what lies in them is lost.
     """
 
-    __slots__ = ("are_managed", "cause_of_death", "pair")
+    __slots__ = ("are_managed", "cause_of_death", "pair", "shapes")
 
-    def __init__(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        first: Sequence[Tensor],
+        second: Sequence[Tensor],
+        shapes: Sequence[Dimensions],
+    ) -> None:
         self.pair = tuple(first), tuple(second)
+        self.shapes = list(shapes)
         mortals = [place.hal for place in first if isinstance(place, DeviceBuffer)]
         self.are_managed = bool(mortals)
         self.cause_of_death: Callable[[], DeviceUnavailableError | None] = _immortal
@@ -142,15 +334,17 @@ class StatePlaces:
         device: IDevice | None,
         slots: Sequence[tuple[Slot, Slot]],
         make_array: MakeArray,
+        shapes: Sequence[Dimensions],
         kept: Sequence[Tensor] | None = None,
     ) -> Self:
-        """Allocate places; those ``kept`` are the first ones.
+        """Allocate places of these shapes; those ``kept`` are the first ones.
 
         :raises AsyncnnError: if the driver is gone, or has too many buffers.
         """
         if kept is None:
-            kept = await _allocated(device, slots, make_array)
-        return cls(kept, await _allocated(device, slots, make_array))
+            kept = await _allocated(device, slots, make_array, shapes)
+        others = await _allocated(device, slots, make_array, shapes)
+        return cls(kept, others, shapes)
 
     async def read(self, index: int) -> tuple[Array, ...]:
         """Return copies of what lies in one place of each pair.
@@ -170,28 +364,27 @@ async def _copied(place: Tensor) -> Array:
 
 
 async def _allocated(
-    device: IDevice | None, slots: Sequence[tuple[Slot, Slot]], make_array: MakeArray
+    device: IDevice | None,
+    slots: Sequence[tuple[Slot, Slot]],
+    make_array: MakeArray,
+    shapes: Sequence[Dimensions],
 ) -> list[Tensor]:
     places: list[Tensor] = []
-    for pair in slots:
+    for pair, shape in zip(slots, shapes, strict=True):
         try:
             if device is None:
                 raise GeneralFailureError("nothing is known of the device")
-            places.append(await allocate_buffer(device, pair, (), make_array))
+            places.append(await allocate_buffer(device, pair, shape, make_array))
         except GeneralFailureError as error:
             logger.info("state %s stays in an array: %s", pair[0].info.name, error)
-            places.append(make_array(pair[0].info.dimensions, pair[0].info.dtype))
+            places.append(make_array(shape, pair[0].info.dtype))
     return places
 
 
-def slots_of(
-    hal: IPreparedModel, infos: Sequence[TensorInfo], inputs: int, outputs: int
-) -> list[tuple[Slot, Slot]]:
-    """Return what stands for each state after ``inputs`` and ``outputs`` others."""
+def slots_of(hal: IPreparedModel, kept: Kept) -> list[tuple[Slot, Slot]]:
+    """Return what stands for each state before a step, and after it."""
+    places = zip(kept.infos, kept.read, kept.written, strict=True)
     return [
-        (
-            Slot(hal, info, inputs + position, False),
-            Slot(hal, info, outputs + position, True),
-        )
-        for position, info in enumerate(infos)
+        (Slot(hal, info, read, False), Slot(hal, info, written, True))
+        for info, read, written in places
     ]

@@ -52,11 +52,11 @@ class UnsupportedOperatorError(GeneralFailureError):
 
 
 class Refusals:
-    """The operators of one file that were refused so far, and how often."""
+    """The operators of one file that were refused so far; ``count`` is how often."""
 
     def __init__(self) -> None:
+        self.count = 0
         self._operators: dict[str, UnsupportedOperator] = {}
-        self._count = 0
         self._hints: dict[str, None] = {}
 
     def add(
@@ -67,10 +67,7 @@ class Refusals:
         found = UnsupportedOperator(name, index, place, error.message)
         self._operators.setdefault(place, found)
         self._hints[error.hint] = None
-        self._count += 1
-
-    def __len__(self) -> int:
-        return self._count
+        self.count += 1
 
     def raise_any(self) -> None:
         """Raise one error that lists all operators, if there are any.

@@ -22,7 +22,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
-    ResourceExhaustedTransientError,
+    failure_of,
     too_many,
 )
 from asyncnn.hal.types import Handle, Model
@@ -183,6 +183,12 @@ def are_free(count: int, like: int) -> bool:
     return True
 
 
+def least_limit(count: int, reserved: int) -> int:
+    """Return the least limit that has ``count`` besides a reserve of ``reserved``."""
+    share = (count - 1) * _LEAST_SHARE // (_LEAST_SHARE - 1) + 1
+    return min(share, count + reserved)
+
+
 class DescriptorReserve:
     """Holds back up to ``count`` descriptors of ``most``, by default all there can be.
 
@@ -270,7 +276,7 @@ def duplicated(fds: Sequence[int]) -> list[Descriptor]:
     try:
         return [ReceivedDescriptor(os.dup(fd)) for fd in fds]
     except OSError as error:
-        raise ResourceExhaustedTransientError(str(error.strerror)) from error
+        raise failure_of(error) from error
 
 
 def handles_of(descriptors: Sequence[Descriptor]) -> list[Handle]:

@@ -36,9 +36,13 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     InvalidArgumentError,
     NoDriverError,
+    ResourceExhaustedTransientError,
+    failure_of,
+    shortage_of,
 )
 from asyncnn.input_files import call_abandonable, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
+from asyncnn.memory.pages import os_errors
 from asyncnn.pacing import Steps, completed
 
 MAX_PATH_BYTES = 107
@@ -122,6 +126,7 @@ _STOP_TIMEOUT_S = 5.0
 _LOOK_S = 0.01
 _LOOK_FOR_DRIVER_S = 0.002
 _MOST_WORDS_BYTES = 2**14
+_NO_START = "the driver does not start"
 
 Settings: TypeAlias = DeviceSettings | str | PathLike[str] | None
 """Device settings, or the path of a TOML file with some; None: the usual ones."""
@@ -157,11 +162,13 @@ def driver_process(
     file system knows. ``extensions`` are those that the driver is to have, like
     ``package.module:name``, ``settings`` those of its ``device``, which is
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
-    else ``reference``.
+    else the first of them that works.
 
     :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
+    :raises ResourceExhaustedTransientError: if this process has no memory or
+        descriptors left for it, or can start no other.
     :raises DeviceUnavailableError: if another driver serves ``path`` already.
     """
     given = _given(path, extensions, settings, device)
@@ -212,8 +219,9 @@ class _Launched:
     def __init__(self, socket: Path, arguments: Sequence[str]) -> None:
         self._is_inherited = False
         self._closing: asyncio.Task[None] | None = None
-        # A file, which the driver cannot be kept waiting by, as by a pipe.
-        self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
+        with os_errors(_NO_START):
+            # A file, which the driver cannot be kept waiting by, as by a pipe.
+            self._reason = os.memfd_create("asyncnn-reason", os.MFD_CLOEXEC)
         try:
             process = _start(socket, arguments, self._reason)
         except BaseException:
@@ -319,8 +327,15 @@ def _start(
             pass_fds=(reason,),
             process_group=0,  # an interrupt at the terminal is ours to handle
         )
+    except BlockingIOError as error:
+        raise ResourceExhaustedTransientError(
+            f"{_NO_START}: {error.strerror}",
+            hint="raise the limit of processes (ulimit -u, cgroups)",
+        ) from error
     except OSError as error:
-        raise NoDriverError(f"the driver does not start: {error.strerror}") from error
+        if shortage_of(error) is not None:
+            raise failure_of(error, _NO_START) from error
+        raise NoDriverError(f"{_NO_START}: {error.strerror}") from error
 
 
 def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
@@ -332,7 +347,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if status is not None:
             words = os.pread(reason, _MOST_WORDS_BYTES, 0).decode(errors="replace")
             if words:
-                raise NoDriverError(f"the driver does not start: {words}")
+                raise NoDriverError(f"{_NO_START}: {words}")
             raise NoDriverError(
                 f"the driver ended with status {status}",
                 hint="the reason is on standard error",
@@ -340,9 +355,10 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
         if time.monotonic() > deadline:
             before, used = used, _used_ticks(driver.pid)
             deadline = time.monotonic() + _START_TIMEOUT_S
-            if used == before or time.monotonic() > latest:
+            is_idle = used == before and not _has_children(driver.pid)
+            if is_idle or time.monotonic() > latest:
                 raise NoDriverError(
-                    "the driver does not start, though its process runs",
+                    f"{_NO_START}, though its process runs",
                     hint="see what keeps the machine busy, or start one with asyncnn "
                     "serve and connect to its socket",
                 )
@@ -358,6 +374,15 @@ def _used_ticks(pid: int) -> int:
     # The name, in parentheses, may have spaces.
     user, system = status.rpartition(")")[2].split()[11:13]
     return int(user) + int(system)
+
+
+def _has_children(pid: int) -> bool:
+    """Tell whether a process waits for others, as for the trial of an engine."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    try:
+        return any(each.read_text() for each in lists)
+    except OSError:
+        return False
 
 
 def _until_ended(driver: DriverProcess) -> Iterator[float]:

@@ -30,12 +30,17 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.logs import Level, errors_as_lines, one_line
 from asyncnn.offload import abandon_cancelled
+from asyncnn.service.driver.quotas import require_descriptors
 from asyncnn.service.driver.reporting import (
     level_from_environment,
     logging_to_stderr,
 )
 from asyncnn.service.driver.server import Server
+from asyncnn.service.limits import ServiceLimits
 from asyncnn.tracing import join_recording
+
+_OF_THE_LOOP = 4
+"""Descriptors that an event loop has, and waiting for threads takes."""
 
 _OPTIONS = ("socket=", "device=", "extension=", "settings=", "setting=", "reason-fd=")
 
@@ -53,10 +58,14 @@ def serve_until_stopped(
     the process has that started this one, so that it does not outlive that.
 
     :raises InvalidArgumentError: if standard input is no pipe then.
+    :raises ResourceExhaustedPersistentError: if the process may have too few
+        descriptors for a driver.
     :raises AsyncnnError: what entering ``published`` raises.
     """
     if until_eof and not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
         raise InvalidArgumentError("--until-eof needs a pipe as standard input")
+    # Now, as what is opened before the server would fail with less to say.
+    require_descriptors(ServiceLimits(), _OF_THE_LOOP)
     with logging_to_stderr(level, as_json=as_json):
         asyncio.run(_serve(published, until_eof=until_eof))
 
@@ -145,8 +154,7 @@ async def _published(
     more = tuple(map(load_extension, _values("--extension", options)))
     settings = replace(settings, extensions=(*settings.extensions, *more))
     (path,) = _values("--socket", options)
-    usual = default_device_name("reference")
-    name = next(iter(_values("--device", options)), usual)
+    name = next(iter(_values("--device", options)), default_device_name())
     async with default_device(settings, name) as device, Server(device, path):
         while fds:
             os.close(int(fds.pop()))

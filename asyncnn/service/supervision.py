@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from asyncnn.callbacks import CallbackObject
+from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
@@ -157,14 +159,15 @@ class Waiting:
         if self._wait_s <= 0:
             self._end(held, ErrorStatus.DEVICE_UNAVAILABLE, NO_DRIVER)
             return ErrorStatus.DEVICE_UNAVAILABLE
-        delay, outcome = self._wait_s, ErrorStatus.DEVICE_UNAVAILABLE
+        delay = self._wait_s
+        end = partial(self._end, held, ErrorStatus.DEVICE_UNAVAILABLE, NO_DRIVER)
         if deadline is not None:
-            until_deadline = (deadline - time.monotonic_ns()) / 1e9
+            asked_ns = time.monotonic_ns()
+            until_deadline = (deadline - asked_ns) / 1e9
             if until_deadline < delay:
                 delay = max(0.0, until_deadline)
-                outcome = ErrorStatus.MISSED_DEADLINE_TRANSIENT
-        loop = asyncio.get_running_loop()
-        held.timer = loop.call_later(delay, self._end, held, outcome, NO_DRIVER)
+                end = partial(self._expire, held, deadline, asked_ns)
+        held.timer = asyncio.get_running_loop().call_later(delay, end)
         callback.link_to_death(
             lambda: self._end(
                 held, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, "the call was cancelled"
@@ -187,6 +190,10 @@ class Waiting:
         if self._take(held):
             held.callback.reason = reason
             held.fail(status)
+
+    def _expire(self, held: _Held, deadline: int, asked_ns: int) -> None:
+        told = f"{told_late(deadline, asked_ns)}; {NO_DRIVER}"
+        self._end(held, ErrorStatus.MISSED_DEADLINE_TRANSIENT, told)
 
     def _take(self, held: _Held) -> bool:
         """Tell whether ``held`` is still held, and do not hold it any more."""

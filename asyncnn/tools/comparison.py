@@ -174,7 +174,7 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
             version = device.version
             for path in comparison.paths:
                 for inputs, samples in series.items():
-                    drawn = comparison.named.inputs if inputs == "random" else ()
+                    drawn = comparison.named if inputs == "random" else None
                     with telling_open_axes(drawn):
                         actual = await _run_device(
                             comparison.named, device, path, samples

@@ -82,7 +82,7 @@ def litert_version() -> str:
 
 
 class LiteRt:
-    """One LiteRT interpreter with one thread.
+    """One LiteRT interpreter with one thread, or as many as it takes if None.
 
     ``reference`` selects its reference kernels instead of XNNPACK, and
     ``input_shapes`` are taken in place of those of the file, if they have its ranks.
@@ -99,6 +99,7 @@ class LiteRt:
         reference: bool = False,
         input_shapes: Sequence[Dimensions] = (),
         shows_all: bool = False,
+        threads: int | None = 1,
     ) -> None:
         module = litert_module("interpreter")
         resolvers = module.OpResolverType
@@ -106,7 +107,7 @@ class LiteRt:
             warnings.simplefilter("ignore")  # tensors that are kept need memory
             self._interpreter = module.Interpreter(
                 model_path=str(path),
-                num_threads=1,
+                num_threads=threads,
                 experimental_op_resolver_type=(
                     resolvers.BUILTIN_REF if reference else resolvers.AUTO
                 ),
@@ -188,8 +189,9 @@ class LiteRt:
 
 
 class OnnxFile:
-    """One session of ONNX Runtime with one thread, for a file or its bytes.
+    """One session of ONNX Runtime, for a file or its bytes.
 
+    It has one thread, or with None as many as it takes.
     ``constants`` are values of inputs, by name, that are the same in every run. With
     ``shows_all`` all that nodes of a file compute are outputs after its own, for
     `tensors`.
@@ -204,10 +206,12 @@ class OnnxFile:
         *,
         constants: Mapping[str, Any] | None = None,
         shows_all: bool = False,
+        threads: int | None = 1,
     ) -> None:
         runtime = _onnx_runtime()
         settings = runtime.SessionOptions()
-        settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+        if threads is not None:
+            settings.intra_op_num_threads = settings.inter_op_num_threads = threads
         settings.log_severity_level = _WARNINGS_OFF
         source = model if isinstance(model, bytes) else str(model)
         if shows_all:

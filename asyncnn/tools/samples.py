@@ -7,14 +7,16 @@ import math
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
 import msgspec
 import numpy as np
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.engine.program import refuses_lengths
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.input_files import (
     NoRegularFileError,
@@ -23,7 +25,7 @@ from asyncnn.input_files import (
     open_input,
 )
 from asyncnn.output_files import write_file
-from asyncnn.runtime.model import TensorInfo, located
+from asyncnn.runtime.model import NamedModel, TensorInfo, hinting, located
 
 HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
@@ -157,19 +159,23 @@ def random_sample(
 
 
 @contextmanager
-def telling_open_axes(infos: Sequence[TensorInfo]) -> Iterator[None]:
+def telling_open_axes(named: NamedModel | None) -> Iterator[None]:
     """Tell in errors of random inputs which lengths they did not get from the model."""
-    try:
+    with nullcontext() if named is None else hinting(partial(_hint_of_lengths, named)):
         yield
-    except (InvalidArgumentError, GeneralFailureError) as error:
-        names = [info.name for info in infos if not all(info.dimensions)]
-        if error.hint or not names:
-            raise
-        raise type(error)(
-            error.message,
-            hint="random inputs have length 1 on each axis that the model leaves open, "
-            f"here of {', '.join(names)}; give others by --input-shape",
-        ) from error
+
+
+def _hint_of_lengths(named: NamedModel) -> str:
+    """Return what to do if lengths of random inputs are why they are refused."""
+    operands, indexes = named.model.main.operands, named.model.main.input_indexes
+    shapes = [tuple(n or 1 for n in operands[index].dimensions) for index in indexes]
+    names = [info.name for info in named.inputs if not all(info.dimensions)]
+    if not names or not refuses_lengths(named.model, tuple(shapes)):
+        return ""
+    return (
+        "random inputs have length 1 on each axis that the model leaves open, "
+        f"here of {', '.join(names)}; give others by --input-shape"
+    )
 
 
 def _random(info: TensorInfo, rng: np.random.Generator) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
@@ -26,6 +27,7 @@ from starlette.staticfiles import StaticFiles
 import asyncnn
 from asyncnn.hal.types import DeviceStatus
 from asyncnn.tools.demo import MAX_GREY, encode, model_path
+from asyncnn.web import CancelOnDisconnect
 
 SIDE = 8
 MAX_BODY_BYTES = 4096
@@ -117,6 +119,7 @@ app = Starlette(
         Route("/health", health),
     ],
     lifespan=lifespan,
+    middleware=[Middleware(CancelOnDisconnect)],
     exception_handlers={
         asyncnn.MissedDeadlineTransientError: too_late,
         asyncnn.MissedDeadlinePersistentError: too_late,

@@ -121,3 +121,14 @@ def test_a_mutant_that_is_accepted_fails_the_command(
     assert ran.status == 1
     assert "failed: add [VM9, inprocess]: no" in ran.out
     assert ran.out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_the_environment_names_the_device_where_no_option_does(
+    asyncnn_command: Command, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("conformance", shared / "vts" / "V1_1", "--filter", "no such case")
+    monkeypatch.setenv("ASYNCNN_DEVICE", "none-such")
+    assert "there is no device 'none-such'" in asyncnn_command(*command).err
+    monkeypatch.setenv("ASYNCNN_DEVICE", "accelerated")
+    for option in ((), ("--mutate",)):
+        assert "no case matches" in asyncnn_command(*command, *option).err

@@ -142,6 +142,20 @@ def test_a_wide_table_of_a_benchmark_is_drawn_in_parts(width: int) -> None:
     assert text.count("model_1") == len(parts)
 
 
+def test_long_names_are_folded_before_a_table_is_divided() -> None:
+    names = [f"{'a_model_of_a_very_long_name_' * 3}{n}" for n in range(2)]
+    headings = ("", "accelerated", "engine", "ratio", "reference", "differs")
+    times = ("1234567", "1234567", "10.00", "1234567", "255 LSB")
+    out = Console(width=80, record=True, file=StringIO())
+    table = Table("microseconds", headings, [[(name, *times) for name in names]])
+    (whole,) = draw_table(table, out)
+    out.print(whole)
+    lines = out.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    folded = "".join(line.split("│")[1].strip() for line in lines if "│" in line)
+    assert folded == "".join(names)
+
+
 def numbers_of(document: Any) -> Iterator[float]:
     if isinstance(document, float):
         yield document

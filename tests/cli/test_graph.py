@@ -261,7 +261,8 @@ def test_what_cannot_be_imported_is_explained(
     assert lines[1].startswith("operator 2 (UNIQUE), which computes ")
     assert lines[1].endswith(": the shape of its result depends on the data")
     assert lines[2:] == [
-        "no model can be made of the file: it has 1 x CUSTOM TwistTensor, 1 x UNIQUE"
+        "no model can be made of the file: it has 1 x CUSTOM TwistTensor, 1 x UNIQUE "
+        "(give the one that has: --extension)"
     ]
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def pairs() -> asyncnn.NamedModel:
     return builder.build()
 
 
+def gathering(index: int) -> asyncnn.NamedModel:
+    """Return a model that picks one row of two, of any length."""
+    builder = asyncnn.ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (2, 0))
+    rows = builder.constant(np.int32([index]))
+    picked = builder.operation(
+        OperationType.GATHER,
+        [x, builder.scalar(0), rows],
+        Operand(OperandType.TENSOR_FLOAT32, (1, 0)),
+    )
+    builder.output(picked, "y")
+    return builder.build()
+
+
 def npz(path: Path, **arrays: np.ndarray) -> Path:
     np.savez(path, **arrays)
     return path
@@ -78,8 +93,39 @@ class TestSamples:
         paths = "async,sync,fenced,burst"
         ran = asyncnn_command("run", add_model, "--repeat", 3, "--path", paths)
         assert ran.status == 0, ran.err
+        time = r"[\d.]+ (ns|us|ms|s)"
         for path in paths.split(","):
-            assert f"{path}: 1 sample, p50" in ran.out
+            times = f"first run {time}, then p50 {time}, p99 {time}"
+            assert re.search(f"^{path}: 1 sample, {times}$", ran.out, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        ("repeat", "times"),
+        [
+            (1, "async: 1 sample in {time}"),
+            (2, "async: 1 sample, first run {time}, then {time}"),
+        ],
+    )
+    def test_one_run_has_one_time(
+        self, asyncnn_command: Command, add_model: Path, repeat: int, times: str
+    ) -> None:
+        ran = asyncnn_command("run", add_model, "--repeat", repeat)
+        assert ran.status == 0, ran.err
+        _, line = ran.out.splitlines()
+        assert re.fullmatch(times.format(time=r"[\d.]+ (ns|us|ms|s)"), line)
+
+    def test_the_first_run_is_no_part_of_the_percentiles(
+        self, asyncnn_command: Command, add_model: Path
+    ) -> None:
+        reports = [
+            json.loads(
+                asyncnn_command("run", add_model, "--json", "--repeat", repeat).out
+            )["paths"][0]
+            for repeat in (1, 2)
+        ]
+        one, two = reports
+        assert (one["runs"], two["runs"]) == (1, 2)
+        assert one["latency_us_p50"] == one["latency_us_p99"] == one["first_run_us"]
+        assert two["latency_us_p50"] == two["latency_us_p99"] != two["first_run_us"]
 
     @pytest.mark.parametrize("path", ["async", "sync", "fenced", "burst"])
     def test_every_path_has_deadlines(
@@ -113,6 +159,17 @@ class TestSamples:
         ran = asyncnn_command("run", path, "--input", given)
         assert ran.status == 1
         assert "open" not in ran.err
+
+    def test_lengths_are_not_blamed_for_what_none_would_help(
+        self, asyncnn_command: Command, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "gathering.asyncnn"
+        asyncnn.save(gathering(1), path)
+        assert asyncnn_command("run", path).status == 0
+        asyncnn.save(gathering(9), path)
+        ran = asyncnn_command("run", path)
+        assert ran.status == 1
+        assert "leaves open" not in ran.err
 
 
 class TestCheck:

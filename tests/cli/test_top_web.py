@@ -5,13 +5,15 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -291,6 +293,22 @@ async def test_nobody_without_the_secret_is_told_anything(tmp_path: Path) -> Non
         assert (await fetched(f"{url}../top.py"))[0] == 404
         assert (await fetched(f"{url}index.html"))[0] == 404
         assert (await fetched(url))[0] == 200
+
+
+async def test_nobody_is_kept_from_it_by_those_who_only_connect(tmp_path: Path) -> None:
+    async with (
+        running_driver(tmp_path / "driver") as driver,
+        top(driver.path) as (
+            _,
+            url,
+        ),
+    ):
+        address = urllib.parse.urlsplit(url)
+        with ExitStack() as idle:
+            for _ in range(100):
+                peer = socket.create_connection((address.hostname, address.port), 60)
+                idle.enter_context(peer).sendall(b"GET / HTTP/1.1\r\n")
+                await report_of(url)
 
 
 async def test_foreign_names_and_methods_are_refused(tmp_path: Path) -> None:

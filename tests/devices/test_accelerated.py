@@ -15,16 +15,13 @@ import pytest
 
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.accelerated import AcceleratedDevice
-from asyncnn.devices.litert import delegate, engine
-from asyncnn.devices.litert.engine import Engine
+from asyncnn.devices.litert import delegate
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
-    EngineUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
-    NoDriverError,
 )
 from asyncnn.hal.types import (
     ExecutionPreference,
@@ -37,7 +34,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
-from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.measuring import best_of
 from tests.networks import F32, addition
@@ -257,69 +254,7 @@ async def test_nothing_is_left_behind() -> None:
                     task = asyncio.create_task(prepared.run(X))
                     await asyncio.sleep(0)
                     task.cancel()
-            del prepared, task
-
-
-class TestDefault:
-    """Which device is opened where no name is given."""
-
-    @pytest.fixture(autouse=True)
-    def unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("ASYNCNN_DEVICE")
-
-    async def test_it_is_the_accelerated_one(self) -> None:
-        async with open_device() as device:
-            assert device.name == "accelerated"
-
-    async def test_without_its_engine_it_is_the_reference_one(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def missing() -> Engine:
-            raise EngineUnavailableError("ai-edge-litert is not installed")
-
-        monkeypatch.setattr(engine, "load_engine", missing)
-        with caplog.at_level("INFO", "asyncnn.devices.accelerated"):
-            async with open_device() as device:
-                assert device.name == "reference"
-                await (await device.prepare(layers(2))).run(X)
-        assert "reference device is used: ai-edge-litert is not" in caplog.text
-        with pytest.raises(EngineUnavailableError, match="is not installed"):
-            async with open_device("accelerated"):
-                pass
-
-    async def test_the_environment_names_another(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("ASYNCNN_DEVICE", "sample-minimal")
-        async with open_device() as device:
-            assert device.name == "sample-minimal"
-        monkeypatch.setenv("ASYNCNN_DEVICE", "none-such")
-        with pytest.raises(InvalidArgumentError, match="ASYNCNN_DEVICE: there is no"):
-            async with open_device():
-                pass
-
-    @pytest.mark.parametrize("name", [None, "accelerated", "reference"])
-    async def test_a_driver_of_ones_own_has_the_one_named(
-        self, name: str | None
-    ) -> None:
-        async with connect(device=name) as device:
-            assert ("LiteRT" in device.version) is (name == "accelerated")
-            outputs = await (await device.prepare(layers(2))).run(X)
-            np.testing.assert_array_equal(outputs["y"], X / 4)
-
-    async def test_an_isolated_one_is_the_default_one(self) -> None:
-        async with open_device(isolated=True) as device:
-            assert "LiteRT" in device.version
-
-    async def test_a_driver_takes_no_unknown_device(self) -> None:
-        for name in ("none-such", "framework"):
-            words = f"start: there is no device '{name}'.*known: accelerated, reference"
-            with pytest.raises(NoDriverError, match=words):
-                async with connect(device=name):
-                    pass
-        with pytest.raises(InvalidArgumentError, match="has its device already"):
-            async with connect("/tmp/none", device="reference"):
-                pass
+            del model, prepared, task
 
 
 async def test_an_isolated_device_has_a_process_of_its_own() -> None:

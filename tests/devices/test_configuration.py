@@ -76,7 +76,7 @@ class TestOptions:
         options = [
             "max_pending=3",
             "inline_below_us = 0",
-            "maps_cache_files=false",
+            "maps_cache_files=true",
             "cache_key_file=/tmp/a key=b",
             "blas_threads=4",
             "policy.slice_ns=7",
@@ -85,7 +85,7 @@ class TestOptions:
         assert with_options(USUAL, options) == DeviceSettings(
             max_pending=5,
             inline_below_us=0,
-            maps_cache_files=False,
+            maps_cache_files=True,
             cache_key_file="/tmp/a key=b",
             blas_threads=4,
             policy=Policy(slice_ns=7),

@@ -3,7 +3,7 @@
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.inlining import Inliner
+from asyncnn.devices.executable import Inliner
 from asyncnn.engine import Program
 from asyncnn.hal.types import ExecutionPreference, Model
 from tests.devices.test_quality_of_service import prepare

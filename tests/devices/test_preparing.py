@@ -1,18 +1,22 @@
 """Preparations are work like any other: they stop at boundaries."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 import asyncnn
+from asyncnn.engine import Program
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.offload import switching_at_least_every
 from tests.measuring import best_of
 from tests.networks import addition, chain
 from tests.qos.recorded import until
@@ -23,6 +27,10 @@ PROMPTLY_S = 0.05
 """What a deadline that passes, or a cancellation, may take to be noticed."""
 
 LARGE = chain(4000, 4)
+
+
+VERY_LARGE = 8000
+"""Operations of what takes a second or so to prepare."""
 
 
 @pytest.fixture
@@ -183,3 +191,61 @@ async def test_a_cancelled_one_that_was_passed_lets_go_of_what_it_has_built(
         assert gc.get_threshold() == usual
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["reference", "accelerated"])
+async def test_closing_after_a_missed_one_takes_a_fraction_of_it(name: str) -> None:
+    if name == "accelerated":
+        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    model = chain(VERY_LARGE, 4)
+
+    async def whole_s() -> float:
+        async with asyncnn.open_device(name) as device:
+            began = time.monotonic()
+            await device.prepare(model)
+            return time.monotonic() - began
+
+    async def share_of_it() -> float:
+        """Return the longest that closing has taken, by the time of preparing."""
+        took_s = await whole_s()
+        longest_s = 0.0
+        for part in (0.3, 0.6, 0.8, 0.9):
+            device = await asyncnn.open_device(name)
+            with contextlib.suppress(asyncnn.MissedDeadlineTransientError):
+                await device.prepare(model, timeout=part * took_s)
+            began = time.monotonic()
+            await device.aclose()
+            longest_s = max(longest_s, time.monotonic() - began)
+        return longest_s / took_s
+
+    await best_of(4, share_of_it, 0.3)
+
+
+async def test_what_a_given_up_one_has_built_goes_object_by_object() -> None:
+    def longest_share() -> float:
+        """Return how much of giving up another thread has spent without a turn."""
+        steps = Program.compiling(chain(VERY_LARGE, 4).model)
+        for _ in range(VERY_LARGE):
+            next(steps)
+        looks, stop, pauses = threading.Event(), threading.Event(), [0.0]
+
+        def look() -> None:
+            while not stop.is_set():
+                before = time.perf_counter()
+                time.sleep(0.0002)
+                pauses.append(time.perf_counter() - before)
+                looks.set()
+
+        thread = threading.Thread(target=look)
+        with switching_at_least_every(0.0005):
+            thread.start()
+            looks.wait(10)
+            pauses.clear()
+            began = time.perf_counter()
+            steps.close()
+            took_s = time.perf_counter() - began
+            stop.set()
+            thread.join()
+        return max(pauses) / took_s
+
+    await best_of(5, partial(asyncio.to_thread, longest_share), 0.5)

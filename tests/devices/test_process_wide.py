@@ -20,9 +20,7 @@ from tests.networks import chain
 pytestmark = pytest.mark.usefixtures("thawed")
 
 INTERVAL_S = 0.002
-ASKING = DeviceSettings(
-    blas_threads=1, switch_interval_s=INTERVAL_S, freezes_large_models=True
-)
+ASKING = DeviceSettings(switch_interval_s=INTERVAL_S, freezes_large_models=True)
 LARGE = chain(600, 4)
 
 
@@ -30,13 +28,14 @@ def here() -> tuple[float, set[int], int]:
     return switch_interval_s(), blas_threads(), frozen_count()
 
 
-async def test_opening_and_using_a_device_changes_nothing() -> None:
+async def test_opening_and_using_a_device_changes_nothing_for_others() -> None:
     before = here()
     async with asyncnn.open_device(extensions=[facts]) as device:
         assert here() == before
         prepared = await device.prepare(telling())
         outputs = await prepared.run(ANYTHING)
-        assert outputs["facts"] == pytest.approx([before[0], max(before[1])])
+        assert outputs["facts"] == pytest.approx([before[0], 1])
+        assert here() == before
         assert await device.prepare(LARGE)
         assert here() == before
     assert here() == before
@@ -46,7 +45,6 @@ async def test_what_is_asked_for_holds_until_the_device_is_closed() -> None:
     before = here()
     async with asyncnn.open_device(settings=ASKING) as device:
         assert switch_interval_s() == pytest.approx(INTERVAL_S)
-        assert blas_threads() == {1}
         kept = await device.prepare(LARGE)
         assert frozen_count() > before[2]
     assert here() == before
@@ -67,21 +65,18 @@ async def test_one_that_asks_gets_it_beside_one_that_does_not(
     for device in devices:
         await device.__aenter__()
     assert switch_interval_s() == pytest.approx(INTERVAL_S)
-    assert blas_threads() == {1}
     await devices.pop(leaves_first).aclose()
     is_asking = asks_first == (leaves_first == 1)
     assert (switch_interval_s() == pytest.approx(INTERVAL_S)) is is_asking
-    assert blas_threads() == ({1} if is_asking else before[1])
     await devices.pop().aclose()
     assert here() == before
 
 
 async def test_of_several_that_ask_the_least_counts() -> None:
     before = here()
-    other = DeviceSettings(blas_threads=2, switch_interval_s=INTERVAL_S / 2)
+    other = DeviceSettings(switch_interval_s=INTERVAL_S / 2)
     async with ReferenceDevice(ASKING):
         async with ReferenceDevice(other):
-            assert blas_threads() == {1}
             assert switch_interval_s() == pytest.approx(INTERVAL_S / 2)
         assert switch_interval_s() == pytest.approx(INTERVAL_S)
     assert here() == before
@@ -90,18 +85,21 @@ async def test_of_several_that_ask_the_least_counts() -> None:
 @pytest.mark.parametrize("number", [0, False])
 async def test_nothing_is_asked_for_by_zero(number: int) -> None:
     before = here()
-    asking = DeviceSettings(blas_threads=int(number), switch_interval_s=float(number))
-    async with ReferenceDevice(asking):
+    asking = DeviceSettings(
+        blas_threads=int(number), switch_interval_s=float(number), extensions=(facts,)
+    )
+    async with asyncnn.open_device(settings=asking) as device:
         assert here() == before
+        outputs = await (await device.prepare(telling())).run(ANYTHING)
+    assert outputs["facts"] == pytest.approx([before[0], max(before[1])])
 
 
 def test_a_process_of_its_own_fills_in_what_is_open() -> None:
-    assert OWN_PROCESS.blas_threads == 1
     assert OWN_PROCESS.switch_interval_s == 0.001
     assert OWN_PROCESS.freezes_large_models is True
-    given = DeviceSettings(blas_threads=0, freezes_large_models=False, max_pending=7)
+    given = DeviceSettings(freezes_large_models=False, max_pending=7)
     filled = given.for_own_process()
-    assert (filled.blas_threads, filled.freezes_large_models) == (0, False)
+    assert filled.freezes_large_models is False
     assert (filled.switch_interval_s, filled.max_pending) == (0.001, 7)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices import work as work_module
-from asyncnn.devices.inlining import Inliner
-from asyncnn.devices.work import Executable, ExecuteWork, PrepareWork
+from asyncnn.devices import preparations
+from asyncnn.devices.executable import Executable, Inliner
+from asyncnn.devices.preparations import PrepareWork
+from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine import Program
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
@@ -210,8 +211,8 @@ def test_a_preparation_that_rests_beside_executions_can_be_stopped(
     """It would be taken for stuck otherwise: its rest is longer than its steps."""
     pace, executions = Pace(), Endless()
     pace.watch(executions)
-    monkeypatch.setattr(work_module, "long_work", pace.long_work)
-    monkeypatch.setattr(work_module, "make_way", pace.make_way)
+    monkeypatch.setattr(preparations, "long_work", pace.long_work)
+    monkeypatch.setattr(preparations, "make_way", pace.make_way)
     pause, stopped_s = Pause(), list[float]()
 
     def prepare() -> Steps[Any]:

@@ -6,11 +6,19 @@ from functools import partial
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.engine import Execution, PlanRecord, Program
 from asyncnn.engine.program import MAIN, Records
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.types import Model
+from asyncnn.hal.types import (
+    FusedActivationFunc,
+    Model,
+    Operand,
+    OperandType,
+    OperationType,
+)
+from asyncnn.runtime.builder import ModelBuilder
 from tests.devices.cache.models import INPUTS, dense, image
 from tests.engine.test_control_flow import if_model
 
@@ -102,3 +110,28 @@ def test_shapes_of_no_record_are_planned_for() -> None:
     program = Program(model, recorded.ways())
     assert not program.is_straight
     np.testing.assert_array_equal(outputs(program, 2), outputs(Program(model), 2))
+
+
+@pytest.mark.parametrize("type_", [OperationType.ADD, OperationType.MUL])
+def test_tables_of_codes_are_restored_and_not_computed(type_: OperationType) -> None:
+    model = of_codes(type_)
+    record = Program(model).records()[MAIN]
+    (step,) = record.steps
+    (table,) = step.packed["lookup"]
+    sevens = replace(step, packed={"lookup": (np.full_like(table, 7),)})
+    program = Program(model, {MAIN: lambda: replace(record, steps=(sevens,))})
+    x = np.arange(4, dtype=np.uint8)
+    out = np.empty(4, np.uint8)
+    Execution(program, program.plan(((4,), (4,))), [x, x], [out]).advance()
+    assert (out == 7).all()
+
+
+def of_codes(type_: OperationType) -> Model:
+    """An operation on two inputs of codes."""
+    builder = ModelBuilder()
+    codes = OperandType.TENSOR_QUANT8_ASYMM
+    x, y = (builder.input(name, codes, (4,), scale=0.5) for name in "xy")
+    given = [x, y, builder.scalar(FusedActivationFunc.NONE)]
+    z = builder.operation(type_, given, Operand(codes, (4,), scale=1.0))
+    builder.output(z, "z")
+    return builder.build().model

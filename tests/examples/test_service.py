@@ -1,5 +1,6 @@
 """The web application of examples/service, within this process and for real."""
 
+import asyncio
 import importlib.util
 import os
 import signal
@@ -91,6 +92,43 @@ class TestApplication:
         answer = await client.post("/classify", json=IMAGES[0].tolist())
         assert answer.status_code == 504
         assert "error" in answer.json()
+
+    async def test_the_run_of_a_client_that_goes_is_cancelled(
+        self,
+        client: httpx.AsyncClient,
+        example: ModuleType,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        class Endless:
+            inputs = example.app.state.model.inputs
+
+            async def run(self, *given: object, **how: object) -> None:
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+
+        monkeypatch.setattr(example.app.state, "model", Endless())
+        body = [{"type": "http.request", "body": IMAGES[0].tobytes()}]
+        sent = []
+
+        async def receive() -> dict[str, object]:
+            if body:
+                return body.pop()
+            await begun.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        headers = [(b"content-type", BYTES["content-type"].encode())]
+        scope = {"type": "http", "method": "POST", "path": "/classify"}
+        await example.app({**scope, "headers": headers}, receive, send)
+        assert ended.is_set()
+        assert sent[0]["status"] == 499
 
     async def test_without_a_driver_it_is_a_503(
         self, client: httpx.AsyncClient

@@ -26,7 +26,7 @@ def test_a_uniform_table_lists_the_types_of_its_version_in_order(
 
 
 def test_there_is_no_table_before_1_2() -> None:
-    with pytest.raises(ValueError, match="V1_1"):
+    with pytest.raises(ValueError, match=r"HAL 1\.1"):
         uniform_performance(SLOW, HalVersion.V1_1)
 
 

@@ -207,10 +207,16 @@ async def test_work_that_waits_when_no_thread_replaces_a_stuck_one_fails(
     await scheduler.aclose()
 
 
-@pytest.mark.parametrize("error", [MemoryError("no workspace"), ValueError("odd")])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError("no workspace"), ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT),
+        (ValueError("odd"), ErrorStatus.GENERAL_FAILURE),
+    ],
+)
 @pytest.mark.parametrize("is_quick", [False, True])
 async def test_whatever_work_raises_is_its_end(
-    scheduler: Scheduler, error: Exception, is_quick: bool
+    scheduler: Scheduler, error: Exception, status: ErrorStatus, is_quick: bool
 ) -> None:
     def fail() -> None:
         raise error
@@ -219,8 +225,8 @@ async def test_whatever_work_raises_is_its_end(
     work.should_inline = is_quick
     assert scheduler.run_or_submit(work) is is_quick
     await asyncio.wait_for(work.finished.wait(), 20)
-    assert work.status is ErrorStatus.GENERAL_FAILURE
-    assert scheduler.statistics().done[ErrorStatus.GENERAL_FAILURE] == 1
+    assert work.status is status
+    assert scheduler.statistics().done[status] == 1
 
 
 async def test_work_that_is_interrupted_on_the_loop_is_reported_first(

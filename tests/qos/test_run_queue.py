@@ -385,6 +385,7 @@ class Driven(RuleBasedStateMachine):
         self.waiting: set[NumberedJob] = set()
         self.suspended: set[NumberedJob] = set()
         self.on_lanes: set[NumberedJob] = set()
+        self.left: set[NumberedJob] = set()
 
     @rule(ns=st.integers(0, 700))
     def time_passes(self, ns: int) -> None:
@@ -404,7 +405,11 @@ class Driven(RuleBasedStateMachine):
         self.waiting.add(job)
         assert to_stop is None or to_stop in self.on_lanes
 
-    @precondition(lambda self: len(self.on_lanes) < 2)
+    @property
+    def lanes(self) -> int:
+        return len(self.on_lanes | self.left)
+
+    @precondition(lambda self: self.lanes < self.run_queue.most_lanes)
     @rule(target=running)
     def a_lane_takes(self) -> NumberedJob | None:
         job = self.run_queue.take(self.now)
@@ -438,11 +443,21 @@ class Driven(RuleBasedStateMachine):
         if job is None:
             return
         self.on_lanes.discard(job)
-        if ends:
+        if ends or job in self.left:
             self.run_queue.end(job, self.now)
+            self.left.discard(job)
         else:
             self.run_queue.give_back(job, self.now)
             self.suspended.add(job)
+
+    @precondition(lambda self: self.on_lanes)
+    @rule(data=st.data())
+    def is_left(self, data: st.DataObject) -> None:
+        pool = sorted(self.on_lanes, key=lambda job: job.number)
+        job = data.draw(st.sampled_from(pool))
+        assert self.run_queue.leave(job)
+        self.on_lanes.discard(job)
+        self.left.add(job)
 
     @precondition(lambda self: self.waiting | self.suspended)
     @rule(data=st.data())
@@ -458,7 +473,7 @@ class Driven(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert set(self.run_queue.running) == self.on_lanes
         assert self.run_queue.waiting == len(self.waiting | self.suspended)
-        everything = self.waiting | self.suspended | self.on_lanes
+        everything = self.waiting | self.suspended | self.on_lanes | self.left
         for client in CLIENTS:
             mine = sum(job.client is client for job in everything)
             assert self.run_queue.account(client).pending == mine
@@ -473,7 +488,7 @@ class Driven(RuleBasedStateMachine):
         for jobs, state in (
             (self.waiting, JobState.WAITING),
             (self.suspended, JobState.SUSPENDED),
-            (self.on_lanes, JobState.RUNNING),
+            (self.on_lanes | self.left, JobState.RUNNING),
         ):
             assert {job.state for job in jobs} <= {state}
 

@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.runtime.model import ConstantStore
+from asyncnn.runtime.graph_builder import ConstantStore
 
 _NOWHERE = DataLocation()
 

@@ -1,6 +1,7 @@
 """Models with state, and what they compute by formulas."""
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
@@ -28,6 +29,18 @@ def counting() -> NamedModel:
     builder.next_state(total, added)
     builder.next_state(steps, more)
     return builder.build()
+
+
+def with_total_paired(named: NamedModel) -> NamedModel:
+    """Return `counting` with ``total`` as an input and output that runs know."""
+    total, steps = named.states
+    return replace(
+        named,
+        inputs=(*named.inputs, total.info),
+        outputs=(*named.outputs, total.info),
+        states=(steps,),
+        pairs=(("total", "total"),),
+    )
 
 
 def after(steps: int) -> tuple[NDArray[np.float32], int]:

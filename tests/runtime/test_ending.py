@@ -227,7 +227,7 @@ class TestLeaving:
 
 
 class TestUnexpectedErrors:
-    """Become GENERAL_FAILURE with a reason, on every path, and nothing hangs."""
+    """Become statuses with a reason, on every path, and nothing hangs."""
 
     @pytest.fixture(params=[QUICK, ON_LANES], ids=["quick", "lanes"])
     async def model(
@@ -249,7 +249,7 @@ class TestUnexpectedErrors:
     @pytest.mark.parametrize("path", PATHS)
     async def test_a_run_fails(self, model: asyncnn.PreparedModel, path: str) -> None:
         async with asyncio.timeout(20):
-            with pytest.raises(asyncnn.GeneralFailureError) as raised:
+            with pytest.raises(asyncnn.ResourceExhaustedTransientError) as raised:
                 await model.run({"x": X, "y": X}, path=path)  # type: ignore[arg-type]
         assert path == "sync" or "no room" in str(raised.value)
 
@@ -260,9 +260,10 @@ class TestUnexpectedErrors:
         first = model.run_fenced({"x": X, "y": X})
         second = model.run_fenced({"x": X, "y": X}, wait_for=[first])
         async with asyncio.timeout(20):
-            for run in (first, second):
-                with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
-                    await run
+            with pytest.raises(asyncnn.ResourceExhaustedError, match="no room"):
+                await first
+            with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
+                await second
 
     @pytest.mark.usefixtures("no_memory")
     async def test_fenced_runs_that_waited_for_others_end(
@@ -272,7 +273,7 @@ class TestUnexpectedErrors:
         run = model.run_fenced({"x": X, "y": X}, wait_for=[fence])
         source.signal()
         async with asyncio.timeout(20):
-            with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
+            with pytest.raises(asyncnn.ResourceExhaustedError, match="no room"):
                 await run
 
     async def test_a_burst_fails_and_goes_on(
@@ -285,7 +286,7 @@ class TestUnexpectedErrors:
             await burst.run({"x": X, "y": X})
             with monkeypatch.context() as patch:
                 patch.setattr("asyncnn.engine.program.Program.idle_workspace", fail)
-                with pytest.raises(asyncnn.GeneralFailureError):
+                with pytest.raises(asyncnn.GeneralFailureError, match="another path"):
                     await burst.run({"x": X, "y": X})
             outputs = await burst.run({"x": X, "y": X})
             np.testing.assert_array_equal(outputs["z"], X + X)
@@ -304,7 +305,7 @@ class TestUnexpectedErrors:
                 await model.run(inputs, out={"z": buffer})
             with monkeypatch.context() as patch:
                 patch.setattr("asyncnn.engine.program.Program.idle_workspace", fail)
-                with pytest.raises(asyncnn.GeneralFailureError, match="no room"):
+                with pytest.raises(asyncnn.ResourceExhaustedError, match="no room"):
                     await model.run(inputs, out={"z": buffer})
             with pytest.raises(asyncnn.GeneralFailureError):
                 await buffer.read()  # without contents, but not in use
@@ -314,7 +315,7 @@ class TestUnexpectedErrors:
     @pytest.mark.usefixtures("no_memory")
     async def test_they_are_counted(self, model: asyncnn.PreparedModel) -> None:
         for _ in range(2):
-            with pytest.raises(asyncnn.GeneralFailureError):
+            with pytest.raises(asyncnn.ResourceExhaustedError):
                 await model.run({"x": X, "y": X})
 
 

@@ -1,5 +1,7 @@
 """Which engine of a device computes what, as it is explained and drawn."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,8 @@ from asyncnn.cli.graph import print_explanation
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.runtime.dot import dot
 from asyncnn.runtime.framework import FrameworkSettings
-from tests.networks import F32
+from asyncnn.runtime.framework.costs import ModelCosts
+from tests.networks import F32, chain
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
 
@@ -103,3 +106,21 @@ async def test_a_device_of_one_engine_says_nothing_of_it() -> None:
         explanation = await asyncnn.explain(device, with_a_sine())
     assert explanation.segments == ()
     assert {report.engine for report in explanation.operations} == {""}
+
+
+async def test_costs_are_found_once_however_many_segments_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_main, asked = ModelCosts.of_main, []
+
+    def counted(self: ModelCosts, *arguments: Any) -> tuple[float, ...]:
+        asked.append(self)
+        return of_main(self, *arguments)
+
+    monkeypatch.setattr(ModelCosts, "of_main", counted)
+    async with asyncnn.open_device("accelerated") as device:
+        explanation = await asyncnn.explain(device, chain(3000, 4))
+    assert len(explanation.segments) > 2
+    assert len(asked) == 1
+    each_us = [each.expected_us / len(each.operations) for each in explanation.segments]
+    assert each_us == pytest.approx(each_us[:1] * len(each_us))

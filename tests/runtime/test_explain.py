@@ -77,7 +77,7 @@ async def test_what_a_newer_hal_allows_is_a_matter_of_the_version(
     model = with_operand(model, 1, type=half)
     report = await only_report(device, model, HalVersion.V1_1)
     assert report.cause is Cause.VERSION
-    assert "FLOOR needs HAL V1_2, not V1_1" in report.reason
+    assert "FLOOR needs HAL 1.2, not HAL 1.1" in report.reason
     assert (await only_report(device, model)).is_supported
 
 

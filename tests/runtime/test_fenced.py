@@ -174,7 +174,7 @@ class TestFailure:
         late = prepared.run_fenced([ONE, ONE], wait_for=[gate], timeout=0.1)
         middle = prepared.run_fenced([ONE, ONE], wait_for=[late])
         last = prepared.run_fenced([ONE, ONE], wait_for=[middle])
-        with pytest.raises(GeneralFailureError, match="the deadline passed"):
+        with pytest.raises(GeneralFailureError, match="it was waiting for fences"):
             await last
         with pytest.raises(MissedDeadlineTransientError):
             await late

@@ -1,10 +1,13 @@
 """Bounds on what is under way, beside tasks that wait, come late and are cancelled."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.execution_options import InFlight
 
 
@@ -96,3 +99,29 @@ async def test_nothing_is_lost_when_all_are_cancelled(enter: Enter) -> None:
     await settled()
     assert visits.inside == []
     assert visits.in_flight.room == 2
+
+
+async def test_a_deadline_ends_the_wait_and_takes_no_room(enter: Enter) -> None:
+    visits = await enter(2)
+    in_flight = visits.in_flight
+    with pytest.raises(MissedDeadlineTransientError, match="max_in_flight"):
+        await in_flight.wait(time.monotonic_ns() + 20_000_000)
+    for number in range(2):
+        await visits.end(number)
+    assert in_flight.room == 2
+    assert not in_flight.waiters
+
+
+async def test_room_that_comes_with_the_deadline_is_not_lost(enter: Enter) -> None:
+    visits = await enter(2)
+    in_flight = visits.in_flight
+    late = asyncio.create_task(in_flight.wait(time.monotonic_ns()))
+    await asyncio.sleep(0)
+    visits.ends[0].set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    with contextlib.suppress(MissedDeadlineTransientError):
+        await late
+        in_flight.leave()
+    await visits.end(1)
+    assert in_flight.room == 2

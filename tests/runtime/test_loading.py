@@ -221,7 +221,7 @@ print(most >> 10, anonymous_kib() - before, pooled)
 
 
 @pytest.mark.parametrize("kind", ["tflite", "asyncnn", "onnx"])
-def test_weights_stay_in_the_file(tmp_path: Path, kind: str) -> None:
+def test_weights_are_in_the_pools_and_nowhere_else(tmp_path: Path, kind: str) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
     for path, count in ((small, 1000), (large, LARGE // 4)):
         _write_weights(path, kind, count)

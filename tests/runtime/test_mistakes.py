@@ -178,6 +178,10 @@ MISTAKES: dict[str, tuple[Case, str]] = {
         lambda g: asyncnn.load(g.folder / "cut.tflite"),
         "cut.tflite: damaged TFLite file",
     ),
+    "a number as a model": (
+        lambda g: asyncnn.load(3),
+        "a model is loaded from a path or bytes, not int",
+    ),
     "no bytes": (lambda g: asyncnn.load(b""), "the model in memory: it is empty"),
     "shapes for a file that has them": (
         lambda g: asyncnn.load(MODEL, input_shapes=[(1,)]),
@@ -259,7 +263,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "state of a model without": (
         lambda g: g.prepared.session(state={"h": IMAGE}),
-        "the model keeps no state, so none can be given",
+        "keeps no state, so it has no sessions (if an input is to be an output of",
     ),
     "another state": (
         lambda g: g.keeping.session(state={"h": X}),
@@ -284,6 +288,25 @@ MISTAKES: dict[str, tuple[Case, str]] = {
 }
 
 
+OF_WRONG_TYPES = {
+    "one array for two inputs",
+    "text",
+    "None",
+    "a timeout as text",
+    "a number as a model",
+    "saving what is prepared",
+    "preparing a path",
+    "a number as a device",
+    "settings as a dict",
+    "what is no extension",
+    "a priority as text",
+    "a path that is explained",
+    "a buffer for a name",
+    "waiting for one run",
+}
+"""Those that Python itself would call a `TypeError`."""
+
+
 @pytest.mark.parametrize("mistake", list(MISTAKES))
 async def test_it_is_told_in_one_sentence(given: Any, mistake: str) -> None:
     make, sentence = MISTAKES[mistake]
@@ -294,6 +317,9 @@ async def test_it_is_told_in_one_sentence(given: Any, mistake: str) -> None:
     told = str(caught.value)
     assert sentence in told
     assert "\n" not in told
+    if isinstance(caught.value, asyncnn.InvalidArgumentError):
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, TypeError) is (mistake in OF_WRONG_TYPES)
 
 
 async def test_a_file_that_leaves_shapes_open_says_so(given: Any) -> None:

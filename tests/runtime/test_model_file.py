@@ -235,8 +235,8 @@ class TestRefusals:
             read_container(from_buffer(with_header(file, **changes)))
 
     def test_a_newer_format_is_refused_with_a_hint(self, file: bytes) -> None:
-        newer = PREFIX.pack(file[:8], 3, 0, 0) + file[PREFIX.size :]
-        with pytest.raises(InvalidArgumentError, match=r"version 3 .*newer asyncnn"):
+        newer = PREFIX.pack(file[:8], 4, 0, 0) + file[PREFIX.size :]
+        with pytest.raises(InvalidArgumentError, match=r"version 4 .*newer asyncnn"):
             read_container(from_buffer(newer))
 
     def test_any_bytes_in_the_header_end_in_one_error(self, file: bytes) -> None:

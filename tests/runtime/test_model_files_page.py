@@ -18,7 +18,7 @@ from tests.runtime.tflite.test_variables import accumulator
 from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-BUILD, STATES, SIGNATURE, LENGTHS, METADATA = code_of(PAGE.read_text())
+BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(PAGE.read_text())
 
 
 def classifier() -> bytes:
@@ -83,3 +83,12 @@ async def test_an_image_is_normalised() -> None:
     names = await run(METADATA, image=np.ones((1, 2), np.float32))
     assert names["labels"] == ("cat", "dog")
     np.testing.assert_array_equal(names["image"], [[2, 2]])
+
+
+async def test_a_file_is_mapped_by_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.tflite").write_bytes(classifier())  # noqa: ASYNC240 - of some bytes
+    names = await run(MAPPED)
+    assert names["model"].metadata.outputs[0].labels == ("cat", "dog")

@@ -241,11 +241,12 @@ class TestSessionsAndBursts:
     async def test_say_what_to_do_if_they_are_used_unopened(self) -> None:
         async with asyncnn.open_device() as device:
             prepared = await device.prepare(addition(4))
-            for opening in (prepared.session(), prepared.burst()):
+            keeping = await device.prepare(counting())
+            for opening in (keeping.session(), prepared.burst()):
                 with pytest.raises(asyncnn.InvalidArgumentError, match="async with"):
                     await opening.run([X, X])  # type: ignore[attr-defined]
                 assert not hasattr(opening, "run")
-            async with (await device.prepare(counting())).session() as session:
+            async with keeping.session() as session:
                 with pytest.raises(asyncnn.InvalidArgumentError, match="async with"):
                     await session.burst().run(X)  # type: ignore[attr-defined]
                 with pytest.raises(asyncnn.InvalidArgumentError, match="for a block"):
@@ -280,7 +281,8 @@ class Everything:
         self.device = device = await asyncnn.open_device()
         self.prepared = prepared = await device.prepare(addition(4))
         self.burst = burst = await prepared.burst()
-        self.session = session = await (await device.prepare(counting())).session()
+        keeping = await device.prepare(counting())
+        self.session = session = await keeping.session()
         self.buffer = buffer = await device.buffer_for(prepared.input("x"))
         self.pipeline = pipeline = await Pipeline(Stage("add", prepared))
         reusable = prepared.reusable([X, X])
@@ -295,7 +297,7 @@ class Everything:
             "reusable.run": reusable.run,
             "reusable.run_fenced": reusable.run_fenced,
             "opening a burst": prepared.burst,
-            "opening a session": prepared.session,
+            "opening a session": keeping.session,
             "burst.run": lambda: burst.run([X, X]),
             "burst.run_in_place": burst.run_in_place,
             "session.run": lambda: session.run(one),

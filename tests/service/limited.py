@@ -33,6 +33,6 @@ def limited_driver(
     shell.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "sys", SimpleNamespace(executable=str(shell)))
-        with driver_process() as driver:
+        with driver_process(device="reference") as driver:
             patch.undo()
             yield driver

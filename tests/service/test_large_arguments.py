@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -220,7 +223,7 @@ class TestFenced:
         monkeypatch.setattr(Staged, "copy_back", fail)
         x = np.ones(ELEMENTS, np.float32)
         run = fenced.run_fenced([x, x], out=[np.zeros_like(x)])
-        with pytest.raises(GeneralFailureError, match="none left"):
+        with pytest.raises(ResourceExhaustedTransientError, match="none left"):
             await run
 
     async def test_the_connection_may_end_while_they_are_copied(

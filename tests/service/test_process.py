@@ -86,6 +86,18 @@ async def test_one_that_takes_too_long_is_an_error(
         pytest.fail("started")
 
 
+async def test_one_that_tries_an_engine_in_another_process_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trying = tmp_path / "python"
+    trying.write_text("#!/bin/sh\nsleep 1\nexit 3\n")
+    trying.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(trying))
+    monkeypatch.setattr("asyncnn.service.process._START_TIMEOUT_S", 0.1)
+    with pytest.raises(NoDriverError, match="ended with status 3"), driver_process():
+        pytest.fail("started")
+
+
 def test_one_that_is_slow_on_a_busy_machine_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,6 @@ import asyncnn
 from asyncnn import Device, DriverDiedError, PreparedModel, connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
 from tests.conftest import one_in
-from tests.networks import chain
 from tests.runtime.stateful import X, counting
 from tests.service.raw import until
 from tests.service.restarting import BRIEFLY, Driver, lost, running
@@ -190,14 +189,3 @@ class TestQuotas:
         states = 12  # more than wake words have
         assert ServiceLimits().max_buffers >= 100 * 2 * states
         assert UserLimits().max_buffers >= ServiceLimits().max_buffers
-
-
-async def test_steps_without_state_go_on_as_runs_do(
-    driver: Driver, device: Device
-) -> None:
-    prepared = await device.prepare(chain(1, 4))
-    async with prepared.session() as session:
-        await session.run(X)
-        await driver.restart(device)
-        await back(prepared)
-        np.testing.assert_array_equal((await session.run(X))["z"], X + 1)

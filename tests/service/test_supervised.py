@@ -35,6 +35,7 @@ from asyncnn.service.supervision import SETTLED_S, Backoff
 from tests.networks import addition, chain
 from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running
+from tests.service.test_descriptors import only
 
 X = np.array([1, 2], np.float32)
 NO_DRIVER = pytest.raises(DeviceUnavailableError)
@@ -90,6 +91,18 @@ class TestReconnecting:
             await asyncio.gather(*running)
             await add(await preparing)
             assert await asking == (ErrorStatus.NONE, (True,))
+
+    async def test_a_client_without_a_descriptor_for_it_tries_again(
+        self, driver: Driver, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with connect(driver.path, supervised=BRIEFLY) as device:
+            model = await device.prepare(addition(2))
+            await driver.stop()
+            await lost(device)
+            with only(0):
+                await until(lambda: "Too many open files" in caplog.text)
+            await driver.start()
+            await add(model)
 
     async def test_a_model_that_was_dropped_is_not_prepared_again(
         self, driver: Driver
@@ -159,7 +172,7 @@ class TestWaiting:
             await driver.stop()
             await lost(device)
             for timeout in (0.01, -1.0):
-                with pytest.raises(MissedDeadlineTransientError):
+                with pytest.raises(MissedDeadlineTransientError, match="the deadline"):
                     await add(model, timeout=timeout)
             with pytest.raises(MissedDeadlineTransientError):
                 await device.prepare(addition(2), timeout=0.01)

@@ -88,6 +88,9 @@ async def errors(device: asyncnn.Device, model: asyncnn.NamedModel) -> str:
         assert_type(error.hint, str)
         late: TimeoutError = error
         return str(late)
+    except asyncnn.InvalidArgumentError as error:
+        wrong: ValueError = error
+        return str(wrong)
     except asyncnn.AsyncnnError as error:
         assert_type(error.status, asyncnn.ErrorStatus)
         return error.message

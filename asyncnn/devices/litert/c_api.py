@@ -11,13 +11,18 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    failure_of,
+    shortage_of,
+)
 from asyncnn.interpreter_hooks import disown_in_children
 
 BUFFER_ALIGNMENT = 64
@@ -33,9 +38,13 @@ _INTEGER = 2
 _SILENT = 4
 _ERRORS_IN_BUFFER = 2
 
+_FIRST_DESCRIPTORS = 2
+"""XNNPACK has one open at a time; another thread may take one meanwhile."""
+
+_NO_MEMORY = 2
 _STATUSES = {
     1: "invalid argument",
-    2: "no memory",
+    _NO_MEMORY: "no memory",
     3: "run-time failure",
     5: "unsupported",
     6: "not found",
@@ -122,6 +131,7 @@ class Library:
     """The shared library: its functions, and a process's one environment in it.
 
     :raises CApiUnavailableError: if it is not there, or lacks a function.
+    :raises OSError: if memory or descriptors have run out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,6 +139,8 @@ class Library:
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
+            if shortage_of(error) is not None:
+                raise
             raise CApiUnavailableError(f"{path} cannot be loaded: {error}") from error
         self._c = ctypes.CDLL(None)
         self._functions = {
@@ -210,6 +222,7 @@ class Library:
         """Return a compiled model that runs on the CPU.
 
         :raises GeneralFailureError: if LiteRT cannot compile it.
+        :raises OSError: if descriptors have run out.
         """
         options = self.create("CreateOptions")
         try:
@@ -263,11 +276,15 @@ class Library:
             raise CApiUnavailableError(str(error)) from error
 
 
-def failure(name: str, status: Status, told: str = "") -> GeneralFailureError:
+def failure(name: str, status: Status, told: str = "") -> AsyncnnError:
     """Return the error for a status that ``LiteRt<name>`` has returned."""
     meaning = _STATUSES.get(status, "unknown")
     message = f"LiteRt{name} failed: {meaning} (status {status})"
-    return GeneralFailureError(f"{message}: {told}" if told else message)
+    if told:
+        message = f"{message}: {told}"
+    if status == _NO_MEMORY:
+        return failure_of(MemoryError(message))
+    return GeneralFailureError(message)
 
 
 def _toml(value: int | str) -> str:
@@ -287,6 +304,17 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
+def require_descriptors(count: int) -> None:
+    """Check that so many descriptors can be had.
+
+    :raises OSError: if not.
+    """
+    with ExitStack() as opened:
+        for _ in range(count):
+            fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, fd)
+
+
 @contextmanager
 def first_words_discarded(speaker: str) -> Iterator[None]:
     """Discard what C code writes to ``stderr``, unless ``speaker`` has spoken before.
@@ -294,17 +322,27 @@ def first_words_discarded(speaker: str) -> Iterator[None]:
     TFLite says once in each library that there is an XNNPACK delegate, at a severity
     that nothing exported can change. Only C's stream is exchanged: the descriptor, and
     what Python writes, are as ever.
+
+    XNNPACK learns then what the CPU is, from files, and where it cannot open them it
+    does not work in this process any more: so not before descriptors are left for it.
+
+    :raises OSError: if there are none.
     """
     if speaker in _have_spoken:
         yield
         return
-    c = ctypes.CDLL(None)
+    c = ctypes.CDLL(None, use_errno=True)
     with _speaking:
         stream = handle.in_dll(c, "stderr")
         if not _nowhere:
             # It stays open: other threads may have the stream in hand.
             c.fopen.restype, c.fopen.argtypes = handle, (c_char_p, c_char_p)
-            _nowhere.append(c.fopen(b"/dev/null", b"we"))
+            opened = c.fopen(b"/dev/null", b"we")
+            if not opened:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+            _nowhere.append(opened)
+        require_descriptors(_FIRST_DESCRIPTORS)
         usual, stream.value = stream.value, _nowhere[0]
         try:
             yield

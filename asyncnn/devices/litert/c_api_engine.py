@@ -32,8 +32,8 @@ from asyncnn.devices.litert.compiled_graph import (
 from asyncnn.devices.litert.graph_file import (
     GraphFile,
     ModelMemory,
+    for_want_of_room,
     may_be_packed,
-    require_room,
 )
 from asyncnn.devices.litert.tensor_buffers import (
     KnownArrays,
@@ -95,7 +95,12 @@ class CApiEngine(Engine):
         """See `Engine`."""
         if self._is_forked:
             raise forked_error("an engine")
-        require_room(model)
+        with for_want_of_room(model):
+            return self._compile(model, threads, weights)
+
+    def _compile(
+        self, model: Source, threads: int, weights: PackedWeights | None
+    ) -> CompiledGraph:
         memory = ModelMemory(model)
         options: dict[str, int | str] = {"num_threads": threads}
         if weights is None or not may_be_packed(model):

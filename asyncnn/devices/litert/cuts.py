@@ -26,6 +26,13 @@ SEGMENT_NS = 3_000_000
 Each has activations of its own, so that many of them cost cache misses.
 """
 
+MOST_STEPS = 1_000
+"""Steps of a segment.
+
+LiteRT reads a graph in a time that grows with the square of its operators, and cannot
+be stopped meanwhile: a preparation that is given up waits for its end.
+"""
+
 SLACK = 0.3
 """Share of a part by which a cut moves to where the fewest tensors cross."""
 
@@ -121,8 +128,9 @@ def barriers(steps: Sequence[Step], speeds: Speeds = USUAL) -> list[int]:
 def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
-    An operation that takes longer is a part by itself. Each number is that of the first
-    step behind a cut. Cuts are moved back a little to where the fewest tensors cross.
+    No part has more than `MOST_STEPS`, and an operation that takes longer is one by
+    itself. Each number is that of the first step behind a cut. Cuts are moved back a
+    little to where the fewest tensors cross.
     """
     return _cuts(steps, _costs(steps, speeds), part_ns)
 
@@ -133,7 +141,7 @@ def _costs(steps: Sequence[Step], speeds: Speeds) -> list[float]:
 
 def _cuts(steps: Sequence[Step], costs: Sequence[float], part_ns: float) -> list[int]:
     ends = [0.0, *accumulate(costs)]
-    if ends[-1] < WORTH_CUTTING * part_ns:
+    if ends[-1] < WORTH_CUTTING * part_ns and len(steps) <= MOST_STEPS:
         return []
     crossing = _crossing(steps)
     chosen = [0]
@@ -141,9 +149,11 @@ def _cuts(steps: Sequence[Step], costs: Sequence[float], part_ns: float) -> list
         start, began_ns = chosen[-1], ends[chosen[-1]]
         # At least one step, and as many as end in time.
         furthest = max(bisect_right(ends, began_ns + part_ns) - 1, start + 1)
+        furthest = min(furthest, start + MOST_STEPS)
         if furthest >= len(steps):
             return chosen[1:]
-        earliest_ns = began_ns + (1 - SLACK) * part_ns
+        length_ns = min(part_ns, ends[furthest] - began_ns)
+        earliest_ns = began_ns + (1 - SLACK) * length_ns
         earliest = min(max(bisect_left(ends, earliest_ns), start + 1), furthest)
         candidates = range(earliest, furthest + 1)
         chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))

@@ -36,7 +36,7 @@ from asyncnn.kernels.kernel import (
 
 logger = logging.getLogger(__name__)
 
-WRITER_VERSION = 3
+WRITER_VERSION = 4
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
@@ -59,12 +59,20 @@ _KEPT = 2
 class LiteRtDelegate:
     """A `Delegate` that has segments computed by an `Engine`.
 
-    Packed weights of models that are cached are kept in ``weights_folder``, if any.
+    Packed weights of models that are cached are kept in ``weights_folder``, if any, and
+    mapped from there with ``may_map``; see `PackedWeights`.
     """
 
-    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        weights_folder: Path | None = None,
+        *,
+        may_map: bool = False,
+    ) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
+        self._may_map = may_map
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
         self._made = WeakKeyDictionary()
@@ -125,7 +133,8 @@ class LiteRtDelegate:
             shapes = [each.shape for each in step.operation.outputs]
             told.append(f"{step.position} {shapes}".encode())
         key = weights_key(b"\0".join(told), self.version)
-        return PackedWeights(key, self._weights_folder if identity else None)
+        folder = self._weights_folder if identity else None
+        return PackedWeights(key, folder, may_map=self._may_map)
 
 
 class _SegmentKernel:
@@ -185,6 +194,10 @@ class _SegmentKernel:
             graph = self._spare[1].pop()  # so that no workspace takes it meanwhile
             graph.forget()
             self._spare[1].append(graph)
+
+    def longest(self) -> Step:
+        """Return the step that is estimated to take longest."""
+        return max(self._segment.steps, key=lambda step: estimated_ns(step.operation))
 
     def take(self, threads: int) -> CompiledGraph | None:
         """Return a graph for one workspace; None if there is none for ``threads``.

@@ -24,7 +24,7 @@ from asyncnn.devices.litert.compiled_graph import (
 )
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine
 from asyncnn.devices.litert.self_test import reason_against, speeds_of
-from asyncnn.hal.errors import EngineUnavailableError
+from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 __all__ = (
     "Array",
@@ -57,6 +57,7 @@ def load_engine(backend: Backend | None = None) -> Engine:
     about a second. From any thread, but none that runs an event loop.
 
     :raises EngineUnavailableError: if there is none.
+    :raises ResourceExhaustedError: if it cannot be loaded for want of something.
     """
     with _lock:
         if backend not in _engines:
@@ -71,6 +72,8 @@ def _load(backend: Backend | None) -> Engine:
         try:
             engine = _engines.get(name) or _LOADING[name](folder, version)
         except (CApiUnavailableError, ImportError, OSError) as error:
+            if shortage_of(error) is not None:
+                raise failure_of(error, f"{DISTRIBUTION} cannot be loaded") from error
             against.append(f"{name}: {error}")
             logger.info("LiteRT's %s is not used: %s", name, error)
             continue

@@ -12,14 +12,19 @@ import mmap
 import resource
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from asyncnn.devices.litert.array_memory import address_of, has_tail
+from asyncnn.devices.litert.c_api import require_descriptors
 from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.pages import os_errors
 
 ALIGNMENT = 16
 """Bytes that the schema wants offsets of buffers to be a multiple of."""
@@ -83,14 +88,26 @@ def may_lie_apart(data: Array) -> bool:
     return not address % _ALIGNMENT_APART and has_tail(data, address)
 
 
-def require_room(model: bytes | bytearray | memoryview | GraphFile) -> None:
-    """Check that there is memory for weights that are packed, and for the rest.
+@contextmanager
+def for_want_of_room(
+    model: bytes | bytearray | memoryview | GraphFile,
+) -> Iterator[None]:
+    """Compile a graph inside the block, if there is memory for its packed weights.
 
-    XNNPACK ends the process where it gets none.
+    XNNPACK ends the process where it gets none. What fails for want of anything else,
+    which LiteRT does not tell, is found out afterwards.
 
-    :raises OSError: if there is too little.
+    :raises ResourceExhaustedError: if memory or descriptors have run out.
     """
-    mmap.mmap(-1, _most_packed_bytes(model), mmap.MAP_PRIVATE).close()
+    size = _most_packed_bytes(model)
+    with os_errors(f"compiling a graph with LiteRT ({size} bytes)", size):
+        mmap.mmap(-1, size, mmap.MAP_PRIVATE).close()
+        try:
+            yield
+        except GeneralFailureError:
+            mmap.mmap(-1, size, mmap.MAP_PRIVATE).close()
+            require_descriptors(1)
+            raise
 
 
 def may_be_packed(model: bytes | bytearray | memoryview | GraphFile) -> bool:

@@ -17,7 +17,7 @@ from asyncnn.devices.litert.compiled_graph import (
     Source,
     Tensor,
 )
-from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.graph_file import GraphFile, for_want_of_room
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
@@ -53,16 +53,17 @@ class InterpreterEngine(Engine):
         """See `Engine`; packed weights are of no use here."""
         if self._is_forked:
             raise forked_error("an engine")
-        content = model.joined() if isinstance(model, GraphFile) else bytes(model)
-        try:
-            with first_words_discarded(_MODULE):
-                interpreter = self._interpreter(
-                    model_content=content, num_threads=threads
-                )
-                interpreter.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            raise GeneralFailureError(_one_line(error)) from error
-        return InterpreterGraph(interpreter)
+        with for_want_of_room(model):
+            content = model.joined() if isinstance(model, GraphFile) else bytes(model)
+            try:
+                with first_words_discarded(_MODULE):
+                    interpreter = self._interpreter(
+                        model_content=content, num_threads=threads
+                    )
+                    interpreter.allocate_tensors()
+            except (RuntimeError, ValueError) as error:
+                raise GeneralFailureError(_one_line(error)) from error
+            return InterpreterGraph(interpreter)
 
 
 class InterpreterGraph(CompiledGraph):

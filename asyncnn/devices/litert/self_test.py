@@ -32,7 +32,8 @@ from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
+from asyncnn.offload import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,13 @@ _FROM_OTHERS = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL}
 )
 """Signals of a terminal, of a service that is stopped, of a system without memory."""
+
+_LIMITS = {
+    resource.RLIMIT_AS: 2**40,
+    resource.RLIMIT_DATA: 2**40,
+    resource.RLIMIT_NOFILE: 256,
+}
+"""What the test has enough of; a process of few bytes may crash in many ways."""
 
 _MODULE = "asyncnn.devices.litert.self_test"
 
@@ -99,7 +107,8 @@ def reason_against(
     """Return why the library must not be used, or nothing if it may be.
 
     The first time it takes about a second. ``command`` is run instead of the test. If
-    the test was stopped by others, or had no memory, that holds for this time only.
+    the test was stopped by others, or had no memory, that holds for this time only, and
+    so does a reason against the library that is found below a limit of memory.
 
     :raises OSError: if there is no such library, or no process can be started.
     """
@@ -111,7 +120,8 @@ def reason_against(
         except _NoVerdictError as error:
             logger.warning("LiteRT's C API is not used this time: %s", error)
             return str(error)
-        where = _keep(verdict)
+        # One against a library may be for want of what this process alone has not.
+        where = None if verdict.reason and _has_little() else _keep(verdict)
         if verdict.reason:
             logger.warning(
                 "LiteRT's C API is not used: %s (kept in %s)", verdict.reason, where
@@ -183,6 +193,12 @@ def _kept(subject: Subject) -> Verdict | None:
         logger.warning("a verdict on LiteRT's C API is not used: %s", error)
         return None
     return verdict if verdict.subject == subject else None
+
+
+def _has_little() -> bool:
+    """Tell whether this process may have less memory or descriptors than others."""
+    limits = {each: resource.getrlimit(each)[0] for each in _LIMITS}
+    return any(0 <= limits[each] < least for each, least in _LIMITS.items())
 
 
 def _keep(verdict: Verdict) -> Path | None:
@@ -279,7 +295,7 @@ class _Trial:
         for _ in range(_MOST_INTERRUPTIONS):
             outputs = self._outputs()
             thread = threading.Thread(target=graph.run, args=([self._x], outputs))
-            thread.start()
+            start_thread(thread)
             while np.isnan(outputs[0][0, 0]) and thread.is_alive():
                 pass
             graph.interrupt()
@@ -294,7 +310,7 @@ class _Trial:
 def main(library: str, version: str) -> int:
     """Run the test; return 0, or 1 with the reason as the last line written.
 
-    Where memory or descriptors have run out, ``os.EX_TEMPFAIL`` takes the place of 1.
+    Where memory, descriptors or threads have run out, it is ``os.EX_TEMPFAIL``.
     After a success, speeds are the last line of standard output.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
@@ -305,7 +321,7 @@ def main(library: str, version: str) -> int:
     except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, ResourceExhaustedError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
         return os.EX_TEMPFAIL
     print(msgspec.json.encode(speeds).decode())  # noqa: T201

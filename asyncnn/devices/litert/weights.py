@@ -10,14 +10,14 @@ not like, and ends the process where a disk is full. So it never gets a file to 
 - From there asyncnn writes a file, aside and renamed, to a folder that only this user
   may write. Its name says of which model it is, and what its checksum is, so that no
   order of events puts contents and checksum of two writers together.
-- Each process verifies a file once, keeps it open, and hands XNNPACK descriptors that
-  can only be read. A file that is not what its name says is removed and built anew.
+- Each process copies a file into such memory, verifies that, and hands XNNPACK
+  descriptors that can only be read. A file that is not what its name says is removed
+  and built anew. Processes that are promised that nobody cuts files short map them.
 
 Source: ``tflite/delegates/xnnpack/weight_cache.cc`` of LiteRT 2.3.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import mmap
@@ -39,11 +39,12 @@ from asyncnn.devices.private_files import (
     private_folder,
     writing,
 )
-from asyncnn.hal.errors import EXHAUSTED, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, shortage_of
 from asyncnn.input_files import in_one
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.descriptors import Descriptor
-from asyncnn.memory.handles import FIXED_SIZE
+from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
+from asyncnn.memory.pages import copy_bytes
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
@@ -87,13 +88,19 @@ class PackedWeights:
     Without a ``folder`` they are kept as long as this object or a graph lives; else
     they are found there again, by other processes too, but never for another flatbuffer
     than the one they were packed of. The folder holds weights of other models and is
-    kept below ``most_bytes`` by removing what was used least recently.
+    kept below ``most_bytes`` by removing what was used least recently. Files there are
+    copied, unless ``may_map`` promises that nobody cuts them short.
 
     :raises InvalidArgumentError: if the key is no such hash.
     """
 
     def __init__(
-        self, key: str, folder: Path | None = None, *, most_bytes: int = 2**30
+        self,
+        key: str,
+        folder: Path | None = None,
+        *,
+        most_bytes: int = 2**30,
+        may_map: bool = False,
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidArgumentError(f"{key!r} is no key of packed weights")
@@ -102,6 +109,7 @@ class PackedWeights:
         self._model: Array | None = None
         self._folder = folder
         self._most_bytes = most_bytes
+        self._may_map = may_map
         self._lock = threading.Lock()
         self._descriptor: Descriptor | None = None
         self._is_forked = False
@@ -154,14 +162,13 @@ class PackedWeights:
 
     def _pack(self, compile_with: Callable[[int], T]) -> T | None:
         """Have weights packed; return the graph if others cannot share them."""
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        memory = Descriptor(os.memfd_create("asyncnn-weights", flags))
+        memory = Descriptor(create_file("asyncnn-weights"))
         graph = _compile(compile_with, os.dup(memory.fd))
         # It goes without where it has no descriptor left. To be handed what it has not
         # finished ends the process.
         if not any(os.pread(memory.fd, _VERSION_BYTES, 0)):
             return graph
-        fcntl.fcntl(memory.fd, fcntl.F_ADD_SEALS, FIXED_SIZE)
+        seal(memory.fd, FIXED_SIZE)
         self._descriptor = self._asked("kept", self._keeping(memory))
         if self._descriptor is None:
             self._descriptor = Descriptor(_reopened(memory.fd))
@@ -178,7 +185,7 @@ class PackedWeights:
         try:
             return ask_folder(self._folder, steps)
         except OSError as error:
-            if error.errno in EXHAUSTED:
+            if shortage_of(error) is not None:
                 raise
             logger.warning("packed weights are not %s: %s", what_for, error)
             return None
@@ -192,7 +199,7 @@ class PackedWeights:
             try:
                 return self._verified(path)
             except (OSError, ValueError) as error:
-                if isinstance(error, OSError) and error.errno in EXHAUSTED:
+                if shortage_of(error) is not None:
                     raise  # there is nothing wrong with the file
                 logger.warning("packed weights in %s are not used: %s", path, error)
                 with contextlib.suppress(OSError):
@@ -204,7 +211,7 @@ class PackedWeights:
         try:
             names = sorted(os.listdir(self._folder))
         except OSError as error:
-            if error.errno in EXHAUSTED:
+            if shortage_of(error) is not None:
                 raise
             return []  # it is not there, or no folder
         start = f"{self._name}-"
@@ -216,15 +223,16 @@ class PackedWeights:
 
     def _verified(self, path: Path) -> Descriptor:
         private_folder(path.parent)
-        descriptor = Descriptor(open_private(path))
+        file = Descriptor(open_private(path))
+        descriptor = file if self._may_map else _copied(file)
         with _contents(descriptor.fd) as content:
             if self._path_of(content) != path:
                 raise ValueError("its checksum is another one")
-        os.utime(descriptor.fd)  # used most recently
+        os.utime(file.fd)  # used most recently
         return descriptor
 
     def _keeping(self, packed: Descriptor) -> Steps[Descriptor | None]:
-        """Write a file of what was packed, and return that, None without one."""
+        """Write a file of what was packed; return it if it may be mapped."""
         assert self._folder is not None
         try:
             private_folder(self._folder)
@@ -237,7 +245,7 @@ class PackedWeights:
                 if other != path:  # another process has packed them, too
                     other.unlink(missing_ok=True)
             make_room(self._folder, self._most_bytes, besides=path)
-            return self._verified(path)
+            return self._verified(path) if self._may_map else None
         except (OSError, ValueError) as error:
             logger.warning("packed weights are not kept: %s", error)
             return None
@@ -294,6 +302,17 @@ def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
             if os.path.samestat(os.fstat(descriptor), status):
                 os.close(descriptor)
         raise
+
+
+def _copied(file: Descriptor) -> Descriptor:
+    """Return a copy that nothing changes.
+
+    :raises OSError: if there is none.
+    """
+    memory = Descriptor(create_file("asyncnn-weights"))
+    copy_bytes(file.fd, memory.fd, os.fstat(file.fd).st_size)
+    seal(memory.fd, FIXED_CONTENTS)
+    return Descriptor(_reopened(memory.fd))
 
 
 def _reopened(descriptor: int) -> int:

@@ -4,10 +4,12 @@ Source: 1.0 to 1.3/types.hal (OperationType), AIDL OperationType.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import chain, islice, product
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operands import (
@@ -17,7 +19,13 @@ from asyncnn.hal.operands import (
     ExtensionOperationType,
     is_extension_type,
 )
-from asyncnn.hal.operations.bound import BoundOperation, OperationFailedError, Shape
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+    ValueNeededError,
+)
 from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
@@ -65,15 +73,36 @@ def check_operation(
     :raises InvalidArgumentError: if a rule is broken, or ``version`` is too old for
         the operation as it is used.
     """
-    inputs = _pick(operation, operation.inputs, operands)
-    outputs = _pick(operation, operation.outputs, operands)
-    key = operation.type, _forms(inputs), _forms(outputs)
+    return check_operands(
+        operation.type,
+        _pick(operation, operation.inputs, operands),
+        _pick(operation, operation.outputs, operands),
+        version,
+        referenced,
+        runtime_only_features=runtime_only_features,
+    )
+
+
+def check_operands(
+    type_: int,
+    inputs: tuple[Operand, ...],
+    outputs: tuple[Operand, ...],
+    version: HalVersion,
+    referenced: Sequence[Subgraph] = (),
+    *,
+    runtime_only_features: bool = False,
+) -> HalVersion:
+    """Check an operation on these operands, which no model has yet.
+
+    :raises InvalidArgumentError: as `check_operation`.
+    """
+    key = type_, _forms(inputs), _forms(outputs)
     pattern = known_pattern(key)
     if pattern is None:
-        signature = _signature(operation.type)
+        signature = _signature(type_)
         if signature is None:
-            is_oem = operation.type == OperationType.OEM_OPERATION
-            return V1_0 if is_oem else limit(_name(operation.type), _EXTENSION, version)
+            is_oem = type_ == OperationType.OEM_OPERATION
+            return V1_0 if is_oem else limit(_name(type_), _EXTENSION, version)
         pattern = _match(signature, inputs, outputs)
         remember_pattern(key, pattern)
     requirement = pattern.requirement(inputs, outputs, referenced)
@@ -277,14 +306,46 @@ def infer_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
     return shapes
 
 
+_DIVISIBLE = 5040
+"""A length that many others divide."""
+
+_MOST_TRIED = 4096
+
+
+def takes_other_lengths(operation: BoundOperation) -> bool:
+    """Tell whether shapes can be inferred with other lengths of what is not constant.
+
+    Tried are a long one, and those of the other inputs where a length is 1.
+    """
+    inputs = operation.inputs
+    known = {n for each in inputs if each is not None for n in each.shape or ()}
+    long = _DIVISIBLE * (1 + max(known, default=0) // _DIVISIBLE)
+
+    def variants(operand: BoundOperand | None) -> Iterator[BoundOperand | None]:
+        yield operand
+        if operand is not None and operand.value is None and operand.shape:
+            lengths = [{n, long, *(known if n == 1 else ())} for n in operand.shape]
+            yield from (replace(operand, shape=each) for each in product(*lengths))
+
+    for tried in islice(product(*map(variants, inputs)), _MOST_TRIED):
+        try:
+            infer_shapes(replace(operation, inputs=tried))
+        except ValueNeededError:
+            return True
+        except Exception:  # an extension's rule raises anything
+            continue
+        return True
+    return False
+
+
 def _check_quantization(
     signature: OperationSignature, operation: BoundOperation
 ) -> None:
     """Check arguments with a fixed quantisation, the same ones in every layout."""
     layout = signature.layouts[0]
-    pairs = (
-        *zip(layout.inputs, operation.inputs, strict=False),
-        *zip(layout.outputs, operation.outputs, strict=False),
+    pairs = chain(
+        zip(layout.inputs, operation.inputs, strict=False),
+        zip(layout.outputs, operation.outputs, strict=False),
     )
     for argument, operand in pairs:
         if argument.quantization is None or operand is None:

@@ -28,6 +28,8 @@ def broadcast_inputs(operation: BoundOperation) -> tuple[Shape]:
     :raises OperationFailedError: if two axes differ and neither is 1.
     """
     first, second = operation.shape(0), operation.shape(1)
+    if first == second:
+        return (first,)
     rank = max(len(first), len(second))
     one = (1,) * (rank - len(first)) + first
     other = (1,) * (rank - len(second)) + second

@@ -368,8 +368,7 @@ def limit(
         raise InvalidArgumentError(needed.reason)
     if needed.version > version:
         raise InvalidArgumentError(
-            f"{name} needs HAL {needed.version.name}, not {version.name}: "
-            f"{needed.reason}"
+            f"{name} needs {needed.version.title}, not {version.title}: {needed.reason}"
         )
     return needed.version
 

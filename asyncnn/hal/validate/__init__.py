@@ -51,7 +51,7 @@ asyncnn.hal.errors.InvalidArgumentError: the request has 0 inputs, the model 1 [
 ... except hal.InvalidArgumentError as error:
 ...     *place, reason, rule = error.message.split(": ")
 >>> place, reason
-(['main subgraph', 'operation 0'], 'ABS needs HAL V1_2, not V1_0')
+(['main subgraph', 'operation 0'], 'ABS needs HAL 1.2, not HAL 1.0')
 >>> rule
 'it is used with TENSOR_FLOAT32 [M9]'
 """

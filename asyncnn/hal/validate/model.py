@@ -135,7 +135,7 @@ def validating(
         _check_pools(model.pools, version)
         _check_extensions(model.extension_name_to_prefix, version)
         if model.referenced and version < HalVersion.V1_3:
-            raise broken("M16", f"{version.name} has no referenced subgraphs")
+            raise broken("M16", f"{version.title} has no referenced subgraphs")
         rules = OperandRules(model, version)
         checked: list[tuple[GraphRules, list[Form]]] = []
         for name, subgraph in _subgraphs(model):
@@ -254,7 +254,7 @@ def _check_extensions(
     extensions: Sequence[ExtensionNameAndPrefix], version: HalVersion
 ) -> None:
     if extensions and version < HalVersion.V1_2:
-        raise broken("M15", f"{version.name} has no extensions")
+        raise broken("M15", f"{version.title} has no extensions")
     names: set[str] = set()
     prefixes: set[int] = set()
     for extension in extensions:

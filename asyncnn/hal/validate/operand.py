@@ -306,7 +306,7 @@ class OperandRules:
         facts = self._types.get(type_) or self._extension_facts(type_)
         if lifetime not in self._lifetimes:
             raise broken(
-                "M7", f"{self._version.name} has no lifetime {brief(lifetime)}"
+                "M7", f"{self._version.title} has no lifetime {brief(lifetime)}"
             )
         if (lifetime == _BODY) != (type_ == _SUBGRAPH):
             raise broken("M7", "type and lifetime must both be SUBGRAPH or neither")
@@ -330,13 +330,13 @@ class OperandRules:
         :raises InvalidArgumentError: if it doesn't, or the version has no extensions.
         """
         if type_ > UINT32_MAX or self._version < EXTENSION_RULES.since:
-            raise broken(rule, f"{brief(type_)} is not a type of {self._version.name}")
+            raise broken(rule, f"{brief(type_)} is not a type of {self._version.title}")
         if type_ >> 16 not in self._prefixes:
             raise broken(rule, f"the model names no extension of prefix {type_ >> 16}")
 
     def _extension_facts(self, type_: int) -> _Facts:
         if not is_extension_type(type_):
-            raise broken("M2", f"{self._version.name} has no such operand type")
+            raise broken("M2", f"{self._version.title} has no such operand type")
         self.check_extension_prefix(type_, "M2")
         return _EXTENSION
 
@@ -358,7 +358,7 @@ class OperandRules:
         if facts.is_extension:
             return 0
         if not dimensions and self._version < _V1_2:
-            raise broken("M3", f"{self._version.name} demands a known rank")
+            raise broken("M3", f"{self._version.title} demands a known rank")
         if is_constant and (not dimensions or 0 in dimensions):
             raise broken("M6", f"a constant has open dimensions {brief(dimensions)}")
         if dimensions and size > UINT32_MAX:

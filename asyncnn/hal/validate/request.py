@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import is_opaque_type, is_scalar, size_of_data_bytes
 from asyncnn.hal.types import (
     BufferToken,
@@ -103,6 +103,8 @@ class RequestRules:
         """
         try:
             self._check(request, allow_unspecified_output)
+        except AsyncnnError:  # some are a ValueError as well
+            raise
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed request: {error}") from error
 

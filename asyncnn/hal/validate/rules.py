@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import (
     ExtensionOperandType,
     ExtensionOperationType,
@@ -68,6 +68,8 @@ def malformed_as_invalid(what: str) -> Iterator[None]:
     """Report values of a wrong Python type, which the rules need not look for."""
     try:
         yield
+    except AsyncnnError:  # some are a ValueError as well
+        raise
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"malformed {what}: {error}") from error
 
@@ -178,7 +180,7 @@ def validate_memory(
     if memory.name not in _SINCE:
         raise broken(rule, f"{brief(memory.name)} is not a kind of pool")
     if version < _SINCE[memory.name]:
-        raise broken(rule, f"{version.name} has no pools of kind {memory.name}")
+        raise broken(rule, f"{version.title} has no pools of kind {memory.name}")
     if not isinstance(memory.size, int) or memory.size < 0:
         raise broken(rule, f"the size of the pool is {brief(memory.size)}")
     if memory.buffer is None:

@@ -82,7 +82,7 @@ def convert_request(request: AnyRequest, version: HalVersion) -> AnyRequest:
         return newest
     pools = tuple(pool for pool in newest.pools if isinstance(pool, Memory))
     if len(pools) < len(newest.pools):
-        raise InvalidArgumentError(f"{version.name} has no buffers of the device")
+        raise InvalidArgumentError(f"{version.title} has no buffers of the device")
     return v1_0.Request(newest.inputs, newest.outputs, pools)
 
 
@@ -368,7 +368,7 @@ def convert_to(value: Versioned, version: HalVersion) -> Versioned:
     """
     if not compliant_with(value, version):
         logger.warning(
-            "%s loses something on its way to %s", type(value).__name__, version.name
+            "%s loses something on its way to %s", type(value).__name__, version.title
         )
     if isinstance(value, ErrorStatus):
         return convert_status(value, version)

@@ -47,7 +47,6 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     Handle,
-    Memory,
     Model,
     Priority,
 )
@@ -211,8 +210,7 @@ class OpenCache:
         yield
         header = DATA_MAGIC + record.compilation
         mapping = partial(read_or_map, self.data, record.data_bytes, header)
-        data = yield from asking([self.data], mapping, may_map=may_map)
-        pool = Memory("ashmem", len(data), buffer=data)
+        pool = yield from asking([self.data], mapping, may_map=may_map)
         return Loaded(record, replace(model, pools=(pool,)))
 
     def saving(

@@ -114,14 +114,6 @@ class ModelCosts:
         )
 
 
-def expected_us(
-    model: Model, operations: Sequence[int], capabilities: Capabilities
-) -> float:
-    """Return what operations of the main subgraph are expected to take on a device."""
-    times = ModelCosts(model).of_main(capabilities, chosen_figure(-1))
-    return sum(times[position] for position in operations)
-
-
 class _DeviceCosts:
     """The costs of one device; those of each referenced subgraph are found once."""
 

@@ -25,7 +25,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     failure_of,
 )
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel, cause_of_death
 from asyncnn.hal.performance import performance_of
 from asyncnn.hal.refusals import refuse_preparation
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
@@ -108,7 +108,7 @@ class FrameworkDevice:
             may_map=limits.maps_cache_files,
         )
         self._caches = CacheLayout(self.members, self.settings)
-        self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
+        self._buffers = Buffers(limits.max_buffer_bytes, self._cause_of_end)
         self._host = Host(
             self._buffers,
             OpenBursts(limits.max_bursts),
@@ -150,7 +150,14 @@ class FrameworkDevice:
         await self._buffers.wait_ended()
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why no work is taken any more; see `IMortal`."""
+        """Return why a model could not be prepared; see `IMortal`.
+
+        Others may be, without the device that has died.
+        """
+        members = (member.hal for member in self.members)
+        return self._cause_of_end() or cause_of_death(*members)
+
+    def _cause_of_end(self) -> DeviceUnavailableError | None:
         return closed_error() if self._host.is_closed else None
 
     def get_status(self) -> DeviceStatus:

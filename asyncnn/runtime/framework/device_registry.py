@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+    failure_of,
+    shortage_of,
+)
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.framework import CPU, FRAMEWORK
 
@@ -97,11 +104,12 @@ class Registered(msgspec.Struct, frozen=True):
             raise self._broken(TypeError("it is no asynchronous context manager"))
         return opened
 
-    def _broken(self, error: Exception) -> GeneralFailureError:
+    def _broken(self, error: Exception) -> AsyncnnError:
+        what = f"device {self.name!r} of {self.origin} cannot be used"
+        if shortage_of(error) is not None:
+            return failure_of(error, what)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return GeneralFailureError(
-            f"device {self.name!r} of {self.origin} cannot be used: {reason}"
-        )
+        return GeneralFailureError(f"{what}: {reason}")
 
 
 def registered_devices() -> dict[str, Registered]:
@@ -140,7 +148,7 @@ def opener_of(name: str) -> Opener:
     :raises InvalidArgumentError: if there is none.
     """
     if not isinstance(name, str):
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"{name!r} is no name of a device", hint=f"known: {', '.join(BUILT_IN)}"
         )
     if name in BUILT_IN:

@@ -17,10 +17,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.deadlines import late_for_fences
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
-    MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
     failure_of,
     waited_in_vain,
@@ -38,6 +38,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
+from asyncnn.runtime.framework.fallback import MISSED
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import IStepped, Outcome, SteppedRun
 
@@ -71,7 +72,7 @@ class FencedChain(FencedOutcome):
         "_awaited",
         "_callbacks",
         "_client",
-        "_due_ns",
+        "_failure",
         "_fences",
         "_is_cancelled",
         "_launched_ns",
@@ -109,6 +110,7 @@ class FencedChain(FencedOutcome):
         self._waiting = 0
         self._callbacks: list[IFencedExecutionCallback] = []
         self._fences: list[ISyncFence | None] = []
+        self._failure: tuple[ErrorStatus, str] | None = None
         self._space: Space | None = None
         self._run: SteppedRun | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,18 +126,13 @@ class FencedChain(FencedOutcome):
         The only device does not take it as a fenced one, if it ``was_refused``.
         """
         self._model.began(self)
+        # The caller may close its own.
         self._awaited = [fence.duplicate() for fence in wait_for]
         if not was_refused and self._may_chain():
             self._guarded(lambda: self._chain(wait_for))
             if self._callbacks or self.is_done:
                 return
-        if self._options.deadline is not None and wait_for:
-            delay = (self._options.deadline - self._launched_ns) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
-        self._waiting = len(wait_for)
-        self._guarded(self._listen)
-        if not wait_for:
-            self._go_on(0, None)
+        self._guarded(self._wait)
 
     def adopt(
         self,
@@ -167,9 +164,17 @@ class FencedChain(FencedOutcome):
             callback.cancel()
         self._end(ErrorStatus.DEVICE_UNAVAILABLE, "the device is closed")
 
-    def _listen(self) -> None:
-        for fence in self._awaited:  # the caller may close its own
+    def _wait(self) -> None:
+        """Begin here once all that it waits for has signalled."""
+        deadline = self._options.deadline
+        if deadline is not None and self._awaited:
+            delay = (deadline - time.monotonic_ns()) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._waiting = len(self._awaited)
+        for fence in self._awaited:
             fence.add_done_callback(self._fence_done)
+        if not self._awaited:
+            self._go_on(0, None)
 
     def _may_chain(self) -> bool:
         """Tell whether partitions can be launched before their inputs are there."""
@@ -258,10 +263,17 @@ class FencedChain(FencedOutcome):
         if self._is_cancelled:
             self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
             return
-        if failure is not None and not index and not self._may_begin():
+        if failure is None or index or self._may_begin():
+            self._guarded(lambda: self._step_from(index, on_device_us, failure))
+        elif failure[0] in MISSED or not self._model.recovers_from(failure[0]):
             self._end(*failure)
-            return
-        self._guarded(lambda: self._step_from(index, on_device_us, failure))
+        else:
+            # A device may have taken down what this waits for as well; that falls back
+            # or fails, and its fence, which is not of the device, tells which.
+            self._failure = failure
+            self._callbacks.clear()
+            self._fences.clear()
+            self._guarded(self._wait)
 
     def _may_begin(self) -> bool:
         """Tell whether everything that it waits for has signalled."""
@@ -349,10 +361,10 @@ class FencedChain(FencedOutcome):
         if not self._waiting:
             if self._timer is not None:
                 self._timer.cancel()
-            self._go_on(0, None)
+            self._go_on(0, self._failure)
 
     def _expire(self) -> None:
-        self._fail(MissedDeadlineTransientError("the deadline has passed"))
+        self._fail(late_for_fences(self._options.deadline, self._launched_ns))
 
     def _on_device_us(self, count: int) -> int:
         times = [

@@ -21,6 +21,7 @@ from asyncnn.devices.cache_format import CacheKey
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
+    MissedDeadlineError,
     MissedDeadlinePersistentError,
     failure_of,
 )
@@ -106,7 +107,7 @@ class Preparer:
         try:
             steps = await _together(works, arguments.deadline)
         except AsyncnnError as error:
-            _check_time(arguments.deadline)
+            _check_time(arguments.deadline, error)
             whole = len(works) == 1 and members[0].is_cpu
             if self._fallback is Fallback.FORBID or whole:
                 raise
@@ -238,7 +239,7 @@ class Preparer:
                 if not member.is_cpu:
                     member.fell_back(error.status, reason_of_error(error))
                 raise
-            _check_time(arguments.deadline)
+            _check_time(arguments.deadline, error)
             reason = reason_of_error(error)
             prepared = await _prepared_by(cpu)
             member.fell_back(error.status, reason)
@@ -349,10 +350,14 @@ def _part(
     return replace(arguments, model=sub.model), outputs
 
 
-def _check_time(deadline: int | None) -> None:
-    """Check that there is time left for another attempt.
+def _check_time(deadline: int | None, failed: AsyncnnError | None = None) -> None:
+    """Check that there is time left for another attempt, if need be after one failed.
 
     :raises MissedDeadlinePersistentError: if there is not.
     """
-    if deadline is not None and time.monotonic_ns() >= deadline:
-        raise MissedDeadlinePersistentError("the deadline has passed")
+    if deadline is None or time.monotonic_ns() < deadline:
+        return
+    if isinstance(failed, MissedDeadlineError):  # it knows what was missed
+        raise MissedDeadlinePersistentError(failed.message) from failed
+    cause = "" if failed is None else f": {failed.message}"
+    raise MissedDeadlinePersistentError(f"the deadline has passed{cause}")

@@ -29,7 +29,12 @@ from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
     failure_of,
 )
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, ISyncFence
+from asyncnn.hal.interfaces import (
+    IBurstContext,
+    IPreparedModel,
+    ISyncFence,
+    cause_of_death,
+)
 from asyncnn.hal.operands import is_scalar, size_of_data_bytes
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
@@ -358,8 +363,13 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self.fall_back(callback, request, options, (failure.status, failure.reason))
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why nothing is executed any more; see `IMortal`."""
-        return closed_error() if self._host.is_closed else None
+        """Return why what was launched has failed; see `IMortal`.
+
+        The CPU may compute other executions, in place of a device that has died.
+        """
+        if self._host.is_closed:
+            return closed_error()
+        return cause_of_death(*(step.prepared for step in self.steps))
 
     def began(self, run: IClosable) -> None:
         """Note that an execution has begun."""

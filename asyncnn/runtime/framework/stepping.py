@@ -75,6 +75,10 @@ class IStepped(Protocol):
         """All of the model, on the CPU."""
         ...
 
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether the CPU is to be tried after a device ended so."""
+        ...
+
     def began(self, run: "IClosable") -> None:
         """Note that an execution has begun."""
         ...
@@ -434,7 +438,8 @@ class SteppedRun(IExecutionCallback):
             status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
             self._end(status, (), "the execution was cancelled")
         elif error := task.exception():
-            reason = f"{failure.reason}; nor can the CPU: {failure_of(error)}"
+            words = failure.reason or failure.status.name
+            reason = f"{words}; nor can the CPU: {failure_of(error)}"
             self._end(failure.status, (), reason)
         if self.is_over:
             self._release()

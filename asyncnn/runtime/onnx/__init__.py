@@ -1,6 +1,6 @@
 """Reads ONNX files into HAL models; the `onnx` package reads and checks the files.
 
-``protobuf`` leaves weights where the file is mapped, ``schema`` and ``tensors`` turn
+``protobuf`` leaves weights where the file has them, ``schema`` and ``tensors`` turn
 the rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
@@ -10,22 +10,42 @@ defined by others.
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
-from asyncnn.runtime.model import InputShapes, NamedModel, located, map_model_file
+from asyncnn.hal.validate import validating
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
+from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.model import (
+    InputShapes,
+    NamedModel,
+    decoding,
+    located,
+    read_model_file,
+)
+from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.onnx.importer import Import
-from asyncnn.runtime.onnx.open_axes import merge, open_lengths
-from asyncnn.runtime.onnx.schema import Axes, Source, decoding, read_model
+from asyncnn.runtime.onnx.open_axes import merge, named_axes, open_lengths
+from asyncnn.runtime.onnx.schema import Axes, Source, read_model, read_outline
 
-__all__ = ("Constants", "import_onnx", "load_onnx")
+__all__ = (
+    "Constants",
+    "import_onnx",
+    "importing_onnx",
+    "load_onnx",
+    "outline_of_onnx",
+)
+
+T = TypeVar("T")
 
 Constants: TypeAlias = Mapping[str, ArrayLike]
 """Values of inputs, by name, that are always the same."""
@@ -37,11 +57,11 @@ def load_onnx(
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
 ) -> NamedModel:
-    """Import the ONNX file at ``path``, which stays mapped; see `import_onnx`.
+    """Import the ONNX file at ``path``; see `import_onnx`.
 
     :raises GeneralFailureError: if the file cannot be read.
     """
-    memory = map_model_file(path)
+    memory = read_model_file(path)
     with located(path):
         return import_onnx(
             memory,
@@ -60,7 +80,7 @@ def import_onnx(
 ) -> NamedModel:
     """Import the ONNX file whose bytes are those of ``memory``.
 
-    :param folder: where files with weights may be; they stay mapped as well.
+    :param folder: where files with weights may be, which are read as well.
     :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
         order. Axes of length 0 stay open.
     :param constants: inputs that are always the same; the model has them no more.
@@ -68,17 +88,97 @@ def import_onnx(
     :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    with decoding(), np.errstate(all="ignore"):
-        source = read_model(memory, folder)
-        fixed = _fixed(source, constants or {})
-        assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-        with assumed.explaining():
-            drafts = [Import(source, fixed, lengths) for lengths in assumed.variants]
-            if len(drafts) > 1:
-                merge([(found.draft, *found.ends) for found in drafts])
-        named = drafts[0].build(memory)
-    validate_model(named.model)
+    steps = importing_onnx(
+        memory, folder=folder, input_shapes=input_shapes, constants=constants
+    )
+    return completed(steps)
+
+
+def importing_onnx(
+    memory: Memory,
+    *,
+    folder: Path | None = None,
+    input_shapes: InputShapes = None,
+    constants: Constants | None = None,
+) -> Steps[NamedModel]:
+    """Import a file in steps, between which it may be left; see `import_onnx`."""
+    named = yield from _without_complaints(
+        _importing(memory, folder, input_shapes, constants or {})
+    )
+    yield from validating(named.model)
     return named
+
+
+def _importing(
+    memory: Memory,
+    folder: Path | None,
+    input_shapes: InputShapes,
+    constants: Constants,
+) -> Steps[NamedModel]:
+    with decoding("ONNX"):
+        source = read_model(memory, folder)
+        yield
+        is_large = len(source.graph.node) > LARGE_OPERATIONS
+        with building_large() if is_large else nullcontext():
+            return (yield from _drafted(source, input_shapes, constants))
+
+
+def _drafted(
+    source: Source, input_shapes: InputShapes, constants: Constants
+) -> Steps[NamedModel]:
+    fixed = _fixed(source, constants)
+    assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
+    draft = partial(Import.drafting, source, fixed)
+    drafts: list[Import] = []
+    try:
+        for lengths in assumed.variants:
+            found = yield from draft(lengths)
+            drafts.append(found)
+        if len(drafts) > 1:
+            merge([(found.draft, *found.ends) for found in drafts])
+    except AsyncnnError as error:
+        if (yield from assumed.refused_alike(error, draft)):
+            raise
+        raise assumed.explained(error) from error
+    yield
+    named = yield from drafts[0].building()
+    source.reader.check_unchanged()
+    for each in drafts:
+        each.draft.release()
+    named = replace(named, metadata=source.metadata)
+    if len(drafts) > 1:
+        (inputs, outputs), (others, results) = (found.ends for found in drafts)
+        named = replace(
+            named,
+            inputs=named_axes(named.inputs, inputs, others, assumed.names),
+            outputs=named_axes(named.outputs, outputs, results, assumed.names),
+        )
+    return named
+
+
+def _without_complaints(steps: Steps[T]) -> Steps[T]:
+    """Take steps in which NumPy does not tell of overflows and the like.
+
+    Outside of them, and on other threads, it tells as ever.
+    """
+    while True:
+        with np.errstate(all="ignore"):
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+        yield
+
+
+def outline_of_onnx(memory: Memory) -> Outline:
+    """Return what a file says of its inputs and outputs, even if it isn't imported.
+
+    :raises InvalidArgumentError: if the bytes are damaged.
+    :raises GeneralFailureError: if the package `onnx` is not installed.
+    """
+    with decoding("ONNX"):
+        return read_outline(memory)
 
 
 def _fixed(source: Source, constants: Constants) -> dict[str, Array]:

@@ -52,12 +52,7 @@ class Composer(Draft):
     ) -> Value:
         """Draft an operation that broadcasts two tensors."""
         second = self.lift(second, first)
-        try:
-            shape = np.broadcast_shapes(first.shape, second.shape)
-        except ValueError:
-            raise InvalidArgumentError(
-                f"{list(first.shape)} and {list(second.shape)} do not broadcast"
-            ) from None
+        shape = _broadcast(first.shape, second.shape)
         form = None if dtype is None else Form.of(np.dtype(dtype))
         extras: list[Argument] = [0] if type_ in _ACTIVATED else []
         merged = _merged(first.shape, second.shape, shape)
@@ -299,6 +294,17 @@ class Composer(Draft):
             value,
             (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])),
         )
+
+
+def _broadcast(first: Shape, second: Shape) -> Shape:
+    if first == second:  # NumPy takes longer to say so than all else here
+        return first
+    try:
+        return np.broadcast_shapes(first, second)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{list(first)} and {list(second)} do not broadcast"
+        ) from None
 
 
 def _merged(first: Shape, second: Shape, shape: Shape) -> tuple[Shape, Shape]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
-from asyncnn.hal.operations import check_operation, infer_shapes
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
     BoundOperand,
@@ -23,16 +23,16 @@ from asyncnn.hal.operations.bound import (
     Shape,
     ValueNeededError,
 )
+from asyncnn.hal.operations.check import check_operands
 from asyncnn.hal.types import (
     HalVersion,
-    Memory,
     Operand,
     OperandLifeTime,
     OperandType,
-    Operation,
     OperationType,
     SymmPerChannelQuantParams,
 )
+from asyncnn.pacing import Steps
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel, names_by_index
@@ -61,6 +61,8 @@ class Form(msgspec.Struct, frozen=True):
         return cls(type_, 1.0 if type_ in (Q8, Q8S) else 0.0)
 
 
+_OPERATIONS_PER_STEP = 64
+
 MAX_OPERATIONS = 1 << 18
 """Most operations of a draft, those that are not needed included."""
 
@@ -72,7 +74,7 @@ class Value:
     """
 
     __slots__ = (
-        *("_data", "dtype", "form", "name", "opened", "producer", "shape", "source"),
+        *("_data", "_source", "dtype", "form", "name", "opened", "producer", "shape"),
     )
 
     def __init__(
@@ -90,15 +92,20 @@ class Value:
         self.form = form
         self.name = name
         self.producer = producer
-        self.source: Value = self
+        self._source: Value | None = None  # not itself: weights would outlast the file
         self.opened: Shape | None = None
         self._data = data
 
     def alias(self, shape: Shape, dtype: np.dtype[Any]) -> "Value":
         """Return the same operand of the HAL under another shape or dtype of ONNX."""
         alias = Value(dtype, shape, self.form, name=self.name, producer=self.producer)
-        alias.source = self.source
+        alias._source = self.source
         return alias
+
+    @property
+    def source(self) -> "Value":
+        """What this is another shape or dtype of, or itself."""
+        return self._source or self
 
     @property
     def data(self) -> Array | None:
@@ -206,21 +213,23 @@ class Draft:
         if len(self.operations) >= MAX_OPERATIONS:
             raise InvalidArgumentError(f"more than {MAX_OPERATIONS} operations")
         first = next(value for value in inputs if isinstance(value, Value))
-        given = tuple(self._argument(value, first) for value in inputs)
+        given = tuple([self._argument(value, first) for value in inputs])
         outputs = [form or first.form for form in forms]
         inferred = self._infer(type_, given, outputs)
         self._check(type_, given, outputs, inferred)
         operation = Drafted(type_, given)
         operation.outputs = tuple(
-            Value(
-                np.dtype(dtype) if dtype else _dtype(form, first),
-                shape if shapes is None else _same(shapes[index], shape),
-                form,
-                producer=operation,
-            )
-            for index, (form, shape, dtype) in enumerate(
-                zip(outputs, inferred, dtypes or [None] * len(outputs), strict=True)
-            )
+            [
+                Value(
+                    np.dtype(dtype) if dtype else _dtype(form, first),
+                    shape if shapes is None else _same(shapes[index], shape),
+                    form,
+                    producer=operation,
+                )
+                for index, (form, shape, dtype) in enumerate(
+                    zip(outputs, inferred, dtypes or [None] * len(outputs), strict=True)
+                )
+            ]
         )
         self.operations.append(operation)
         return operation.outputs
@@ -249,14 +258,10 @@ class Draft:
         inputs: Sequence[Value | Scalar | Omitted],
         forms: Sequence[Form],
     ) -> tuple[Shape, ...]:
-        bound = BoundOperation(
-            type_,
-            tuple(map(_bound, inputs)),
-            tuple(
-                BoundOperand(form.type, None, form.scale, form.zero_point)
-                for form in forms
-            ),
-        )
+        results = [
+            BoundOperand(form.type, None, form.scale, form.zero_point) for form in forms
+        ]
+        bound = BoundOperation(type_, tuple(map(_bound, inputs)), tuple(results))
         try:
             shapes = infer_shapes(bound)
         except ValueNeededError:
@@ -265,9 +270,12 @@ class Draft:
             ) from None
         except OperationFailedError as error:
             raise UnsupportedOperatorError(error.message) from error
-        if any(shape is None or 0 in shape for shape in shapes):
-            raise UnsupportedOperatorError("its result may have no elements")
-        return tuple(shape or (1,) for shape in shapes)
+        found = []
+        for shape in shapes:
+            if shape is None or 0 in shape:
+                raise UnsupportedOperatorError("its result may have no elements")
+            found.append(shape or (1,))
+        return tuple(found)
 
     def _check(
         self,
@@ -276,16 +284,13 @@ class Draft:
         forms: Sequence[Form],
         shapes: Sequence[Shape],
     ) -> None:
-        operands = [_operand(value) for value in inputs] + [
+        results = [
             Operand(form.type, shape, scale=form.scale, zero_point=form.zero_point)
             for form, shape in zip(forms, shapes, strict=True)
         ]
-        count = len(inputs)
-        numbered = Operation(
-            type_, tuple(range(count)), tuple(range(count, len(operands)))
-        )
+        given = tuple([_operand(value) for value in inputs])
         try:
-            check_operation(numbered, operands, HalVersion.AIDL_V4)
+            check_operands(type_, given, tuple(results), HalVersion.AIDL_V4)
         except InvalidArgumentError as error:
             raise UnsupportedOperatorError(error.message, hint=error.hint) from error
 
@@ -305,23 +310,30 @@ class Draft:
             ]
         return [operation for operation in self.operations if operation in needed]
 
+    def release(self) -> None:
+        """Let go of constants: operations and their outputs refer to each other."""
+        for operation in self.operations:
+            operation.inputs = ()
+
 
 class Building:
-    """Gives the needed part of a draft to a `ModelBuilder`."""
+    """Gives the needed part of a draft to a `ModelBuilder`.
 
-    def __init__(self, pools: Sequence[Memory]) -> None:
+    Constants are gathered: few weights are in a file as the HAL has them, and aligned,
+    and each pool in a file keeps all of it.
+    """
+
+    def __init__(self) -> None:
         self._builder = ModelBuilder()
-        for pool in pools:
-            self._builder.add_pool(pool)
         self._operands: dict[Value | Scalar | Omitted, int] = {}
 
-    def build(
+    def building(
         self,
         draft: Draft,
         inputs: Sequence[Value],
         outputs: Sequence[tuple[str, Value]],
-    ) -> NamedModel:
-        """Return the model; dimensions and constants are those of the values."""
+    ) -> Steps[NamedModel]:
+        """Make the model in steps; dimensions and constants are those of the values."""
         for value in inputs:
             self._operands[value] = self._builder.input(
                 value.name,
@@ -330,7 +342,10 @@ class Building:
                 scale=value.form.scale,
                 zero_point=value.form.zero_point,
             )
-        for operation in draft.needed([value for _, value in outputs]):
+        needed = draft.needed([value for _, value in outputs])
+        for count, operation in enumerate(needed, 1):
+            if not count % _OPERATIONS_PER_STEP:
+                yield
             given = [self._read(value) for value in operation.inputs]
             results = self._builder.operation(
                 operation.type, given, [_operand(value) for value in operation.outputs]
@@ -408,33 +423,33 @@ def _same(shape: Shape, inferred: Shape) -> Shape:
 
 
 def _bound(value: Value | Scalar | Omitted) -> BoundOperand | None:
-    if isinstance(value, Omitted):
-        return None
+    if isinstance(value, Value):
+        form = value.form
+        # Only vectors of integers decide shapes.
+        data = value.data if form.type == I32 and value.rank <= 2 else None
+        return BoundOperand(
+            form.type,
+            value.dimensions,
+            form.scale,
+            form.zero_point,
+            form.channels,
+            None if data is None else hal_array(data, value.name),
+        )
     if isinstance(value, Scalar):
         return BoundOperand(value.type, (), value=np.array(value.value))
-    form = value.form
-    # Only vectors of integers decide shapes.
-    small = value.type == I32 and value.is_constant and value.rank <= 2
-    return BoundOperand(
-        form.type,
-        value.dimensions,
-        form.scale,
-        form.zero_point,
-        form.channels,
-        hal_array(value.data, value.name) if small and value.data is not None else None,
-    )
+    return None
 
 
 def _operand(value: Value | Scalar | Omitted) -> Operand:
-    if isinstance(value, Omitted):
-        return Operand(value.type, lifetime=OperandLifeTime.NO_VALUE)
-    if isinstance(value, Scalar):
-        return Operand(value.type, lifetime=OperandLifeTime.CONSTANT_COPY)
-    form = value.form
-    return Operand(
-        form.type,
-        value.dimensions,
-        scale=form.scale,
-        zero_point=form.zero_point,
-        extra_params=form.channels,
-    )
+    if isinstance(value, Value):
+        form = value.form
+        return Operand(
+            form.type,
+            value.dimensions,
+            scale=form.scale,
+            zero_point=form.zero_point,
+            extra_params=form.channels,
+        )
+    is_scalar = isinstance(value, Scalar)
+    kept = OperandLifeTime.CONSTANT_COPY if is_scalar else OperandLifeTime.NO_VALUE
+    return Operand(value.type, lifetime=kept)

@@ -372,11 +372,14 @@ FOLDED = frozenset(FOLDERS) | frozenset(OF_SHAPES)
 
 def fold(node: Node, inputs: Sequence[object], budget: Budget) -> Array | None:
     """Return the only output of ``node`` if it can be told now."""
-    if node.name in OF_SHAPES:
-        return OF_SHAPES[node.name](node, budget)
+    of_shape = OF_SHAPES.get(node.name)
+    if of_shape is not None:
+        return of_shape(node, budget)
     folder = FOLDERS.get(node.name)
+    if folder is None:
+        return None
     given = [node.input(i) for i in range(len(inputs)) if node.has(i)]
-    if folder is None or not all(value.is_constant for value in given):
+    if not all(value.is_constant for value in given):
         return None
     if any(value.form.channels or value.form.zero_point for value in given):
         return None

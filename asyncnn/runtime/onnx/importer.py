@@ -7,14 +7,14 @@ import math
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Memory
-from asyncnn.runtime.model import NamedModel, located
+from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
     control_flow,
@@ -60,6 +60,8 @@ MAX_DEPTH = 32
 
 MAX_NODES = 1 << 16
 """Most nodes of a file, counted wherever they are put in place."""
+
+_NODES_PER_STEP = 16
 
 _UNKNOWN = "this operator cannot be imported"
 
@@ -110,18 +112,33 @@ CONVERTERS: dict[str, Converter] = {
 
 
 class Import:
-    """Drafts the model of one file with certain lengths of its inputs' axes."""
+    """Drafts the model of one file with certain lengths of its inputs' axes.
 
-    def __init__(
-        self, source: Source, fixed: Mapping[str, Array], lengths: Lengths
-    ) -> None:
+    The file's graph is drafted in steps, but a graph within it in one.
+    """
+
+    def __init__(self, source: Source) -> None:
         self.draft = Composer()
         self._source = source
+        self._checker = onnx_package().checker
         self._budget = Budget()
         self._count = 0
-        self._places: list[str] = []
+        self._places: list[tuple[int, Any]] = []
         self._refusals = Refusals()
         self.inputs: list[Value] = []
+        self.outputs: list[tuple[str, Value]] = []
+
+    @classmethod
+    def drafting(
+        cls, source: Source, fixed: Mapping[str, Array], lengths: Lengths
+    ) -> Steps[Self]:
+        """Draft the model in steps."""
+        made = cls(source)
+        yield from made._drafting(fixed, lengths)
+        return made
+
+    def _drafting(self, fixed: Mapping[str, Array], lengths: Lengths) -> Steps[None]:
+        source = self._source
         scope: dict[str, Value] = {}
         for name, array in (*source.weights.items(), *fixed.items()):
             scope[name] = self.draft.constant(array, name)
@@ -129,7 +146,9 @@ class Import:
             if axes.name not in scope:
                 scope[axes.name] = self._input(axes.name, axes.dtype, lengths)
         try:
-            found = self.run(source.graph, ChainMap(scope), _Opsets(source.opsets))
+            found = yield from self._running(
+                source.graph, ChainMap(scope), _Opsets(source.opsets)
+            )
         except _RefusedError:
             self._refusals.raise_any()
             raise
@@ -158,18 +177,17 @@ class Import:
     def _readers(self) -> Readers:
         return readers_of(self._source.graph)
 
-    def build(self, memory: Memory) -> NamedModel:
-        """Return the model."""
-        pools = (memory, *self._source.reader.pools)
-        return Building(pools).build(self.draft, self.inputs, self.outputs)
+    def building(self) -> Steps[NamedModel]:
+        """Make the model in steps."""
+        return Building().building(self.draft, self.inputs, self.outputs)
 
-    def run(
+    def _running(
         self,
         graph: Any,
         scope: ChainMap[str, Value],
         opsets: "_Opsets",
         inputs: Sequence[Value] = (),
-    ) -> list[Value]:
+    ) -> Steps[list[Value]]:
         """Draft the nodes of a graph within another's scope; return its outputs."""
         names = scope.new_child()  # no copy: a loop may do this thousands of times
         if graph is not self._source.graph:
@@ -182,12 +200,12 @@ class Import:
             for info, value in zip(graph.input, inputs, strict=True):
                 names[info.name] = value
         results = [output.name for output in graph.output]
-        self._nodes(self._needed(graph.node, results), names, opsets)
+        yield from self._converting(self._needed(graph.node, results), names, opsets)
         return [_find(names, name, "output") for name in results]
 
-    def _nodes(
+    def _converting(
         self, nodes: Sequence[Any], names: ChainMap[str, Value], opsets: "_Opsets"
-    ) -> None:
+    ) -> Steps[None]:
         self._count += len(nodes)
         if self._count > MAX_NODES or len(self._places) > MAX_DEPTH:
             raise InvalidArgumentError(
@@ -196,11 +214,11 @@ class Import:
             )
         lost: set[str] = set()
         for index, proto in enumerate(nodes):
-            self._places.append(place_of(index, proto))
-            read = {name for name in proto.input if name}
+            self._places.append((index, proto))
+            read = set(proto.input)
             for graph in inner_graphs(proto):
                 read |= captured(graph, self._budget.visit)
-            if not read & lost:
+            if read.isdisjoint(lost):
                 is_lost = not self._try(proto, index, names, opsets)
             else:
                 # What it reads was refused; it may have to be refused by itself, too.
@@ -208,8 +226,10 @@ class Import:
                 if not self._is_known(proto):
                     self._refuse(proto, index, UnsupportedOperatorError(_UNKNOWN))
             if is_lost:
-                lost.update(proto.output)
+                lost.update(filter(None, proto.output))
             self._places.pop()
+            if not (index + 1) % _NODES_PER_STEP:
+                yield
         if lost:
             raise _RefusedError
 
@@ -218,19 +238,20 @@ class Import:
     ) -> bool:
         """Draft a node; return whether it is not refused."""
         depth = len(self._places)
-        with located(self._places[-1]):
-            try:
-                self._node(proto, names, opsets)
-            except _RefusedError:
-                del self._places[depth:]
-                return False
-            except UnsupportedOperatorError as error:
-                self._refuse(proto, index, error)
-                return False
+        try:
+            self._node(proto, names, opsets)
+        except _RefusedError:
+            del self._places[depth:]
+            return False
+        except UnsupportedOperatorError as error:
+            self._refuse(proto, index, error)
+            return False
+        except AsyncnnError as error:
+            raise error.at(place_of(index, proto)) from error
         return True
 
     def _refuse(self, proto: Any, index: int, error: UnsupportedOperatorError) -> None:
-        place = ": ".join(self._places)
+        place = ": ".join(place_of(*each) for each in self._places)
         self._refusals.add(operator_name(proto), index, place, error)
 
     def _is_known(self, proto: Any) -> bool:
@@ -244,21 +265,23 @@ class Import:
         inputs: Sequence[Value | None] = [
             _find(names, name, "input") if name else None for name in proto.input
         ]
-        opset = opsets.of(proto.domain)
-        if proto.domain in DOMAINS and opset < NEWER_OPSET:
+        domain = proto.domain
+        opset = opsets.of(domain)
+        if opset < NEWER_OPSET and domain in DOMAINS:
             inputs = by_newer_rules(proto, inputs, self.draft)
         if proto.op_type not in KEEPING_QUANTIZATION:
             inputs = [v if v is None else self.draft.plain(v) for v in inputs]
         node = Node(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader
-        node.run_graph = lambda graph, given: self.run(graph, names, opsets, given)
+        node.run_graph = lambda graph, given: completed(
+            self._running(graph, names, opsets, given)
+        )
         results = self._results(node, proto, inputs, opsets)
-        written = [name for name in proto.output if name]
-        if len(set(written)) != len(written) or any(
-            n in names.maps[0] for n in written
-        ):
+        outputs, known = list(proto.output), names.maps[0]
+        written = [name for name in outputs if name]
+        if len(set(written)) != len(written) or not known.keys().isdisjoint(written):
             raise InvalidArgumentError(f"it writes {written[:8]} again")
-        for name, value in zip(proto.output, results, strict=False):
+        for name, value in zip(outputs, results, strict=False):
             if not name:
                 continue
             if value is None:
@@ -268,22 +291,22 @@ class Import:
             if not value.name:
                 value.name = name
             names[name] = value
-        if len(results) < len(proto.output) and any(proto.output[len(results) :]):
+        if len(results) < len(outputs) and any(outputs[len(results) :]):
             raise UnsupportedOperatorError("it has outputs that cannot be imported")
 
     def _results(
         self, node: Node, proto: Any, inputs: Sequence[Value | None], opsets: "_Opsets"
     ) -> Sequence[Value | None]:
-        if proto.domain in DOMAINS:
-            _check(proto, self._source, opsets)
+        key, domain = node.name, proto.domain
+        own = self._source.functions.get((domain, key))
+        if domain in DOMAINS:
+            self._check(proto, opsets)
             folded = fold(node, inputs, self._budget)
             if folded is not None:
                 return (self.draft.constant(folded),)
-        key = (
-            proto.op_type if proto.domain in DOMAINS else f"{proto.domain}.{node.name}"
-        )
+        else:
+            key = f"{domain}.{key}"
         converter = CONVERTERS.get(key)
-        own = self._source.functions.get((proto.domain, proto.op_type))
         if converter is not None and own is None:
             results = converter(node)
             return (results,) if isinstance(results, Value) else results
@@ -303,8 +326,26 @@ class Import:
         opsets = _Opsets({o.domain: o.version for o in body.opset_import})
         self._budget.copy(body)
         nodes = instantiated(body, proto, names, self._budget.visit)
-        self._nodes(self._needed(nodes, body.output), names, opsets)
+        completed(self._converting(self._needed(nodes, body.output), names, opsets))
         return [names.get(name) for name in body.output]
+
+    def _check(self, proto: Any, opsets: "_Opsets") -> None:
+        """Check a node against its operator's schema."""
+        if inner_graphs(proto) or any(a.ref_attr_name for a in proto.attribute):
+            return
+        checker = self._checker
+        if opsets.checking is None:
+            opsets.checking = checker.C.CheckerContext()
+            opsets.checking.ir_version = self._source.ir_version
+            opsets.checking.opset_imports = {"": opsets.own}
+        scope = checker.C.LexicalScopeContext()
+        try:
+            checker.C.check_node(proto.SerializeToString(), opsets.checking, scope)
+        except checker.ValidationError as error:
+            text = str(error).split("\n", 1)[0][:300]
+            if "No Op registered" in text:
+                raise UnsupportedOperatorError(_UNKNOWN) from error
+            raise InvalidArgumentError(text) from error
 
     def _needed(self, nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
         """Return the nodes that ``outputs`` depend on, in order."""
@@ -321,37 +362,22 @@ class Import:
 
 
 class _Opsets:
-    """Versions of operator sets by domain."""
+    """Versions of operator sets by domain; ``own`` is that of ONNX's own operators.
+
+    Nodes are checked by them in the context ``checking``, made when it is needed first.
+    """
 
     def __init__(self, versions: Mapping[str, int]) -> None:
-        self.versions = {"" if d in DOMAINS else d: v for d, v in versions.items()}
+        self._versions = {"" if d in DOMAINS else d: v for d, v in versions.items()}
+        self.own = self._versions.get("", 1)
+        self.checking: Any = None
 
     def of(self, domain: str) -> int:
-        return self.versions.get("" if domain in DOMAINS else domain, 1)
+        return self._versions.get(domain, 1) if domain not in DOMAINS else self.own
 
 
 class _RefusedError(UnsupportedOperatorError):
     """Nodes of a graph were refused, and are listed."""
-
-
-def _check(proto: Any, source: Source, opsets: _Opsets) -> None:
-    onnx = onnx_package()
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = source.ir_version
-    context.opset_imports = {"": opsets.of("")}
-    if inner_graphs(proto) or any(a.ref_attr_name for a in proto.attribute):
-        return
-    try:
-        onnx.checker.C.check_node(
-            proto.SerializeToString(), context, onnx.checker.C.LexicalScopeContext()
-        )
-    except onnx.checker.ValidationError as error:
-        text = str(error).split("\n", 1)[0][:300]
-        if "No Op registered" in text:
-            raise UnsupportedOperatorError(
-                "this operator cannot be imported"
-            ) from error
-        raise InvalidArgumentError(text) from error
 
 
 def _find(names: Mapping[str, Value], name: str, what: str) -> Value:

@@ -33,7 +33,8 @@ _VALUES = {
 class Node:
     """A node with the values of its inputs; ``opset`` is that of its domain.
 
-    ``scope`` are all values that are known by name where it stands.
+    ``name`` is that of its operator, ``scope`` are all values that are known by name
+    where it stands.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Node:
         scope: Mapping[str, Value],
     ) -> None:
         self.proto = proto
+        self.name = str(proto.op_type)
         self.draft = draft
         self.opset = opset
         self.scope = scope
@@ -52,11 +54,6 @@ class Node:
         self.run_graph: Callable[[Any, Sequence[Value]], list[Value]] | None = None
         self._inputs = inputs
         self._attributes = {found.name: found for found in proto.attribute}
-
-    @property
-    def name(self) -> str:
-        """Name of its operator."""
-        return str(self.proto.op_type)
 
     def has(self, index: int) -> bool:
         """Tell whether input ``index`` is there and not left out."""

@@ -5,8 +5,7 @@ drafts agree the model is what either says; an axis whose lengths differ is open
 HAL. If anything else differs, a length decides what the model is, and has to be given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -15,9 +14,20 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType
-from asyncnn.runtime.model import InputShapes, shapes_by_name
+from asyncnn.pacing import Steps
+from asyncnn.runtime.axes import (
+    OpenShapes,
+    as_arguments,
+    dimensions_of,
+    example_shapes,
+)
+from asyncnn.runtime.model import (
+    InputShapes,
+    TensorInfo,
+    shapes_by_name,
+)
 from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
-from asyncnn.runtime.onnx.schema import Axes, Source
+from asyncnn.runtime.onnx.schema import NAMELESS, Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Lengths: TypeAlias = Mapping[str, Shape]
@@ -28,34 +38,46 @@ _FIRST = ((2, 5, 7, 11, 13, 17), (3, 19, 23, 29, 31, 37))
 
 _OTHERS = ((96, 160, 224, 352, 416, 544), (128, 192, 256, 320, 448, 512))
 """Assumed lengths of other axes: most strides divide them."""
-_NAMELESS = ("", "?", "-1", "None", "unk")
-"""What writers put where an axis has no name, which does not make such axes equal."""
 
 
 class Assumed(msgspec.Struct, frozen=True):
-    """Lengths to draft a model with, two variants if ``open_inputs`` has any."""
+    """Lengths to draft a model with, two variants if any are open.
+
+    ``open_shapes`` has the inputs that leave axes open, ``names`` those axes, by their
+    lengths in both variants. ``single`` has 1 for each open first axis.
+    """
 
     variants: tuple[Lengths, ...]
-    open_inputs: tuple[str, ...]
+    open_shapes: OpenShapes
+    names: Mapping[tuple[int, ...], str]
+    single: Lengths
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Tell in errors of the block which lengths were open."""
-        try:
-            yield
-        except AsyncnnError as error:
-            if not self.open_inputs or error.hint:
-                raise
-            shapes = ", ".join(self.open_inputs)
-            hint = (
-                "the file leaves axes of its inputs open, which may be why; give "
-                f"their lengths, by input_shapes={{{shapes}}} or --input-shape"
+    def explained(self, error: AsyncnnError) -> AsyncnnError:
+        """Return an error of drafts with the lengths that were open."""
+        hint = (
+            "the file leaves axes of its inputs open, which may be why; give "
+            f"lengths, such as {as_arguments(example_shapes(self.open_shapes))}"
+        )
+        if isinstance(error, UnsupportedOperatorError):
+            return UnsupportedOperatorError(
+                error.message, hint=hint, operators=error.operators
             )
-            if isinstance(error, UnsupportedOperatorError):
-                raise UnsupportedOperatorError(
-                    error.message, hint=hint, operators=error.operators
-                ) from error
-            raise type(error)(error.message, hint=hint) from error
+        return type(error)(error.message, hint=hint)
+
+    def refused_alike(
+        self, error: AsyncnnError, draft: Callable[[Lengths], Steps[object]]
+    ) -> Steps[bool]:
+        """Tell whether a draft of any lengths fails so: then they are not why."""
+        if not self.open_shapes or error.hint:
+            return True
+        for lengths in (*self.variants, self.single):
+            try:
+                yield from draft(lengths)
+            except AsyncnnError as other:
+                if str(other) == str(error):
+                    continue
+            return False
+        return True
 
 
 def open_lengths(
@@ -73,16 +95,36 @@ def open_lengths(
     for name, shape in given.items():
         _match(name, lengths[name], shape, known)
     symbols = _symbols(lengths, known)
-    variants = []
-    for variant in range(2 if symbols else 1):
-        sizes = known | {name: pair[variant] for name, pair in symbols.items()}
-        variants.append(
-            {
-                name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
-                for name, axes in lengths.items()
-            }
+    firsts = set(zip(*_FIRST, strict=True))
+    first, second, single = (
+        _complete(lengths, known | sizes)
+        for sizes in (
+            {name: pair[0] for name, pair in symbols.items()},
+            {name: pair[1] for name, pair in symbols.items()},
+            {n: 1 if pair in firsts else pair[0] for n, pair in symbols.items()},
         )
-    return Assumed(tuple(variants), tuple(_shown(lengths, symbols, known)))
+    )
+    nameless = symbols.keys() - {str(n) for axes in inputs for n in axes.lengths}
+    shown: dict[str, int | str] = {**known, **dict.fromkeys(nameless, "?")}
+    opened = {
+        name: [shown.get(str(axis), axis) for axis in axes]
+        for name, axes in lengths.items()
+        if any(axis in symbols for axis in axes)
+    }
+    names: dict[tuple[int, ...], str] = {
+        pair: "?" if symbol in nameless else symbol for symbol, pair in symbols.items()
+    }
+    variants = (first, second) if symbols else (first,)
+    return Assumed(variants, opened, names, single)
+
+
+def _complete(
+    lengths: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]
+) -> Lengths:
+    return {
+        name: tuple(n if isinstance(n, int) else sizes[n] for n in axes)
+        for name, axes in lengths.items()
+    }
 
 
 def _symbols(
@@ -107,7 +149,7 @@ def _symbols(
 
 def _named(axes: Axes) -> tuple[int | str, ...]:
     return tuple(
-        f"axis {place} of {axes.name}" if length in _NAMELESS else length
+        f"axis {place} of {axes.name}" if length in NAMELESS else length
         for place, length in enumerate(axes.lengths)
     )
 
@@ -130,17 +172,6 @@ def _match(
     known.update((axis, n) for axis, n in pairs if isinstance(axis, str) and n)
 
 
-def _shown(
-    lengths: Mapping[str, Sequence[int | str]],
-    symbols: Mapping[str, tuple[int, int]],
-    known: Mapping[str, int],
-) -> Iterator[str]:
-    for name, axes in lengths.items():
-        if any(axis in symbols for axis in axes):
-            shape = [known.get(str(axis), axis) for axis in axes]
-            yield f"{name!r}: {shape}"
-
-
 def merge(variants: Sequence[tuple[Draft, Sequence[Value], Sequence[Value]]]) -> None:
     """Open, in the first variant, each axis whose lengths differ in the second.
 
@@ -159,6 +190,22 @@ def merge(variants: Sequence[tuple[Draft, Sequence[Value], Sequence[Value]]]) ->
     for one, other in zip(outputs, results, strict=True):
         if not _is_same(one.source, other.source, twins):
             raise _depends(f"output {one.name!r}")
+
+
+def named_axes(
+    infos: Sequence[TensorInfo],
+    ones: Sequence[Value],
+    others: Sequence[Value],
+    names: Mapping[tuple[int, ...], str],
+) -> tuple[TensorInfo, ...]:
+    """Return ``infos`` with the names of open axes, told by their lengths in both."""
+    found = []
+    for info, *values in zip(infos, ones, others, strict=True):
+        shapes = [dimensions_of(value.source.shape) for value in values]
+        pairs = zip(*shapes, strict=True)
+        axes = [n if n == m else names.get((n, m), "?") for n, m in pairs]
+        found.append(info.opened(axes))
+    return tuple(found)
 
 
 def _compare(one: Drafted, other: Drafted, twins: dict[Value, Value]) -> None:

@@ -5,7 +5,6 @@ each node against its operator's schema; names, shapes and sizes are checked her
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +17,9 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
-from asyncnn.runtime.onnx.protobuf import split
-from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
+from asyncnn.runtime.model_description import ModelMetadata, Outline, TensorOutline
+from asyncnn.runtime.onnx.protobuf import Split, split
+from asyncnn.runtime.onnx.tensors import DTYPES, TYPE_NAMES, TensorReader, dtype_of
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 OLDEST_OPSET = 6
@@ -27,6 +27,13 @@ OLDEST_OPSET = 6
 
 DOMAINS = frozenset({"", "ai.onnx"})
 """Both names of ONNX's own operators."""
+
+
+NAMELESS = ("", "?", "-1", "None", "unk")
+"""What writers put where an axis has no name, which does not make such axes equal."""
+
+MAX_METADATA_CHARACTERS = 1 << 20
+"""How much of what the author says is read."""
 
 
 def onnx_package() -> ModuleType:
@@ -42,31 +49,6 @@ def onnx_package() -> ModuleType:
         raise GeneralFailureError(
             f"ONNX files need the package onnx: {error}",
             hint="install it with: pip install 'asyncnn[onnx]'",
-        ) from error
-
-
-@contextmanager
-def decoding() -> Iterator[None]:
-    """Turn what decoders raise on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    try:
-        yield
-    except RecursionError as error:
-        raise InvalidArgumentError(
-            "damaged ONNX file: graphs nested too deeply"
-        ) from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise InvalidArgumentError(
-            f"damaged ONNX file ({type(error).__name__}: {str(error)[:300]})"
         ) from error
 
 
@@ -91,6 +73,7 @@ class Source(msgspec.Struct, frozen=True, eq=False):
     functions: Mapping[tuple[str, str], Any]
     reader: TensorReader
     ir_version: int
+    metadata: ModelMetadata | None
 
 
 def read_model(memory: Memory, folder: Path | None) -> Source:
@@ -102,12 +85,7 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
     """
     onnx = onnx_package()
     parts = split(view(memory))
-    try:
-        model = onnx.ModelProto.FromString(parts.rest)
-    except Exception as error:  # protobuf's own class, of one of its packages
-        raise InvalidArgumentError(f"damaged ONNX file: {error}") from error
-    if not model.HasField("graph"):
-        raise InvalidArgumentError("damaged ONNX file: it has no graph")
+    model = _parsed(parts)
     opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     # Without ONNX's own operators their version does not matter.
@@ -122,7 +100,64 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
         {(_domain(f.domain), f.name): f for f in model.functions},
         reader,
         model.ir_version,
+        _metadata(model),
     )
+
+
+def read_outline(memory: Memory) -> Outline:
+    """Return what a file says of its inputs and outputs, as far as it can be read.
+
+    :raises InvalidArgumentError: if it is damaged.
+    :raises GeneralFailureError: if the package `onnx` is not installed.
+    """
+    model = _parsed(split(view(memory)))
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return Outline(
+        tuple(_outline(each) for each in model.graph.input if each.name not in weights),
+        tuple(map(_outline, model.graph.output)),
+        _metadata(model),
+    )
+
+
+def _outline(info: Any) -> TensorOutline:
+    tensor = info.type.tensor_type
+    dtype = DTYPES.get(tensor.elem_type)
+    kind = info.type.WhichOneof("value") or "tensor_type"
+    name = TYPE_NAMES.get(tensor.elem_type, "").lower() if dtype is None else dtype.name
+    lengths = tuple("?" if n in NAMELESS else n for n in _lengths(tensor))
+    if kind != "tensor_type":
+        name = kind.removesuffix("_type")
+    return TensorOutline(info.name, name, lengths)
+
+
+def _parsed(parts: Split) -> Any:
+    onnx = onnx_package()
+    try:
+        model = onnx.ModelProto.FromString(parts.rest)
+    except Exception as error:  # protobuf's own class, of one of its packages
+        raise InvalidArgumentError(f"damaged ONNX file: {error}") from error
+    if not model.HasField("graph"):
+        raise InvalidArgumentError("damaged ONNX file: it has no graph")
+    return model
+
+
+def _metadata(model: Any) -> ModelMetadata | None:
+    """Return what the author says, but for the longest texts; None for nothing."""
+    texts: dict[str, str] = {}
+    left = MAX_METADATA_CHARACTERS
+    for entry in model.metadata_props:
+        left -= len(entry.key) + len(entry.value)
+        if left < 0:
+            break
+        texts[entry.key] = entry.value
+    found = ModelMetadata(
+        description=(model.doc_string or model.graph.doc_string)[: max(left, 0)],
+        version=str(model.model_version or ""),
+        author=texts.get("model_author", ""),
+        license=texts.get("model_license", ""),
+        properties=texts,
+    )
+    return None if found == ModelMetadata() else found
 
 
 def _domain(name: str) -> str:
@@ -200,14 +235,18 @@ def _axes(info: Any) -> Axes:
         raise UnsupportedOperatorError(
             f"{what} has no shape", hint="give one, by input_shapes"
         )
-    lengths: list[int | str] = []
+    return Axes(info.name, dtype, tuple(_lengths(tensor)))
+
+
+def _lengths(tensor: Any) -> Iterator[int | str]:
+    """Yield lengths of axes, and names of those that are open."""
     for axis in tensor.shape.dim:
-        # Some writers say -1 for a length that is open.
-        is_known = axis.HasField("dim_value") and axis.dim_value > 0
-        lengths.append(axis.dim_value if is_known else axis.dim_param)
-        if axis.HasField("dim_value") and axis.dim_value == 0:
-            lengths[-1] = ""
-    return Axes(info.name, dtype, tuple(lengths))
+        if not axis.HasField("dim_value"):
+            yield str(axis.dim_param)
+        elif axis.dim_value > 0:
+            yield int(axis.dim_value)
+        else:  # some writers say -1 for a length that is open
+            yield ""
 
 
 def captured(graph: Any, visit: Callable[[int], None]) -> set[str]:
@@ -230,9 +269,12 @@ def captured(graph: Any, visit: Callable[[int], None]) -> set[str]:
 
 def inner_graphs(node: Any) -> list[Any]:
     """Return the graphs among the attributes of ``node``."""
+    attributes = node.attribute
+    if not attributes:
+        return []
     return [
         graph
-        for attribute in node.attribute
+        for attribute in attributes
         for graph in (
             *([attribute.g] if attribute.HasField("g") else []),
             *attribute.graphs,

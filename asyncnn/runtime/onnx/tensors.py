@@ -1,7 +1,7 @@
 """Tensors of ONNX files as NumPy arrays, and their element types as the HAL's.
 
-Arrays view the mapped file, or the external file beside it, where they can. No length
-that a file tells is believed before it is compared with the bytes that are there.
+Arrays view the bytes of the file where they can, and hold what external files have for
+them. No length that a file tells is believed before it is compared with what is there.
 """
 
 import math
@@ -15,9 +15,8 @@ import numpy as np
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory, OperandType
-from asyncnn.input_files import NoRegularFileError
 from asyncnn.memory.pools import view
-from asyncnn.runtime.model import map_model_file
+from asyncnn.runtime.model import open_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 MAX_RANK = 8
@@ -125,6 +124,31 @@ def checked_shape(lengths: Sequence[int], what: str) -> Shape:
     return shape
 
 
+class _ExternalFile:
+    """A file of tensors, each of which is read once; nothing else of it is.
+
+    A folder may have files of any size that are none of a model's, and a model any
+    number of tensors that lie in the same bytes: it has no more than the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = open_model_file(path)
+        self._left = len(self.file)
+        self._read: dict[tuple[int, int], memoryview] = {}
+
+    def read(self, offset: int, length: int, what: str) -> memoryview:
+        found = self._read.get((offset, length))
+        if found is None:
+            self._left -= length
+            if self._left < 0:
+                raise InvalidArgumentError(
+                    f"{what} overlaps others: with it, they have more than all "
+                    f"{len(self.file)} bytes of their file"
+                )
+            self._read[offset, length] = found = self.file[offset : offset + length]
+        return found
+
+
 class TensorReader:
     """Reads the tensors of one file, whose bytes are ``memory``.
 
@@ -135,12 +159,15 @@ class TensorReader:
     def __init__(self, memory: Memory, folder: Path | None) -> None:
         self._data = view(memory)
         self._folder = folder
-        self._external: dict[str, Memory] = {}
+        self._external: dict[str, _ExternalFile] = {}
 
-    @property
-    def pools(self) -> tuple[Memory, ...]:
-        """The external files that are mapped so far."""
-        return tuple(self._external.values())
+    def check_unchanged(self) -> None:
+        """Check that nobody has written to external files since they were opened.
+
+        :raises GeneralFailureError: if anybody has.
+        """
+        for external in self._external.values():
+            external.file.check_unchanged()
 
     def array(self, tensor: Any, raw: tuple[int, int] | None = None) -> Array:
         """Return the elements of ``tensor``, a ``TensorProto``.
@@ -179,16 +206,16 @@ class TensorReader:
     def _from_file(self, tensor: Any, what: str, needed: int) -> Array:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         offset = _number(entries.get("offset", "0"), what)
-        data = view(self._open(entries.get("location", ""), what))
+        external = self._open(entries.get("location", ""), what)
         length = _number(entries.get("length", str(needed)), what)
-        if length != needed or offset + length > len(data):
+        if length != needed or offset + length > len(external.file):
             raise InvalidArgumentError(
                 f"{what} needs {needed} bytes but is said to have {length} from byte "
-                f"{offset} of a file of {len(data)}"
+                f"{offset} of a file of {len(external.file)}"
             )
-        return np.frombuffer(data[offset : offset + length], np.uint8)
+        return np.frombuffer(external.read(offset, length, what), np.uint8)
 
-    def _open(self, location: str, what: str) -> Memory:
+    def _open(self, location: str, what: str) -> _ExternalFile:
         if location in self._external:
             return self._external[location]
         if self._folder is None:
@@ -196,24 +223,38 @@ class TensorReader:
                 f"{what} lies in another file, {location[:80]!r}",
                 hint="load the model by its path, so that it can be found",
             )
-        folder = self._folder.resolve()
+        path = _beside(self._folder, location, what)
+        # By its path: there are many ways to write one.
+        external = self._external.get(str(path))
+        if external is None:
+            try:
+                external = _ExternalFile(path)
+            except GeneralFailureError as error:
+                raise _missing(what, location) from error
+        self._external[location] = self._external[str(path)] = external
+        return external
+
+
+def _beside(folder: Path, location: str, what: str) -> Path:
+    """Return the path of a file that is in ``folder``, and nowhere else."""
+    try:
+        folder = folder.resolve()
         path = Path(os.path.abspath(folder / location))
-        try:
-            # A link could lead out of the folder as well as "..".
-            is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
-            if not location or not is_inside or path.is_symlink():
-                raise InvalidArgumentError(
-                    f"{what} lies outside of the model's folder, at {location[:80]!r}"
-                )
-            memory = map_model_file(path)
-        except NoRegularFileError:
-            raise
-        except (GeneralFailureError, OSError) as error:
+        # A link could lead out of the folder as well as "..".
+        is_inside = "\0" not in location and path.resolve().is_relative_to(folder)
+        if not location or not is_inside or path.is_symlink():
             raise InvalidArgumentError(
-                f"{what} lies in a file that is not there, {location[:80]!r}"
-            ) from error
-        self._external[location] = memory
-        return memory
+                f"{what} lies outside of the model's folder, at {location[:80]!r}"
+            )
+        return path
+    except OSError as error:
+        raise _missing(what, location) from error
+
+
+def _missing(what: str, location: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{what} lies in a file that is not there, {location[:80]!r}"
+    )
 
 
 def _number(text: str, what: str) -> int:

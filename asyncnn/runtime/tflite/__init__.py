@@ -7,7 +7,18 @@ of a `node`. Converters of single operators are in files named after their famil
 inputs of other shapes than the file's, `metadata` reads what the author says.
 """
 
-from asyncnn.runtime.tflite.importer import import_tflite, load_tflite
+from asyncnn.runtime.tflite.importer import (
+    import_tflite,
+    importing_tflite,
+    load_tflite,
+    outline_of_tflite,
+)
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-__all__ = ("UnsupportedOperatorError", "import_tflite", "load_tflite")
+__all__ = (
+    "UnsupportedOperatorError",
+    "import_tflite",
+    "importing_tflite",
+    "load_tflite",
+    "outline_of_tflite",
+)

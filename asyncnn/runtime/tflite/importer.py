@@ -1,26 +1,29 @@
-"""Imports TFLite files: from mapped bytes to a named model."""
+"""Imports TFLite files: from bytes to a named model."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
-from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate import validating
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.memory.pools import view
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
+    decoding,
     located,
-    map_model_file,
     names_by_index,
+    read_model_file,
     shapes_by_name,
-    telling_open_inputs,
 )
-from asyncnn.runtime.model_description import Signature
+from asyncnn.runtime.model_description import Outline, Signature, TensorOutline
 from asyncnn.runtime.tflite import (
     bidirectional,
     control_flow,
@@ -37,11 +40,11 @@ from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.schema import (
+    DTYPES,
     Contents,
     Graph,
     Tensor,
-    decoding,
-    read_contents,
+    reading_contents,
 )
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
 from asyncnn.runtime.tflite.subgraphs import Flow
@@ -77,7 +80,7 @@ def load_tflite(
     input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Import the TFLite file at ``path``, which stays mapped: weights are not copied.
+    """Import the TFLite file at ``path``, of which weights stay in one copy.
 
     :param signature: name of that whose subgraph is the model; None for the first
         subgraph.
@@ -90,7 +93,7 @@ def load_tflite(
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     :raises GeneralFailureError: if the file cannot be read.
     """
-    memory = map_model_file(path)
+    memory = read_model_file(path)
     with located(path):
         return import_tflite(
             memory,
@@ -114,22 +117,70 @@ def import_tflite(
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.
     """
-    with decoding():
-        contents = read_contents(view(memory))
+    steps = importing_tflite(
+        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
+    )
+    return completed(steps)
+
+
+def importing_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+    extensions: Iterable[Extension | str] = (),
+) -> Steps[NamedModel]:
+    """Import a file in steps, between which it may be left; see `import_tflite`."""
+    with decoding("TFLite"):
+        contents = yield from reading_contents(view(memory))
+        graph = _chosen(contents, signature)
         customs = CustomOperators(extensions)
-        named = _import(contents, memory, signature, input_shapes, customs)
-    validate_model(named.model)
+        is_large = len(graph.operators) > LARGE_OPERATIONS
+        with building_large() if is_large else nullcontext():
+            named = yield from _importing(
+                contents, graph, memory, input_shapes, customs
+            )
+    yield from validating(named.model)
     return named
 
 
-def _import(
+def outline_of_tflite(memory: Memory) -> Outline:
+    """Return what a file says of its first graph, even if that isn't imported.
+
+    :raises InvalidArgumentError: if the bytes are damaged.
+    """
+    with decoding("TFLite"):
+        contents = completed(reading_contents(view(memory)))
+        graph = contents.graphs[0]
+        return Outline(
+            tuple(_outlines(graph, graph.inputs)),
+            tuple(_outlines(graph, graph.outputs)),
+            read_metadata(contents.metadata, graph, view(memory)),
+        )
+
+
+def _outlines(graph: Graph, indexes: Sequence[int]) -> Iterator[TensorOutline]:
+    for name, index in zip(_names(graph, indexes), indexes, strict=True):
+        tensor = graph.tensors[index]
+        dtype = DTYPES.get(tensor.type)
+        kind = tensor.type.lower() if dtype is None else dtype.name
+        yield TensorOutline(name, kind, _lengths(tensor) or tensor.shape)
+
+
+def _lengths(tensor: Tensor) -> tuple[int | str, ...]:
+    """Return the lengths of axes of a tensor that leaves some open; none otherwise."""
+    if min(tensor.signature, default=0) >= 0:
+        return ()
+    return tuple("?" if length < 0 else length for length in tensor.signature)
+
+
+def _importing(
     contents: Contents,
+    graph: Graph,
     memory: Memory,
-    signature: str | None,
     input_shapes: InputShapes,
     customs: CustomOperators,
-) -> NamedModel:
-    graph = _chosen(contents, signature)
+) -> Steps[NamedModel]:
     allowance = Allowance()
     flow = Flow(contents.graphs, SHAPE_INPUTS, allowance)
     flow.check(graph)
@@ -149,18 +200,17 @@ def _import(
         _input(builder, name, graph.tensors[index], shapes.get(name))
         for name, index in zip(input_names, graph.inputs, strict=True)
     ]
-    open_inputs = tuple(
-        name
+    opened = {
+        name: lengths
         for name, index in zip(input_names, graph.inputs, strict=True)
-        if graph.tensors[index].is_open and name not in shapes
-    )
+        if name not in shapes and (lengths := _lengths(graph.tensors[index]))
+    }
     refusals = Refusals()
     importing = Importing(
         CONVERTERS, control_flow.CONVERTERS, flow, allowance, customs, refusals
     )
     scope = Scope(importing, graph, builder, states, inputs)
-    with telling_open_inputs(open_inputs):
-        end = scope.run()
+    end = yield from scope.running()
     refusals.raise_any()
     for position, name in enumerate(output_names):
         builder.output(own(builder, end.read(position)), name)
@@ -169,7 +219,7 @@ def _import(
         builder.build(),
         signatures=_signatures(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
-        open_inputs=open_inputs,
+        open_shapes=opened,
         operand_names=names_by_index(scope.names()),
     )
 

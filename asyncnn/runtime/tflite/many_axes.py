@@ -28,9 +28,11 @@ Lowered: TypeAlias = Callable[[Node, Converter], None]
 
 def has_many_axes(node: Node) -> bool:
     """Tell whether a tensor of the operator has more than four axes."""
-    inputs = [node.tensor(i) for i in range(len(node.operator.inputs)) if node.has(i)]
-    outputs = [node.result(i) for i in range(len(node.operator.outputs))]
-    return any(len(tensor.shape) > MAX_RANK for tensor in (*inputs, *outputs))
+    operator, tensors = node.operator, node.graph.tensors
+    for index in (*operator.inputs, *operator.outputs):
+        if index >= 0 and len(tensors[index].shape) > MAX_RANK:
+            return True
+    return False
 
 
 def convert_many(node: Node, converter: Converter) -> None:

@@ -15,14 +15,13 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, AnyOperationType
-from asyncnn.hal.operations import check_operation
+from asyncnn.hal.operations.check import check_operands
 from asyncnn.hal.types import (
     Dimensions,
     FusedActivationFunc,
     HalVersion,
     Operand,
     OperandType,
-    Operation,
     OperationType,
 )
 from asyncnn.runtime.graph_builder import GraphBuilder
@@ -186,13 +185,11 @@ class Node(OperatorTensors):
             types.
         """
         results = self.builder.operation(type_, inputs, outputs)
-        count = len(inputs)
-        renumbered = Operation(
-            type_, tuple(range(count)), tuple(range(count, count + len(results)))
-        )
-        operands = [self.builder.operand(index) for index in (*inputs, *results)]
+        operand = self.builder.operand
+        given = tuple([operand(index) for index in inputs])
+        made = tuple([operand(index) for index in results])
         try:
-            check_operation(renumbered, operands, HalVersion.AIDL_V4)
+            check_operands(type_, given, made, HalVersion.AIDL_V4)
         except InvalidArgumentError as error:
             raise UnsupportedOperatorError(error.message, hint=error.hint) from error
         return results

@@ -7,10 +7,10 @@ all that is read is no longer than a multiple of it, and there are not too many 
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,35 +18,12 @@ import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.pacing import Steps
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite import flatbuffer
 from asyncnn.runtime.tflite.sparse import densify
 
-
-@contextmanager
-def decoding() -> Iterator[None]:
-    """Turn what a decoder raises on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    try:
-        yield
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise InvalidArgumentError(
-            f"damaged TFLite file ({type(error).__name__}: {error})"
-        ) from error
-    except struct.error as error:
-        raise InvalidArgumentError(
-            "damaged TFLite file: it refers to what is beyond its end",
-            hint="the file may be cut short",
-        ) from error
-
+T = TypeVar("T")
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every TFLite file."""
@@ -57,6 +34,8 @@ MAX_TABLES = 1 << 16
 
 MAX_ALL_TABLES = 1 << 18
 """Most tables of all kinds in a file."""
+
+_TABLES_PER_STEP = 64
 
 METADATA = b"TFLITE_METADATA"
 """Name of the buffer that describes inputs and outputs to people and programs."""
@@ -93,8 +72,9 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
-    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it. The
-    application may choose lengths of one that ``is_open``.
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``signature`` is the shape with -1 for lengths that the application may choose, or
+    empty.
     """
 
     index: int
@@ -107,7 +87,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     data: NDArray[Any] | None
     unsupported: str = ""
     is_variable: bool = False
-    is_open: bool = False
+    signature: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -120,51 +100,52 @@ def _label(index: int, name: str) -> str:
 
 
 _MOST_CUSTOM_BYTES = 1 << 16
-_OPTIONS, _OPTIONS_2 = 3, 11
-"""The first of two fields of operators: the kind of options, and they themselves."""
+_OPTIONS, _CUSTOM_OPTIONS, _OPTIONS_2, _OPERATOR_FIELDS = 3, 5, 11, 13
+"""Fields of operators. Options are two: their kind, and they themselves."""
 
 
 class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
-    ``intermediates`` only describe how some operators quantise inside.
+    ``intermediates`` only describe how some operators quantise inside. ``places`` are
+    those of the fields in ``data``, the file.
     """
 
     index: int
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    intermediates: tuple[int, ...]
-    table: Any
+    intermediates: tuple[int, ...] = ()
     version: int = 1
+    data: memoryview = memoryview(b"")
+    places: flatbuffer.Places = (0,) * _OPERATOR_FIELDS
 
     def custom_options(self) -> bytes:
         """Return the bytes that the file has for a custom operator.
 
         :raises InvalidArgumentError: if they are very many.
         """
-        options = self.table.CustomOptionsAsNumpy()
-        if isinstance(options, int):
-            return b""
-        if options.nbytes > _MOST_CUSTOM_BYTES:
-            raise InvalidArgumentError(f"options of {options.nbytes} bytes")
-        return bytes(options.tobytes())
+        start, count = flatbuffer.vector(self.data, self.places[_CUSTOM_OPTIONS])
+        if count > _MOST_CUSTOM_BYTES:
+            raise InvalidArgumentError(f"options of {count} bytes")
+        options = bytes(self.data[start : start + count])
+        if len(options) < count:
+            raise struct.error
+        return options
 
     def options(self, kind: str) -> Any:
         """Return the options table of class ``kind``, all defaults if there is none.
 
         :raises InvalidArgumentError: if the options are of another kind.
         """
-        data, table = self.table._tab.Bytes, self.table._tab.Pos
-        is_old = hasattr(tflite.BuiltinOptions, kind)
-        kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
-        first = _OPTIONS if is_old else _OPTIONS_2
-        type_, place = flatbuffer.places(data, table, first + 2)[first:]
+        made, number, first = _kind_of_options(kind)
+        data, (type_, place) = self.data, self.places[first : first + 2]
         given = flatbuffer.uint8(data, type_)[0] if type_ else 0
+        options = made()
         if not given or not place:
-            return _defaults(kind)
-        options = getattr(tflite, kind)()
-        if given != getattr(kinds, kind):
+            options.Init(_EMPTY_TABLE, 4)
+            return options
+        if given != number:
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
@@ -172,10 +153,13 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
         return options
 
 
-def _defaults(kind: str) -> Any:
-    table = getattr(tflite, kind)()
-    table.Init(_EMPTY_TABLE, 4)
-    return table
+@cache
+def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
+    """Return the class of options, the number of their kind, and their first field."""
+    is_old = hasattr(tflite.BuiltinOptions, kind)
+    kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
+    first = _OPTIONS if is_old else _OPTIONS_2
+    return getattr(tflite, kind), getattr(kinds, kind), first
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):
@@ -211,14 +195,14 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     metadata: memoryview | None = None
 
 
-def read_contents(data: memoryview) -> Contents:
-    """Read a TFLite file.
+def reading_contents(data: memoryview) -> Steps[Contents]:
+    """Read a TFLite file in steps.
 
-    Decoder errors such as `struct.error` pass through; see `decoding`.
+    Decoder errors such as `struct.error` pass through; see `runtime.model.decoding`.
 
     :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
     """
-    return _Reader(data).contents()
+    return (yield from _Reader(data).contents())
 
 
 class _Reader:
@@ -235,19 +219,20 @@ class _Reader:
                 f"schema version {self._model.Version()} is not 3"
             )
 
-    def contents(self) -> Contents:
+    def contents(self) -> Steps[Contents]:
         root = flatbuffer.places(self._data, self._model._tab.Pos, 5)
         buffers = self._positions(root[4])
         codes = [
             (self._operator_name(code), code.Version())
             for code in self._tables(self._model, "OperatorCodes")
         ]
-        graphs = tuple(
-            self._graph(index, table, buffers, codes)
-            for index, table in enumerate(self._tables(self._model, "Subgraphs"))
-        )
-        if not graphs:
+        found: list[Graph] = []
+        for index, table in enumerate(self._tables(self._model, "Subgraphs")):
+            graph = yield from self._graph(index, table, buffers, codes)
+            found.append(graph)
+        if not found:
             raise InvalidArgumentError("a file without a subgraph")
+        graphs = tuple(found)
         return Contents(
             graphs,
             tuple(
@@ -259,28 +244,32 @@ class _Reader:
 
     def _graph(
         self, index: int, table: Any, buffers: list[int], codes: list[tuple[str, int]]
-    ) -> Graph:
+    ) -> Steps[Graph]:
         places = flatbuffer.places(self._data, table._tab.Pos, 4)
-        tensors = tuple(
-            [
-                self._tensor(index, tensor, buffers)
-                for index, tensor in enumerate(self._positions(places[0]))
-            ]
+        tensors = yield from self._each(
+            places[0], lambda number, at: self._tensor(number, at, buffers)
         )
         count = len(tensors)
+        operators = yield from self._each(
+            places[3], lambda number, at: self._operator(number, at, codes, count)
+        )
         return Graph(
             index,
             self._name(table.Name()),
             tensors,
-            tuple(
-                [
-                    self._operator(index, operator, codes, count)
-                    for index, operator in enumerate(self._positions(places[3]))
-                ]
-            ),
+            operators,
             self._indexes(self._numbers(places[1], _INT32), count, "a graph input"),
             self._indexes(self._numbers(places[2], _INT32), count, "a graph output"),
         )
+
+    def _each(self, place: int, read: Callable[[int, int], T]) -> Steps[tuple[T, ...]]:
+        """Read the tables of a field's vector, a few in each step."""
+        found: list[T] = []
+        for number, table in enumerate(self._positions(place)):
+            found.append(read(number, table))
+            if not (number + 1) % _TABLES_PER_STEP:
+                yield
+        return tuple(found)
 
     def _signature(self, table: Any, graphs: tuple[Graph, ...]) -> SignatureTable:
         name, graph = self._name(table.SignatureKey()), table.SubgraphIndex()
@@ -349,7 +338,7 @@ class _Reader:
         self, index: int, table: int, codes: list[tuple[str, int]], count: int
     ) -> Operator:
         data = self._data
-        places = flatbuffer.places(data, table, 9)
+        places = flatbuffer.places(data, table, _OPERATOR_FIELDS)
         code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         if code >= len(codes):
             raise InvalidArgumentError(
@@ -357,13 +346,13 @@ class _Reader:
             )
         name, version = codes[code]
         what = f"operator {index} ({name})"
-        inputs, outputs, intermediates = (
+        inputs, outputs, intermediates = [
             self._indexes(self._numbers(places[field], _INT32), count, what)
             for field in (1, 2, 8)
+        ]
+        return Operator(
+            index, name, inputs, outputs, intermediates, version, data, places
         )
-        accessor = tflite.Operator()
-        accessor.Init(data, table)
-        return Operator(index, name, inputs, outputs, intermediates, accessor, version)
 
     def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
         data = self._data
@@ -414,7 +403,7 @@ class _Reader:
             constant,
             unsupported,
             is_variable,
-            min(self._numbers(places[7], _INT32), default=0) < 0,
+            self._numbers(places[7], _INT32),
         )
 
     def _constant(

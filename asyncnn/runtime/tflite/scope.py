@@ -15,6 +15,7 @@ from asyncnn.extensions import CustomOperators
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.allowance import Allowance
@@ -33,6 +34,8 @@ from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
+
+_OPERATORS_PER_STEP = 16
 
 Value: TypeAlias = int | Tensor | Variable | None
 """What a tensor stands for: None if nothing has computed it."""
@@ -174,13 +177,19 @@ class Scope:
 
     def run(self) -> Node:
         """Convert the operators; return a node whose inputs are the graph's outputs."""
+        return completed(self.running())
+
+    def running(self) -> Steps[Node]:
+        """Do so in steps, but subgraphs that operators run in one."""
         operators = self.importing.flow.needs(self.graph).operators
         self.importing.allowance.take_operators(len(operators))
-        for operator in operators:
+        for count, operator in enumerate(operators, 1):
             if not self._fold(operator):
                 self._convert_or_refuse(operator)
+            if not count % _OPERATORS_PER_STEP:
+                yield
         end = len(self.graph.operators)
-        return self.node(Operator(end, "outputs", self.graph.outputs, (), (), None))
+        return self.node(Operator(end, "outputs", self.graph.outputs, ()))
 
     def _fold(self, operator: Operator) -> bool:
         """Compute what follows from constants and shapes alone; tell whether it did."""
@@ -194,7 +203,7 @@ class Scope:
 
     def _convert_or_refuse(self, operator: Operator) -> None:
         refusals = self.importing.refusals
-        known = len(refusals)
+        known = refusals.count
         try:
             self._convert(operator)
         except UnsupportedOperatorError as error:
@@ -202,7 +211,7 @@ class Scope:
             refusals.add(operator.name, operator.index, place, error)
         except InvalidArgumentError as error:
             raise error.at(place_of(self.graph, operator)) from error
-        if len(refusals) > known:
+        if refusals.count > known:
             self.node(operator).stand_in()
 
     def _convert(self, operator: Operator) -> None:

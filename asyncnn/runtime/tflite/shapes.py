@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.runtime.tflite.folding import strided_slice
 from asyncnn.runtime.tflite.tensors import OperatorTensors
@@ -33,6 +33,8 @@ def result_shapes(tensors: OperatorTensors) -> Sequence[Shape]:
         )
     try:
         shapes = rule(tensors)
+    except AsyncnnError:  # some are a ValueError as well
+        raise
     except (ArithmeticError, IndexError, ValueError) as error:
         given = [
             list(tensors.tensor(index).shape)

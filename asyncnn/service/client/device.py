@@ -39,6 +39,7 @@ from asyncnn.hal.validate import (
 )
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
@@ -355,7 +356,8 @@ class _Preparation:
 async def _connect(path: str | os.PathLike[str]) -> socket.socket:
     """Connect to the socket at ``path``."""
     address = socket_address(path)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with os_errors("no driver can be reached"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.setblocking(False)
     try:
         while True:

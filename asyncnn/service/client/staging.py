@@ -149,6 +149,8 @@ class Staged:
                         "an output lies in a pool that is read-only"
                     )
                 self.outputs.append(memory.buffer)
+        except AsyncnnError:  # some are a ValueError as well
+            raise
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:

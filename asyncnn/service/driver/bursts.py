@@ -222,8 +222,8 @@ class RemoteBurstCallback(IBurstCallback):
                 count = len(answer.pools)
                 raise InvalidArgumentError(f"{count} pools for {len(slots)} slots")
             return status, self._pools.find_mapped(answer.pools)
-        except ValueError:
-            return ErrorStatus.GENERAL_FAILURE, ()
         except AsyncnnError as error:
             logger.info("slots of a burst not known: %s", error)
             return error.status, ()
+        except ValueError:  # there is no such status
+            return ErrorStatus.GENERAL_FAILURE, ()

@@ -17,13 +17,12 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
-from asyncnn.deadlines import seconds_until
+from asyncnn.deadlines import late_for_fences, seconds_until
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
-    MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
     error_for,
     too_many,
@@ -84,15 +83,15 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
+        deadline = self._message.order.deadline
         try:
-            async with asyncio.timeout(seconds_until(self._message.order.deadline)):
+            async with asyncio.timeout(seconds_until(deadline)):
                 await merge(*self._fences)
         except AsyncnnError as error:
             raise waited_in_vain(str(error)) from None
         except TimeoutError:
-            raise MissedDeadlineTransientError(
-                "the deadline passed before it could begin"
-            ) from None
+            deadline = self._message.order.deadline
+            raise late_for_fences(deadline, self._launched_ns) from None
         finally:
             self._fences = ()
 

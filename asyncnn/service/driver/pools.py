@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.descriptors import Descriptor, close_received
 from asyncnn.memory.handles import FIXED_SIZE, access_of, create_file, seal
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pages import os_errors
+from asyncnn.memory.pages import copy_bytes, os_errors
 from asyncnn.memory.pools import map_file, view
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
@@ -264,9 +264,6 @@ def _write_back(
             mapper.flush(pool, at.offset, at.length)
 
 
-_CHUNK = 2**20
-
-
 class ReceivedCache:
     """Cache arguments that a client sent; ``fds`` stay the caller's.
 
@@ -349,8 +346,5 @@ def _copy_contents(source: int, target: int, most_bytes: int) -> int:
     status = os.fstat(source)
     if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
         raise GeneralFailureError("a cache file is none, or is too large")
-    done = 0
     # One byte more than there is: what is appended meanwhile is not overlooked.
-    while chunk := os.pread(source, min(status.st_size + 1 - done, _CHUNK), done):
-        done += os.pwrite(target, chunk, done)
-    return done
+    return copy_bytes(source, target, status.st_size + 1)

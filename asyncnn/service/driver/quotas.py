@@ -13,6 +13,7 @@ user, and share its quotas.
 
 import asyncio
 import os
+import resource
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
-from asyncnn.hal.errors import ResourceExhaustedTransientError, too_many
+from asyncnn.hal.errors import (
+    ResourceExhaustedPersistentError,
+    ResourceExhaustedTransientError,
+    too_many,
+)
 from asyncnn.memory.limits import CommonBytes
 from asyncnn.offload import SerialOffload
 from asyncnn.qos import Client, User
@@ -31,7 +36,12 @@ from asyncnn.service.driver.turns import (
     Readers,
     ReadingTurns,
 )
-from asyncnn.service.limits import DescriptorReserve, ServiceLimits, UserLimits
+from asyncnn.service.limits import (
+    DescriptorReserve,
+    ServiceLimits,
+    UserLimits,
+    least_limit,
+)
 from asyncnn.service.process import Peer
 
 _RECOUNT_S = 0.1
@@ -231,6 +241,9 @@ class UserQuotas:
 OWN_DESCRIPTORS = 16
 """Left to the driver itself, besides those that are open at its start."""
 
+_FOR_ONE_CLIENT = 20
+"""Enough for it to open a burst and bring arrays, with as many left for others."""
+
 FOR_ACCEPTING = 10
 """Of the reserve: connections that are refused, and files of answers."""
 
@@ -245,14 +258,16 @@ class DriverResources:
 
     ``reserve`` has the descriptors to receive one message of a client with, to refuse
     a connection with, and to answer with.
+
+    :raises ResourceExhaustedPersistentError: if the process may have too few.
     """
 
     def __init__(self, limits: ServiceLimits) -> None:
-        self.reserve = DescriptorReserve(limits.max_fds_per_message + 1 + FOR_ACCEPTING)
-        used = len(os.listdir("/proc/self/fd")) + OWN_DESCRIPTORS
+        used = require_descriptors(limits)
+        self.reserve = DescriptorReserve(_reserved(limits))
         self.descriptors = Budget(
             "descriptors",
-            max(self.reserve.limit - used, 0),
+            self.reserve.limit - used,
             "its limit of open files (ulimit -n)",
             limits.max_descriptors,
             "ServiceLimits.max_descriptors",
@@ -314,6 +329,29 @@ class ProcessResources:
     def mappings(self, count: Callable[[], int]) -> Holding:
         """Return what a connection has of them; likewise."""
         return self._driver.mappings.holding(self._mappings, count)
+
+
+def require_descriptors(limits: ServiceLimits, coming: int = 0) -> int:
+    """Return how many descriptors are the driver's own, with those that are ``coming``.
+
+    :raises ResourceExhaustedPersistentError: if too few are left for a client.
+    """
+    try:
+        is_open = len(os.listdir("/proc/self/fd"))
+    except OSError:  # there is none to look with
+        is_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    own = is_open + coming + OWN_DESCRIPTORS
+    least = least_limit(own + _FOR_ONE_CLIENT, _reserved(limits))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < least:
+        raise ResourceExhaustedPersistentError(
+            f"a driver needs a limit of {least} open files, and has {most} (ulimit -Hn)"
+        )
+    return own
+
+
+def _reserved(limits: ServiceLimits) -> int:
+    return limits.max_fds_per_message + 1 + FOR_ACCEPTING
 
 
 def _max_map_count() -> int:

@@ -215,15 +215,13 @@ def explained(error: Exception) -> AsyncnnError:
 
     What it was refused for want of room is logged, and what nobody expected.
     """
-    if isinstance(error, _REFUSALS):
-        warn_of_refusal(calling_client.get().name, error)
-    if isinstance(error, AsyncnnError):
-        return error
-    name = calling_client.get().name
-    log.log(
-        logging.ERROR, "a call of %s failed", name, error=error, kind=_code_of(error)
-    )
-    return failure_of(error)
+    failure, name = failure_of(error), calling_client.get().name
+    if isinstance(failure, _REFUSALS):
+        warn_of_refusal(name, failure)
+    elif failure is not error:
+        code = _code_of(error)
+        log.log(logging.ERROR, "a call of %s failed", name, error=error, kind=code)
+    return failure
 
 
 def warn_of_refusal(client: str, error: AsyncnnError) -> None:

@@ -15,7 +15,6 @@ from typing import Self
 from asyncnn.deadlines import deadline_after
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
-    GeneralFailureError,
     MissedDeadlineError,
     ResourceExhaustedError,
 )
@@ -31,6 +30,7 @@ from asyncnn.memory.descriptors import (
 )
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
+from asyncnn.memory.pages import os_errors
 from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
@@ -86,6 +86,8 @@ class Server:
     `DriverResources`.
 
     :raises DeviceUnavailableError: on entering, if another driver serves ``path``.
+    :raises ResourceExhaustedPersistentError: on entering, if the process's limit of
+        open files is too low for a driver.
     :raises GeneralFailureError: on entering, if the socket cannot be created.
     :raises InvalidArgumentError: if a weight is not positive.
     """
@@ -213,23 +215,19 @@ class Server:
         return listener
 
     def _listen(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            if self._is_abstract:
-                _bind_abstract(listener, self._path)
-            else:
-                self._bind(listener)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError as error:
-            listener.close()
-            raise GeneralFailureError(
-                f"cannot serve {self._path}: {error.strerror or error}"
-            ) from error
-        except BaseException:
-            listener.close()
-            raise
-        return listener
+        with os_errors(f"cannot serve {self._path}"):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                if self._is_abstract:
+                    _bind_abstract(listener, self._path)
+                else:
+                    self._bind(listener)
+                listener.listen(_BACKLOG)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+            return listener
 
     def _bind(self, listener: socket.socket) -> None:
         _remove_stale(self._path)

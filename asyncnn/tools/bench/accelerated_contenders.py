@@ -466,6 +466,7 @@ def _cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
         OWN_PROCESS,
         cache_key_file=str(folder / "key"),
         packed_weights_dir=str(folder / "weights"),
+        maps_cache_files=True,
     )
     return settings, cache
 

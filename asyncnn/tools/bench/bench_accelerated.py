@@ -425,7 +425,7 @@ def bench(
     folder: Path | None = None,
     *,
     pattern: str = "*",
-    mobilenet: bool = True,
+    mobilenet: bool | None = None,
     rounds: int = MIN_ROUNDS,
     gates: bool = False,
     section: Sequence[str] | None = None,

@@ -7,9 +7,8 @@ processes on different CPUs and on the same one.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeAlias
 
@@ -24,12 +23,10 @@ from asyncnn.tools.bench.environment import (
 )
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.processes import (
-    READY,
     Figures,
-    Pipe,
     Refusals,
+    hogs,
     in_each_placement,
-    process,
 )
 from asyncnn.tools.bench.report import (
     Goal,
@@ -290,9 +287,9 @@ async def _measure_disturbed(cpus: CpuPair, rounds: int) -> Figures:
             await _timed(PIPE_IDLE, pipe, pause_s=IDLE_S),
         ]
         figures = await measure(idle, rounds=rounds, batch_us=_IDLE_BATCH_US)
-        with _hogs({*cpus}):
-            hogs = [await _timed(QUEUE_HOGS, queue), await _timed(PIPE_HOGS, pipe)]
-            return figures | await measure(hogs, rounds=rounds, batch_us=_BATCH_US)
+        with hogs({*cpus}) as computing, computing():
+            hogged = [await _timed(QUEUE_HOGS, queue), await _timed(PIPE_HOGS, pipe)]
+            return figures | await measure(hogged, rounds=rounds, batch_us=_BATCH_US)
 
 
 async def _measure_streams(cpu: int, rounds: int) -> Figures:
@@ -327,18 +324,3 @@ async def _timed(
         return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
 
     return batch
-
-
-@contextlib.contextmanager
-def _hogs(cpus: set[int]) -> Iterator[None]:
-    """Have a process want each of the CPUs all the time."""
-    with ExitStack() as stack:
-        for cpu in cpus:
-            stack.enter_context(process(cpu, _spin))
-        yield
-
-
-def _spin(pipe: Pipe) -> None:
-    pipe.send_bytes(READY)
-    while True:
-        pass

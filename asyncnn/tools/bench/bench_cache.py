@@ -129,7 +129,7 @@ def bench(
     folder: Path | None = None,
     *,
     pattern: str = "*",
-    mobilenet: bool = True,
+    mobilenet: bool | None = None,
     rounds: int = DEFAULT_ROUNDS,
     progress: Progress = iter,
 ) -> CacheReport:
@@ -168,7 +168,9 @@ class _CacheFolder(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> DeviceSettings:
-        return replace(OWN_PROCESS, cache_key_file=str(self.path / "key"))
+        # To copy the files would be most of what is measured.
+        key = str(self.path / "key")
+        return replace(OWN_PROCESS, cache_key_file=key, maps_cache_files=True)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Caches]:

@@ -106,7 +106,7 @@ def bench(
     folder: Path | None = None,
     *,
     pattern: str = "*",
-    mobilenet: bool = True,
+    mobilenet: bool | None = None,
     gates: bool = False,
     rounds: int = DEFAULT_ROUNDS,
     progress: Progress = iter,

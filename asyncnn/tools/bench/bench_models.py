@@ -1,4 +1,8 @@
-"""``asyncnn bench models``: both devices beside LiteRT, model by model."""
+"""``asyncnn bench models``: model files beside the engines that they are written for.
+
+The default device comes first: its runs stand beside what one would write oneself, the
+engine as it comes, on a thread that is awaited.
+"""
 
 import asyncio
 import time
@@ -10,45 +14,50 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.devices.accelerated import usual_device_name
+from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.file_kinds import FileKind, kind_of
+from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.accelerated_contenders import noted
 from asyncnn.tools.bench.environment import (
-    ONE_CPU,
+    ALL_CPUS,
+    PeerMissingError,
     describe_environment,
     installed_versions,
     placement,
 )
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF, in_executor
 from asyncnn.tools.bench.measured_models import (
+    MODEL_SUFFIXES,
     Difference,
-    InputKind,
     difference_text,
     largest_difference,
     model_files,
     random_inputs,
 )
-from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
 from asyncnn.tools.bench.report import (
-    Cell,
+    Bars,
     Goal,
+    Measured,
+    Outcome,
     Row,
-    Subject,
-    SubjectsReport,
+    SingleReport,
+    Table,
     Verdict,
     judge,
-    ratio_cell,
     refusal_notes,
-    verdict_cell,
 )
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
@@ -58,35 +67,49 @@ from asyncnn.tools.bench.rounds import (
     timed_await,
     timed_call,
 )
-from asyncnn.tools.other_runtimes import LiteRt, litert_version
+from asyncnn.tools.other_runtimes import (
+    LiteRt,
+    OnnxFile,
+    PeerRefusedError,
+    as_peer_takes,
+    litert_version,
+)
+from asyncnn.tools.samples import random_sample, telling_open_axes
 
 Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
+Run: TypeAlias = Callable[[], Awaitable[Any]]
 
 DEVICE = "device"
-"""The device's own measurement, HAL Timing's ``time_on_device``."""
+"""The reference device's own measurement, HAL Timing's ``time_on_device``."""
 
 AWAITED = "awaited"
-"""From calling ``prepared.run`` to having its outputs."""
+"""From calling ``prepared.run`` of the reference device to having its outputs."""
 
 ACCELERATED = "accelerated"
-"""The same as `AWAITED` on the accelerated device."""
+"""The same on the accelerated device."""
 
 EXECUTOR = "executor"
-"""LiteRT in `run_in_executor`, awaited: what one would write oneself."""
+"""LiteRT as it comes in `run_in_executor`, awaited: what one would write oneself."""
 
 TO_THREAD = "to_thread"
-"""ONNX Runtime in `asyncio.to_thread`, awaited."""
+"""ONNX Runtime as it comes in `asyncio.to_thread`, awaited."""
 
-CONTENDERS = {
-    DEVICE: "device",
-    AWAITED: "awaited",
-    LITERT: "LiteRT",
-    LITERT_REF: "REF",
-    ACCELERATED: "accel.",
-    EXECUTOR: "executor",
-    TO_THREAD: "to_thread",
+_REFERENCE = "reference"
+TITLES = {
+    AWAITED: _REFERENCE,
+    EXECUTOR: "LiteRT",
+    TO_THREAD: "ONNX Runtime",
+    LITERT: "LiteRT's invoke",
+    LITERT_REF: "LiteRT's reference kernels",
+    DEVICE: "reference, on the device",
 }
+"""What contenders are called; devices have their names."""
+
+_ENGINES = {FileKind.TFLITE: EXECUTOR, FileKind.ONNX: TO_THREAD}
 PEERS = (LITERT, LITERT_REF)
+
+LONGEST_S = 2.0
+"""Runs that take longer are not repeated: there are 21 of each at least."""
 
 REF_MATTERS_ABOVE_US = 100.0
 """Models that take the reference kernels less are too small for the general goal."""
@@ -103,18 +126,24 @@ _LIMITS = {
 }
 """Largest ratio of `DEVICE` to each peer, by model."""
 
-_ACCELERATED_LIMITS = {"vww_96_int8": {EXECUTOR: 1.05, TO_THREAD: 0.5}}
+_ACCELERATED_LIMITS = {"vww_96_int8": {EXECUTOR: 1.05}}
 """Largest ratio of `ACCELERATED` to each peer, by model."""
 
 ACCELERATED_STEPS = 0.0
 """Largest difference of the accelerated device to LiteRT, in quantisation steps."""
 
 
-class MeasuredModel(Subject, frozen=True, kw_only=True):
+def figure_of(device: str) -> str:
+    """Return the name of the figure that awaited runs of a device have."""
+    return AWAITED if device == _REFERENCE else device
+
+
+class MeasuredModel(Measured, frozen=True, kw_only=True):
     """What was measured of one model.
 
     A figure that is missing has its reason under the contender's name in ``refusals``.
-    ``ratios`` are those of the device to each peer.
+    ``ratios`` are those of the reference device's own time to each peer; ``ratio`` is
+    that of an awaited run of the default device to one of the ``engine`` of the file.
     """
 
     model: str
@@ -123,14 +152,13 @@ class MeasuredModel(Subject, frozen=True, kw_only=True):
     refusals: dict[str, str]
     difference_to_ref: Difference | None = None
     accelerated_difference: Difference | None = None
-
-    @property
-    def is_exact(self) -> bool | None:
-        """Whether the accelerated device computes LiteRT's codes; None for floats."""
-        difference = self.accelerated_difference
-        if difference is None or not difference.in_steps:
-            return None
-        return difference.largest <= ACCELERATED_STEPS
+    file: str = ""
+    engine: str = ""
+    ratio: float | None = None
+    difference: Difference | None = None
+    is_exact: bool | None = None
+    """Whether the accelerated device computes LiteRT's codes; None if that is no goal.
+    """
 
     def outcomes(self) -> Iterator[bool]:
         """Yield those of the goals whose peers were measured."""
@@ -138,47 +166,69 @@ class MeasuredModel(Subject, frozen=True, kw_only=True):
         if self.is_exact is not None:
             yield self.is_exact
 
-    def cells(self) -> Row:
-        """Return the differences, and the ratio to each peer with its goal."""
-        differs = difference_text(self.difference_to_ref)
-        accelerated = ratio_cell(
-            difference_text(self.accelerated_difference), "<= 0", self.is_exact
-        )
-        others = [
-            verdict_cell(self.verdicts, ACCELERATED, peer)
-            for peer in (EXECUTOR, TO_THREAD)
-        ]
-        return differs, *map(self._ratio_cell, PEERS), accelerated, *others
-
-    def _ratio_cell(self, peer: str) -> Cell:
-        if peer in self.ratios and all(v.peer != peer for v in self.verdicts):
-            return ratio_cell(f"{self.ratios[peer]:.3f}", "", None)
-        return verdict_cell(self.verdicts, DEVICE, peer)
+    def goals(self, name: str) -> Iterator[Row]:
+        """Yield a row for each goal that was judged."""
+        for each in self.verdicts:
+            limit = Outcome(f"{each.limit:.3g}", each.met)
+            yield f"{name}: {each.figure} / {each.peer}", f"{each.ratio:.3f}", limit
+        if self.is_exact is not None:
+            differs = difference_text(self.accelerated_difference)
+            yield f"{name}: accelerated differs", differs, Outcome("0", self.is_exact)
 
 
-class ModelsReport(SubjectsReport, frozen=True, kw_only=True):
-    """The JSON document of ``asyncnn bench models --json``."""
+class ModelsReport(SingleReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench models --json``.
 
-    CONTENDERS = CONTENDERS
-    OTHERS = (
-        "differs",
-        "/ LiteRT",
-        "/ REF",
-        "accel. differs",
-        "/ executor",
-        "/ to_thread",
-    )
+    ``devices`` are the names of those that were measured, the default one first.
+    """
 
+    devices: tuple[str, ...]
     models: tuple[MeasuredModel, ...]
 
-    def subjects(self) -> dict[str, Subject]:
-        """Return the models by name."""
-        return {model.model: model for model in self.models}
+    def named(self) -> dict[str, MeasuredModel]:
+        """Return the models by the names of their files, as short as they differ."""
+        names = [each.model for each in self.models]
+        return {
+            each.model if names.count(each.model) == 1 else each.file: each
+            for each in self.models
+        }
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every model."""
+        for model in self.models:
+            yield from model.outcomes()
+
+    def tables(self) -> Iterator[Table]:
+        """Yield a table of all models, and one of the goals if any has some."""
+        first, *others = self.devices
+        rows = [
+            (
+                name,
+                each.time(figure_of(first)),
+                each.time(each.engine),
+                "-" if each.ratio is None else f"{each.ratio:.2f}",
+                *(each.time(figure_of(other)) for other in others),
+                difference_text(each.difference),
+            )
+            for name, each in self.named().items()
+        ]
+        headings = ("", first, "engine", "ratio", *others, "differs")
+        yield Table("microseconds of an awaited run", headings, [rows])
+        goals = [row for name, each in self.named().items() for row in each.goals(name)]
+        if goals:
+            yield Table("goals", ("", "measured", "at most"), [goals])
 
     def notes(self) -> Iterator[str]:
-        """Return which models could not be measured with what, and why."""
-        refusals = {model.model: model.refusals for model in self.models}
-        return refusal_notes(refusals, CONTENDERS)
+        """Yield which models could not be measured with what, and why."""
+        refusals = {name: each.refusals for name, each in self.named().items()}
+        return refusal_notes(refusals, TITLES)
+
+    def bars(self) -> Bars:
+        """Return a group for each model, a bar for each contender."""
+        return {
+            name: {TITLES.get(key, key): us for key, us in each.us.items()}
+            for name, each in self.named().items()
+        }
 
 
 def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
@@ -199,15 +249,21 @@ def judge_model(
     model: str,
     figures: dict[str, Figure],
     refusals: dict[str, str],
-    difference: Difference | None = None,
-    accelerated_difference: Difference | None = None,
+    *,
+    is_own: bool = True,
+    **told: Any,
 ) -> MeasuredModel:
     """Derive ratios and verdicts from the figures of a model.
 
-    Peers that were not measured are left out.
+    Peers that were not measured are left out. Only the project's own models have goals.
+    ``told`` is what is known of the model besides.
     """
     ref = figures.get(LITERT_REF)
-    goals = goals_for(model, None if ref is None else ref.us)
+    goals = goals_for(model, None if ref is None else ref.us) if is_own else ()
+    codes = told.get("accelerated_difference")
+    is_exact = None
+    if is_own and codes is not None and codes.in_steps:
+        is_exact = codes.largest <= ACCELERATED_STEPS
     return MeasuredModel(
         model=model,
         figures=figures,
@@ -218,8 +274,8 @@ def judge_model(
         },
         verdicts=judge(goals, figures),
         refusals=refusals,
-        difference_to_ref=difference,
-        accelerated_difference=accelerated_difference,
+        is_exact=is_exact,
+        **told,
     )
 
 
@@ -227,111 +283,196 @@ def bench(
     folder: Path | None = None,
     *,
     pattern: str = "*",
-    mobilenet: bool = True,
+    mobilenet: bool | None = None,
+    input_shapes: InputShapes = None,
     rounds: int = DEFAULT_ROUNDS,
     progress: Progress = iter,
 ) -> ModelsReport:
-    """Measure the models of a folder, see `model_files`.
+    """Measure the models of a folder, or one file, see `model_files`.
 
-    ``progress`` iterates over their paths.
-
-    :raises PeerMissingError: if LiteRT is not installed.
+    ``progress`` iterates over their paths. Goals are judged if no folder is named.
     """
-    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
-    with (
-        model_files(folder, pattern, mobilenet=mobilenet) as paths,
-        placement(ONE_CPU) as where,
-    ):
-        models = asyncio.run(_measure(paths, rounds, progress))
+    peers = installed_versions("onnxruntime")
+    with suppress(PeerMissingError):
+        peers["litert"] = litert_version()
+    found = model_files(folder, pattern, mobilenet=mobilenet, suffixes=MODEL_SUFFIXES)
+    with found as paths, placement(ALL_CPUS) as where:
+        order = _Order(input_shapes, rounds, is_own=folder is None)
+        devices, models = asyncio.run(_measure(paths, order, progress))
     return ModelsReport(
         environment=describe_environment(**peers),
         rounds=rounds,
         placement=where,
+        devices=tuple(devices),
         models=tuple(models),
     )
 
 
+class _Order(NamedTuple):
+    """How every file is measured."""
+
+    input_shapes: InputShapes
+    rounds: int
+    is_own: bool
+
+
 async def _measure(
-    paths: Sequence[Path], rounds: int, progress: Progress
-) -> list[MeasuredModel]:
-    async with open_device("reference", settings=OWN_PROCESS) as device:
-        return [await _bench_model(device, path, rounds) for path in progress(paths)]
-
-
-async def _bench_model(device: Device, path: Path, rounds: int) -> MeasuredModel:
+    paths: Sequence[Path], order: _Order, progress: Progress
+) -> tuple[list[str], list[MeasuredModel]]:
+    """Measure files on the default device, and on the two that come with asyncnn."""
+    names = list(dict.fromkeys((await usual_device_name(), ACCELERATED, _REFERENCE)))
+    devices: dict[str, Device] = {}
     refusals: dict[str, str] = {}
-    prepared = None
-    with _noted(refusals, DEVICE):
-        prepared = await device.prepare(load(path))
-    peers: dict[str, LiteRt] = {}
-    for name in PEERS:
-        with _noted(refusals, name):
-            peers[name] = LiteRt(path, reference=name == LITERT_REF)
-    inputs = random_inputs(_input_kinds(prepared, peers))
-    batches, outputs = [], {}
-    for name, peer in peers.items():
-        with _noted(refusals, name):
-            peer.set_inputs(inputs)
-            outputs[name] = peer.first_outputs()
-            batches.append(timed_call(name, peer.invoke))
-    difference = None
-    if prepared is not None:
-        batches.append(_device_batch(prepared, inputs))
-        if LITERT_REF in outputs:
-            own = await prepared.run(inputs)
-            difference = largest_difference(list(own.values()), outputs[LITERT_REF])
     async with AsyncExitStack() as stack:
-        awaited = await _awaited(stack, path, inputs, refusals)
-        batches += [timed_await(name, run) for name, run in awaited.items()]
-        accelerated = None
-        if ACCELERATED in awaited and LITERT in outputs:
-            own = await awaited[ACCELERATED]()
-            accelerated = largest_difference(list(own.values()), outputs[LITERT])
-        figures = await measure(batches, rounds=rounds)
-    return judge_model(path.stem, figures, refusals, difference, accelerated)
+        for name in names:
+            with noted(refusals, figure_of(name)):
+                opened = open_device(name, settings=OWN_PROCESS)
+                devices[name] = await stack.enter_async_context(opened)
+        models = [
+            await _File(path, order, dict(refusals)).measured(names[0], devices)
+            for path in progress(paths)
+        ]
+    return names, models
 
 
-async def _awaited(
-    stack: AsyncExitStack,
-    path: Path,
-    inputs: Sequence[Array],
-    refusals: dict[str, str],
-) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """Return the runs of the accelerated device and of what one would write oneself."""
-    runs: dict[str, Callable[[], Awaitable[Any]]] = {}
-    with _noted(refusals, ACCELERATED):
-        opened = open_device("accelerated", settings=OWN_PROCESS)
-        device = await stack.enter_async_context(opened)
-        prepared = await device.prepare(load(path))
-        runs[ACCELERATED] = partial(prepared.run, inputs)
-    with _noted(refusals, EXECUTOR):
-        executor = in_executor(LiteRt(path), inputs)
-        runs[EXECUTOR] = await stack.enter_async_context(executor)
-    with _noted(refusals, TO_THREAD):
-        session = OnnxRuntime(load(path))
-        runs[TO_THREAD] = session.awaited(session.converted(inputs))
-    return runs
+class _File:
+    """A file as it is measured: by whom, what they computed, and who cannot run it."""
+
+    def __init__(self, path: Path, order: _Order, refusals: dict[str, str]) -> None:
+        self._path = path
+        self._order = order
+        self._refusals = refusals
+        self._batches: list[Batch] = []
+        self._outputs: dict[str, list[Array]] = {}
+
+    async def measured(
+        self, first: str, devices: Mapping[str, Device]
+    ) -> MeasuredModel:
+        """Measure it on devices, of which ``first`` is the default one, and engines."""
+        named, kind = None, None
+        with noted(self._refusals, *map(figure_of, devices)):
+            kind = kind_of(open_model_file(self._path))
+            named = load(self._path, input_shapes=self._order.input_shapes)
+        peers = self._peers(kind, named)
+        inputs = _inputs(named, peers.values())
+        async with AsyncExitStack() as stack:
+            for name in devices if named is not None else ():
+                with noted(self._refusals, figure_of(name)), telling_open_axes(named):
+                    await self._add_device(devices[name], name, named, inputs)
+            for name, peer in peers.items():
+                with noted(self._refusals, name):
+                    await self._add_peer(stack, name, peer, _as_taken(peer, inputs))
+            figures = await measure(self._batches, rounds=self._order.rounds)
+        ours, engine = figure_of(first), _ENGINES.get(kind, "")
+        has_both = ours in figures and engine in figures
+        return judge_model(
+            self._path.stem,
+            figures,
+            self._refusals,
+            is_own=self._order.is_own,
+            file=self._path.name,
+            engine=engine,
+            ratio=figures[ours].ratio_to(figures[engine]) if has_both else None,
+            difference=self._difference(ours, engine),
+            difference_to_ref=self._difference(AWAITED, LITERT_REF),
+            accelerated_difference=self._difference(ACCELERATED, LITERT),
+        )
+
+    def _peers(
+        self, kind: FileKind | None, named: NamedModel | None
+    ) -> dict[str, LiteRt | OnnxFile]:
+        """Open what reads files of a kind: as it comes, and for goals otherwise."""
+        infos = () if named is None else named.inputs
+        shapes = [tuple(length or 1 for length in info.dimensions) for info in infos]
+        litert = partial(LiteRt, self._path, input_shapes=shapes)
+        opening: dict[str, Callable[[], LiteRt | OnnxFile]] = {}
+        if kind is FileKind.TFLITE:
+            opening[EXECUTOR] = partial(litert, threads=None)
+            opening |= {LITERT: litert, LITERT_REF: partial(litert, reference=True)}
+        elif kind is FileKind.ONNX:
+            opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)
+        peers = {}
+        for name, open_ in opening.items():
+            with noted(self._refusals, name):
+                peers[name] = open_()
+        return peers
+
+    async def _add_device(
+        self, device: Device, name: str, named: NamedModel, inputs: Sequence[Array]
+    ) -> None:
+        prepared = await device.prepare(named)
+        run = partial(prepared.run, inputs)
+        outputs = await _tried(run)
+        self._outputs[figure_of(name)] = list(outputs.values())
+        if name == _REFERENCE:
+            self._batches.append(_reference_batch(prepared, inputs))
+        else:
+            self._batches.append(timed_await(name, run))
+
+    async def _add_peer(
+        self,
+        stack: AsyncExitStack,
+        name: str,
+        peer: LiteRt | OnnxFile,
+        inputs: Sequence[Array],
+    ) -> None:
+        peer.reset()
+        if isinstance(peer, OnnxFile):
+            run: Run = partial(asyncio.to_thread, peer.run, inputs)
+        else:
+            run = await stack.enter_async_context(in_executor(peer, inputs))
+        self._outputs[name] = await _tried(run)
+        if isinstance(peer, LiteRt) and name in PEERS:
+            self._batches.append(timed_call(name, peer.invoke))
+        else:
+            self._batches.append(timed_await(name, run))
+
+    def _difference(self, one: str, other: str) -> Difference | None:
+        """Return how far the outputs of two are apart; None if one has none."""
+        found = self._outputs
+        if one not in found or other not in found:
+            return None
+        return largest_difference(found[one], found[other])
 
 
-@contextmanager
-def _noted(refusals: dict[str, str], contender: str) -> Iterator[None]:
-    """Note why a contender cannot do what the block has it do."""
-    try:
-        yield
-    except AsyncnnError as error:
-        refusals[contender] = str(error)
+def _inputs(
+    named: NamedModel | None, peers: Iterable[LiteRt | OnnxFile]
+) -> list[Array]:
+    """Return reproducible inputs of a model, or else of what could open its file."""
+    if named is not None:
+        return list(random_sample(named.inputs).values())
+    return next((random_inputs(peer.input_kinds()) for peer in peers), [])
 
 
-def _input_kinds(
-    prepared: PreparedModel | None, peers: Mapping[str, LiteRt]
-) -> list[InputKind]:
-    if prepared is not None:
-        return [(info.dimensions, info.dtype) for info in prepared.inputs]
-    return next((peer.input_kinds() for peer in peers.values()), [])
+def _as_taken(peer: LiteRt | OnnxFile, inputs: Sequence[Array]) -> list[Array]:
+    """Return inputs as a peer takes them.
+
+    :raises PeerRefusedError: if it takes another number of them.
+    """
+    kinds = peer.input_kinds()
+    if len(kinds) != len(inputs):
+        raise PeerRefusedError(f"it takes {len(kinds)} inputs, not {len(inputs)}")
+    return [as_peer_takes(x, *kind) for x, kind in zip(inputs, kinds, strict=True)]
 
 
-def _device_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
-    """Return the batch that gives both figures of the device."""
+async def _tried(run: Run) -> Any:
+    """Run once, and again if that took long: first runs do more than others.
+
+    :raises GeneralFailureError: if it takes too long to be repeated.
+    """
+    for _ in range(2):
+        started = time.perf_counter()
+        outputs = await run()
+        taken_s = time.perf_counter() - started
+        if taken_s <= LONGEST_S:
+            return outputs
+    raise GeneralFailureError(
+        f"a run takes {format_duration(taken_s * 1e6)}, too long to be repeated"
+    )
+
+
+def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
+    """Return the batch that gives both figures of the reference device."""
 
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         clock = time.perf_counter_ns

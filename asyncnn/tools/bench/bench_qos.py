@@ -1,25 +1,37 @@
 """``asyncnn bench qos``: urgent executions, deadlines, and what scheduling costs.
 
 The peer is what one would write without a driver: a thread that takes the same plans
-first come, first served.
+first come, first served. Urgent executions beside long ones are measured on the default
+device as well, in one process and beside another client of a driver, with and without
+other programs that compete for the CPUs; there the peer is the idle device.
 """
 
 import asyncio
+import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    closing,
+    nullcontext,
+)
 from functools import partial
 from statistics import mean, median
 
 import msgspec
 from msgspec.structs import replace
 
+from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import usual_device_name
 from asyncnn.engine import Execution, Program
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
-from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import qos_load
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
@@ -27,16 +39,20 @@ from asyncnn.tools.bench.environment import (
     describe_environment,
     placement,
 )
+from asyncnn.tools.bench.processes import Pipe, hogs, process
 from asyncnn.tools.bench.qos_load import (
     BACKGROUND,
+    DETECTOR,
+    SMALL,
     URGENT,
     Run,
     Stack,
+    detecting,
     longest_step_us,
     saturated,
 )
 from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, rotated
 
 LOADS = (0.7, 0.9, 1.1)
 
@@ -57,6 +73,24 @@ CONTENDERS = {
     POOL: "the same load through a thread pool, first come, first served",
 }
 
+IN_PROCESS = "in_process"
+DRIVER = "driver"
+WHERE = {IN_PROCESS: "one process", DRIVER: "two clients of a driver"}
+"""Whose the LOW executions are that an urgent one runs beside."""
+
+PROGRAMS = "programs"
+LOW = "low"
+LOW_AND_PROGRAMS = "low_and_programs"
+BESIDE = {
+    IDLE: "idle",
+    PROGRAMS: "beside other programs",
+    LOW: "beside LOW",
+    LOW_AND_PROGRAMS: "beside both",
+}
+"""What keeps the device and the CPUs busy meanwhile."""
+
+_BESIDE_RUNS = 15
+
 P99_TO_IDLE = 1.5
 POOL_TO_P99 = 5.0
 OVERHEAD_LIMIT = 0.45
@@ -68,6 +102,20 @@ class Latency(msgspec.Struct, frozen=True):
 
     p50_us: float
     p99_us: float
+
+
+class Beside(Latency, frozen=True, kw_only=True):
+    """The same in a process of ``where`` beside a ``load``, and ratios to idleness."""
+
+    where: str
+    load: str
+    p50_ratio: float
+    p99_ratio: float
+
+    @property
+    def title(self) -> str:
+        """What it is in words."""
+        return f"{WHERE[self.where]}, {BESIDE[self.load]}"
 
 
 class Misses(msgspec.Struct, frozen=True):
@@ -103,6 +151,7 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench qos --json``.
 
     ``lost`` is the share of time that preemptions add to a mix of executions.
+    ``device`` is that of ``beside``, and ``low_us`` what its LOW executions take alone.
     """
 
     latencies: dict[str, Latency]
@@ -111,19 +160,32 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     overhead: Overhead
     lost: float
     verdicts: tuple[QosVerdict, ...]
+    device: str
+    low_us: dict[str, float]
+    beside: tuple[Beside, ...]
 
     def outcomes(self) -> Iterator[bool]:
         """Yield that of each goal."""
         return (verdict.met for verdict in self.verdicts)
 
     def tables(self) -> Iterator[Table]:
-        """Yield a table of latencies, one of missed deadlines, and one of the goals."""
+        """Yield tables of latencies, one of missed deadlines, and one of the goals."""
         latencies = [
             (CONTENDERS[name], f"{each.p50_us:.0f}", f"{each.p99_us:.0f}")
             for name, each in self.latencies.items()
         ]
         title = "microseconds of an urgent execution"
         yield Table(title, ("", "p50", "p99"), [latencies])
+        beside = [
+            (
+                each.title,
+                *(f"{us:.0f}" for us in (each.p50_us, each.p99_us)),
+                *(f"{ratio:.1f}" for ratio in (each.p50_ratio, each.p99_ratio)),
+            )
+            for each in self.beside
+        ]
+        title = f"microseconds of an urgent execution, {self.device} device"
+        yield Table(title, ("", "p50", "p99", "p50 / idle", "p99 / idle"), [beside])
         misses = [
             (f"{miss.load:.0%}", f"{miss.by_deadline:.1%}", f"{miss.by_arrival:.1%}")
             for miss in self.misses
@@ -136,11 +198,17 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
         ]
         yield Table("goals", ("", "measured", "at most"), [goals])
 
+    def notes(self) -> Iterator[str]:
+        """Yield what the LOW executions take that urgent ones run beside."""
+        for where, us in self.low_us.items():
+            yield f"{WHERE[where]}: LOW executions take {format_duration(us)} alone"
+
     def bars(self) -> Bars:
         """Return a group for each contender, with both percentiles."""
+        named = [(CONTENDERS[name], each) for name, each in self.latencies.items()]
         return {
-            CONTENDERS[name]: {"p50": each.p50_us, "p99": each.p99_us}
-            for name, each in self.latencies.items()
+            title: {"p50": each.p50_us, "p99": each.p99_us}
+            for title, each in (*named, *((each.title, each) for each in self.beside))
         }
 
 
@@ -152,6 +220,7 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         lost = asyncio.run(_measure_loss(rounds))
     with placement(ONE_CPU) as pinned:
         overhead = asyncio.run(_measure_overhead(rounds))
+    device, low_us, beside = _measure_beside(rounds)
     return QosReport(
         environment=describe_environment(),
         placement=f"{where}; what scheduling costs, {pinned}",
@@ -162,6 +231,9 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         overhead=overhead,
         lost=lost,
         verdicts=judge_qos(latencies, longest_us, misses, overhead, lost),
+        device=device,
+        low_us=low_us,
+        beside=tuple(beside),
     )
 
 
@@ -183,16 +255,82 @@ async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
             for _ in range(rounds):
                 for name, (urgent, background) in contenders.items():
                     samples[name] += await _latencies(urgent, background)
-    return longest_us, {
-        name: Latency(qos_load.percentile(each, 0.5), qos_load.percentile(each, 0.99))
-        for name, each in samples.items()
-    }
+    return longest_us, {name: _latency(each) for name, each in samples.items()}
+
+
+def _latency(samples: Sequence[float]) -> Latency:
+    return Latency(*(qos_load.percentile(samples, share) for share in (0.5, 0.99)))
 
 
 async def _latencies(urgent: Run, background: Run | None) -> list[float]:
     busy = nullcontext() if background is None else saturated(background, _DEPTH)
     async with busy:
         return await qos_load.latencies_us(urgent, _URGENT_RUNS, _PAUSE_S)
+
+
+def _measure_beside(rounds: int) -> tuple[str, dict[str, float], list[Beside]]:
+    """Measure urgent executions beside LOW ones of this process, and of another one."""
+    name = asyncio.run(usual_device_name())
+    with hogs(os.sched_getaffinity(0)) as programs:
+
+        async def in_process() -> tuple[float, list[Beside]]:
+            async with open_device(name, settings=OWN_PROCESS) as device:
+                return await _beside(IN_PROCESS, device, None, programs, rounds)
+
+        async def through(path: str, other: Pipe) -> tuple[float, list[Beside]]:
+            async with connect(path) as device:
+                return await _beside(DRIVER, device, other, programs, rounds)
+
+        here_us, here = asyncio.run(in_process())
+        with driver_process(device=name) as driver:
+            path = os.fspath(driver.path)
+            with process(None, qos_load.detect, path, DETECTOR, _DEPTH) as other:
+                there_us, there = asyncio.run(through(path, other))
+    return name, {IN_PROCESS: here_us, DRIVER: there_us}, [*here, *there]
+
+
+async def _median_us(run: Run) -> float:
+    await run()
+    return median(await qos_load.latencies_us(run, 3, _PAUSE_S))
+
+
+async def _beside(
+    where: str,
+    device: Device,
+    other: "Pipe | None",
+    programs: Callable[[], AbstractContextManager[None]],
+    rounds: int,
+) -> tuple[float, list[Beside]]:
+    """Return what a LOW execution takes, and urgent ones: beside those of ``other``."""
+    low = await device.prepare(DETECTOR.build(), priority=Priority.LOW)
+    high = await device.prepare(SMALL.build(), priority=Priority.HIGH)
+    long, run = partial(low.run, [DETECTOR.input()]), partial(high.run, [SMALL.input()])
+    low_us = await _median_us(long)
+    samples: dict[str, list[float]] = defaultdict(list)
+    await _median_us(run)
+    for number in range(rounds):
+        for load in rotated(list(BESIDE), number):
+            async with AsyncExitStack() as stack:
+                if load in (LOW, LOW_AND_PROGRAMS):
+                    busy = detecting(other) if other else saturated(long, _DEPTH)
+                    await stack.enter_async_context(busy)
+                if load in (PROGRAMS, LOW_AND_PROGRAMS):
+                    stack.enter_context(programs())
+                taken = await qos_load.latencies_us(run, _BESIDE_RUNS, _PAUSE_S)
+                samples[load] += taken
+    found = {load: _latency(samples[load]) for load in BESIDE}
+    idle = found[IDLE]
+    return low_us, [
+        Beside(
+            where=where,
+            load=load,
+            p50_us=each.p50_us,
+            p99_us=each.p99_us,
+            p50_ratio=each.p50_us / idle.p50_us,
+            p99_ratio=each.p99_us / idle.p99_us,
+        )
+        for load, each in found.items()
+    ]
 
 
 async def _measure_misses(rounds: int) -> tuple[Misses, ...]:

@@ -31,42 +31,55 @@ InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
 DEFAULT_FOLDER = Path("../shared/models")
 """Measured where no folder is named, if it is there."""
 
+TFLITE = ".tflite"
+MODEL_SUFFIXES = (TFLITE, ".onnx", ".asyncnn")
+"""Of the files that `load` reads."""
+
 _TRIED_RUNS = 10
 
 
 @contextmanager
 def model_files(
-    folder: Path | None, pattern: str = "*", *, mobilenet: bool = True
+    folder: Path | None,
+    pattern: str = "*",
+    *,
+    mobilenet: bool | None = None,
+    suffixes: Sequence[str] = (TFLITE,),
 ) -> Iterator[list[Path]]:
-    """Yield the TFLite files whose name without suffix matches ``pattern``, sorted.
+    """Yield the model files whose name without suffix matches ``pattern``, sorted.
 
     ``folder`` may be a single file. Generated MobileNets come last and are removed in
-    the end.
+    the end; None has them where no folder is named.
 
     :raises InvalidArgumentError: if there is no such folder, or nothing to measure.
     :raises PeerMissingError: if MobileNets are wanted but LiteRT is not installed.
     """
-    found = call_abandonable(f"looking into {folder}", in_one(_found, folder))
+    looking = in_one(_found, folder, suffixes)
+    found = call_abandonable(f"looking into {folder}", looking)
     files = [path for path in found if fnmatchcase(path.stem, pattern)]
-    wanted = [name for name in MOBILENETS if mobilenet and fnmatchcase(name, pattern)]
+    has_all = folder is None if mobilenet is None else mobilenet
+    wanted = [name for name in MOBILENETS if has_all and fnmatchcase(name, pattern)]
     if not files and not wanted:
+        kinds = " or ".join(suffixes)
         raise InvalidArgumentError(
-            f"there is no .tflite file {pattern!r} in {folder or DEFAULT_FOLDER}"
+            f"there is no {kinds} file {pattern!r} in {folder or DEFAULT_FOLDER}"
         )
     with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
         for name in wanted:
-            file = Path(temporary, f"{name}.tflite")
+            file = Path(temporary, f"{name}{TFLITE}")
             file.write_bytes(MOBILENETS[name]())
             files.append(file)
         yield files
 
 
-def _found(folder: Path | None) -> list[Path]:
+def _found(folder: Path | None, suffixes: Sequence[str]) -> list[Path]:
     if folder is None:
         folder = DEFAULT_FOLDER
     elif not folder.exists():
         raise InvalidArgumentError(f"there is no folder {folder}")
-    return [folder] if folder.is_file() else sorted(folder.glob("*.tflite"))
+    if folder.is_file():
+        return [folder]
+    return sorted(path for path in folder.glob("*") if path.suffix in suffixes)
 
 
 def random_inputs(kinds: Sequence[InputKind]) -> list[Array]:
@@ -161,15 +174,21 @@ class Difference(msgspec.Struct, frozen=True):
     in_steps: bool
 
     def __str__(self) -> str:
-        return f"{self.largest:.0f} LSB" if self.in_steps else f"{self.largest:.0e}"
+        if self.in_steps:
+            return f"{self.largest:.0f} LSB"
+        return f"{self.largest:.0e}" if self.largest else "0"
 
 
 def largest_difference(
     actual: Sequence[Array], expected: Sequence[Array]
 ) -> Difference | None:
-    """Compare outputs of two contenders; None if their shapes differ."""
-    if [array.shape for array in actual] != [array.shape for array in expected]:
+    """Compare outputs of two contenders; None if they have other numbers of elements.
+
+    Ranks may differ: the HAL has neither rank 0 nor as many axes as files.
+    """
+    if [array.size for array in actual] != [array.size for array in expected]:
         return None
+    actual = [a.reshape(b.shape) for a, b in zip(actual, expected, strict=True)]
     pairs = zip(actual, expected, strict=True)
     largest = max(
         float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) for a, b in pairs

@@ -56,7 +56,7 @@ class OnnxRuntime:
     ``contents`` are those of its `onnx_file`, if they are there already.
 
     :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
-    :raises PeerRefusedError: if an operation of the model is not written as ONNX here.
+    :raises PeerRefusedError: if an operation of the model cannot be rewritten.
     """
 
     def __init__(self, named: NamedModel, contents: bytes = b"") -> None:
@@ -113,11 +113,17 @@ def _restored(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.ascontiguousarray(array)
 
 
+def _has_no_onnx_form(what: str) -> PeerRefusedError:
+    return PeerRefusedError(
+        f"it is given ONNX files, and {what} cannot be rewritten as ONNX yet"
+    )
+
+
 def onnx_file(named: NamedModel) -> bytes:
     """Return the bytes of an ONNX file that computes the same as ``named``.
 
     :raises PeerMissingError: if the package onnx is not installed.
-    :raises PeerRefusedError: if an operation is not written as ONNX here.
+    :raises PeerRefusedError: if an operation cannot be rewritten.
     """
     program = Program(named.model)
     if program.declared_shapes is None:
@@ -127,7 +133,7 @@ def onnx_file(named: NamedModel) -> bytes:
     for step in plan.steps:
         write = _WRITERS.get(step.operation.type)
         if write is None:
-            raise PeerRefusedError(f"{step.name} is not written as ONNX here")
+            raise _has_no_onnx_form(step.name)
         write(graph, step)
     sides = [
         [(port.index, port.dtype, port.shape) for port in ports]
@@ -252,7 +258,7 @@ def _bounds(
 
 def _windowed(window: Window2D) -> dict[str, Any]:
     if window.nchw:
-        raise PeerRefusedError("images in NCHW are not written as ONNX here")
+        raise _has_no_onnx_form("a window over NCHW images")
     axes = window.height, window.width
     return {
         "kernel_shape": [axis.filter for axis in axes],
@@ -344,7 +350,7 @@ def _add(graph: _Graph, step: Step) -> None:
     operation = step.operation
     first, second = graph.operand(step, 0), graph.operand(step, 1)
     if len(operation.shape(0)) != len(operation.shape(1)):
-        raise PeerRefusedError("ADD of two ranks is not written as ONNX here")
+        raise _has_no_onnx_form("ADD of two ranks")
     quantization = first[1:] and graph.quantization(operation.outputs[0])
     kind = "QLinearAdd" if quantization else "Add"
     inputs = [*first, *second, *quantization]
@@ -354,7 +360,7 @@ def _add(graph: _Graph, step: Step) -> None:
 def _softmax(graph: _Graph, step: Step) -> None:
     operation = step.operation
     if operation.real(1) != 1 or len(operation.shape(0)) != 2:
-        raise PeerRefusedError("this SOFTMAX is not written as ONNX here")
+        raise _has_no_onnx_form("SOFTMAX of such a rank or factor")
     inputs = graph.operand(step, 0)
     none = FusedActivationFunc.NONE
     if len(inputs) == 1:

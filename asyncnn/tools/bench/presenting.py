@@ -32,11 +32,15 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?(?![\w.])", re.IGNORECASE)
 _WIDEST = 10_000
 """Columns that no table needs."""
 
+_SHORT_NAME = 20
+"""Columns of a name that is folded rather than a table divided."""
+
 
 def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
     """Yield a table for the terminal, in parts that have its first column each.
 
-    A part has as many columns as fit; one that is alone may be narrowed.
+    A part has as many columns as fit where names are folded; one that is alone may be
+    narrowed.
     """
     left = range(1, len(table.headings))
     while left:
@@ -49,17 +53,21 @@ def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
 
 def _fits(table: Table, columns: Sequence[int], out: Console) -> bool:
     widest = out.options.update(max_width=_WIDEST)
-    return out.measure(_drawn(table, columns), options=widest).maximum <= out.width
+    sections = [
+        [(str(row[0])[:_SHORT_NAME], *row[1:]) for row in section]
+        for section in table.sections
+    ]
+    drawn = _drawn(table._replace(sections=sections), columns)
+    return out.measure(drawn, options=widest).maximum <= out.width
 
 
 def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
     part = "" if columns[0] == 1 else ", continued"
     drawn = RichTable(title=f"{table.title}{part}")
-    names = [str(row[0]) for section in table.sections for row in section]
-    first = escape(table.headings[0])
-    drawn.add_column(first, no_wrap=not any(" " in name for name in names))
+    drawn.add_column(escape(table.headings[0]), overflow="fold")
     for column in columns:
-        drawn.add_column(escape(table.headings[column]), justify="right")
+        heading = escape(table.headings[column])
+        drawn.add_column(heading, justify="right", no_wrap=len(columns) > 1)
     for section in table.sections:
         for row in section:
             cells = [row[column] for column in columns if column < len(row)]

@@ -5,7 +5,8 @@ import contextlib
 import inspect
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +21,9 @@ READY = b"ready"
 
 SPAWN = multiprocessing.get_context("spawn")
 """Nothing is shared with the process that measures."""
+
+_ITERATIONS = 100_000
+"""What a process computes between two looks for a message."""
 
 _STATISTICS = "/proc/{}/smaps_rollup"
 
@@ -85,6 +89,36 @@ def process(
 
 def _run(serve: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
     asyncio.run(serve(*args))
+
+
+@contextlib.contextmanager
+def hogs(cpus: Iterable[int]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Have a process for each of the CPUs; yield a block that these compute in."""
+    with contextlib.ExitStack() as stack:
+        pipes = [stack.enter_context(process(cpu, _compute)) for cpu in cpus]
+
+        @contextlib.contextmanager
+        def computing() -> Iterator[None]:
+            for pipe in pipes:
+                pipe.send_bytes(READY)
+            try:
+                yield
+            finally:
+                for pipe in pipes:
+                    pipe.send_bytes(READY)
+
+        yield computing
+
+
+def _compute(pipe: Pipe) -> None:
+    """Compute without a pause from one message to the next."""
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.recv_bytes()
+            while not pipe.poll():
+                sum(range(_ITERATIONS))
+            pipe.recv_bytes()
 
 
 @contextlib.contextmanager

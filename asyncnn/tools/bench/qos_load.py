@@ -1,12 +1,14 @@
 """The models and the load that ``asyncnn bench qos`` runs."""
 
 import asyncio
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -17,11 +19,14 @@ from asyncnn import hal
 from asyncnn.engine import Execution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.operations.windows import SAME
 from asyncnn.qos.alarms import Alarms
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.processes import READY, Pipe
 
 Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
@@ -46,31 +51,68 @@ class Stack(msgspec.Struct, frozen=True):
 
     def build(self) -> NamedModel:
         """Return the model, with random weights."""
-        builder = ModelBuilder()
-        rng = np.random.default_rng(_SEED)
-        shape = (self.rows, self.width)
-        value = builder.input("x", _FLOAT, shape)
-        bias = builder.constant(np.zeros(self.width, np.float32))
-        relu = builder.scalar(hal.FusedActivationFunc.RELU)
-        for _ in range(self.layers):
-            spread = self.width**-0.5
-            weights = rng.normal(0, spread, (self.width, self.width))
-            value = builder.operation(
-                hal.OperationType.FULLY_CONNECTED,
-                [value, builder.constant(weights.astype(np.float32)), bias, relu],
-                hal.Operand(_FLOAT, shape),
-            )
-        builder.output(value, "y")
-        return builder.build()
+        type_, filters = hal.OperationType.FULLY_CONNECTED, (self.width, self.width)
+        return _layered(type_, self.layers, (self.rows, self.width), filters)
 
     def input(self) -> Array:
         """Return a value for the input."""
-        rng = np.random.default_rng(_SEED)
-        return rng.normal(size=(self.rows, self.width)).astype(np.float32)
+        return _input((self.rows, self.width))
+
+
+class Convolutions(msgspec.Struct, frozen=True):
+    """A model of ``layers`` convolutions of 3 x 3 over an image, as detectors have."""
+
+    layers: int
+    side: int
+    channels: int = 64
+
+    def build(self) -> NamedModel:
+        """Return the model, with random weights."""
+        type_, filters = hal.OperationType.CONV_2D, (self.channels, 3, 3, self.channels)
+        shape = (1, self.side, self.side, self.channels)
+        return _layered(type_, self.layers, shape, filters, (SAME, 1, 1))
+
+    def input(self) -> Array:
+        """Return a value for the input."""
+        return _input((1, self.side, self.side, self.channels))
+
+
+def _layered(
+    type_: hal.OperationType,
+    layers: int,
+    shape: Shape,
+    filters: Shape,
+    window: Sequence[int] = (),
+) -> NamedModel:
+    """Return a model of equal layers, each with random weights of its own."""
+    builder = ModelBuilder()
+    rng = np.random.default_rng(_SEED)
+    value = builder.input("x", _FLOAT, shape)
+    bias = builder.constant(np.zeros(filters[0], np.float32))
+    scalars = *window, hal.FusedActivationFunc.RELU
+    rest = [bias, *map(builder.scalar, scalars)]
+    spread = math.prod(filters[1:]) ** -0.5
+    for _ in range(layers):
+        weights = builder.constant(rng.normal(0, spread, filters).astype(np.float32))
+        output = hal.Operand(_FLOAT, shape)
+        value = builder.operation(type_, [value, weights, *rest], output)
+    builder.output(value, "y")
+    return builder.build()
+
+
+def _input(shape: Shape) -> Array:
+    return np.random.default_rng(_SEED).normal(size=shape).astype(np.float32)
 
 
 BACKGROUND = Stack(layers=24, width=512, rows=128)
 URGENT = Stack(layers=6, width=512, rows=32)
+
+
+DETECTOR = Convolutions(layers=70, side=64)
+"""Takes some 200 ms on one CPU."""
+
+SMALL = Convolutions(layers=13, side=16)
+"""Takes some 3 ms."""
 
 
 def direct(program: Program, x: Array) -> Callable[[], bool]:
@@ -133,6 +175,39 @@ async def saturated(run: Run, depth: int) -> AsyncIterator[None]:
             yield
         finally:
             is_over = True
+
+
+async def detect(pipe: Pipe, path: str, model: Convolutions, depth: int) -> None:
+    """Be another client of a driver, with LOW runs from one message to the next.
+
+    Each message is answered once these are under way, or have ended.
+    """
+    async with connect(path) as device:
+        prepared = await device.prepare(model.build(), priority=hal.Priority.LOW)
+        run = partial(prepared.run, [model.input()])
+        pipe.send_bytes(READY)
+        with suppress(EOFError):
+            while True:
+                await asyncio.to_thread(pipe.recv_bytes)
+                async with saturated(run, depth):
+                    pipe.send_bytes(READY)
+                    await asyncio.to_thread(pipe.recv_bytes)
+                pipe.send_bytes(READY)
+
+
+@asynccontextmanager
+async def detecting(pipe: Pipe) -> AsyncIterator[None]:
+    """Have the process that `detect` is in keep its driver busy inside the block."""
+
+    async def answered() -> None:
+        pipe.send_bytes(READY)
+        await asyncio.to_thread(pipe.recv_bytes)
+
+    await answered()
+    try:
+        yield
+    finally:
+        await answered()
 
 
 async def latencies_us(run: Run, count: int, pause_s: float) -> list[float]:

@@ -17,9 +17,8 @@ import numpy as np
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.memory.pools import view
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.model import NamedModel, TensorInfo, located, map_model_file
+from asyncnn.runtime.model import NamedModel, TensorInfo, located, open_model_file
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.requests import InputCheck
 from asyncnn.tools.differing.difference_report import (
@@ -78,7 +77,7 @@ async def answer(
     graph = _graph(inquiry.named, inquiry)
     other = graph if inquiry.against is None else _graph(against[1], inquiry)
     here, there = _samples(inquiry, against[1])
-    drawn = () if inquiry.given else inquiry.named.inputs
+    drawn = None if inquiry.given else inquiry.named
     first_name, second_name = inquiry.between
     with telling_open_axes(drawn):
         async with (
@@ -115,7 +114,7 @@ def check_reads(name: str, path: Path) -> None:
     if name not in PEERS:
         return
     with located(path):
-        kind = kind_of(view(map_model_file(path)))
+        kind = kind_of(open_model_file(path))
         if kind is not _READS[name]:
             raise InvalidArgumentError(
                 f"{name} reads {_READS[name].value} files, and this is {kind.value}"

@@ -5,6 +5,7 @@ from statistics import median
 
 import msgspec
 
+from asyncnn.deadlines import format_duration
 from asyncnn.tools.bench.environment import Environment
 from asyncnn.tools.bench.report import Outcome, Row, Table
 
@@ -162,8 +163,9 @@ _GOAL_HEADINGS = ("", "scenario", "beside", "figure", "ratio", "goal")
 
 
 def _title(section: Section) -> str:
-    bound = f", p99 below {section.bound_us:.0f} us" if section.bound_us else ""
-    return f"{section.model}: {section.name}{bound}, {section.queries:,} queries"
+    bound = format_duration(section.bound_us) if section.bound_us else ""
+    told = bound and f", p99 below {bound}"
+    return f"{section.model}: {section.name}{told}, {section.queries:,} queries"
 
 
 def _row(section: Section, system: str) -> Iterator[str]:

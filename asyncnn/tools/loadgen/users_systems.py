@@ -112,7 +112,7 @@ async def to_thread_system(
     """ONNX Runtime in `asyncio.to_thread`, on an ONNX file of the same model.
 
     :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
-    :raises PeerRefusedError: if the model is not written as ONNX here.
+    :raises PeerRefusedError: if the model cannot be rewritten as ONNX.
     """
     session = OnnxRuntime(named)
     feeds = [session.converted(inputs) for inputs in library.inputs]

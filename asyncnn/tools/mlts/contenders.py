@@ -22,10 +22,9 @@ from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionPreference, Priority
-from asyncnn.memory.pools import view
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.model import NamedModel, map_model_file
+from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
@@ -257,7 +256,7 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     named, trial = model.named, model.trial
     assert named is not None
     assert trial is not None
-    kind = kind_of(view(map_model_file(model.path)))
+    kind = kind_of(open_model_file(model.path))
     if system == LITERT:
         if kind is not FileKind.TFLITE:
             raise PeerRefusedError(f"it does not read {kind.value} files")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from asyncnn.deadlines import format_duration
 from asyncnn.tools.pages import (
     Column,
     Graph,
@@ -41,11 +42,14 @@ def headlines(profile: Profile) -> list[str]:
     where = profile.device
     if devices != {where}:
         where += f", which hands it to {' and '.join(sorted(devices))}"
+    run, observed, observing = map(
+        format_duration, (profile.run_us, profile.observed_us, profile.observing_us)
+    )
+    tells = round(profile.observing_us)
     lines = [
-        f"On {where}. A run takes {profile.run_us:.0f} us, the median of "
-        f"{profile.runs}; one that is observed {profile.observed_us:.0f} us: recording "
-        f"makes stages longer, and telling of operations takes "
-        f"{profile.observing_us:.0f} us, which is taken off.",
+        f"On {where}. A run takes {run}, the median of {profile.runs}. While it is "
+        f"recorded it takes {observed}, as stages are longer then"
+        + (f"; {observing} to time operations are taken off." if tells else "."),
         f"{profile.operations_share:.1%} of an observed run are operations; "
         f"{min(profile.accounted, 1):.1%} are accounted for. "
         f"Inputs: {profile.inputs}.",
@@ -144,7 +148,7 @@ def _segments(profile: Profile) -> SortableTable:
         columns=(
             *(Column("segment"), Column("engine"), Column("operations")),
             *(_TIME, _SHARE),
-            Column("apart", "us", help="its operations as graphs of their own"),
+            Column("one by one", "us", help="its operations as graphs of their own"),
         ),
         rows=[
             (
@@ -179,7 +183,7 @@ def _graph(profile: Profile) -> Graph:
     nodes = [
         Node(
             name=str(number),
-            label=f"{each.place} {each.type}\n{time_in_words(each)}",
+            label=f"{each.place} {each.type}\n{_time(each)}",
             share=each.time_us / longest_us if longest_us else 0.0,
             details=_details(each),
             group=f"partition {each.partition}, {each.device}" if several else "",
@@ -201,7 +205,7 @@ def _graph(profile: Profile) -> Graph:
 
 def _details(each: OperationProfile) -> dict[str, str]:
     return {
-        "time": f"{time_in_words(each)}, {each.share:.1%} of a run",
+        "time": f"{_time(each)}, {each.share:.1%} of a run",
         "calls": f"{each.calls:g} in a run",
         "device": each.device,
         "kernel": each.kernel,
@@ -215,9 +219,13 @@ def _details(each: OperationProfile) -> dict[str, str]:
     }
 
 
-def time_in_words(each: OperationProfile) -> str:
-    """Return the time of an operation; ~ marks one that is apportioned."""
-    return f"{'~' if each.is_apportioned else ''}{each.time_us:.1f} us"
+def mark(each: OperationProfile) -> str:
+    """Return what stands before the time of an operation: ~ if it is apportioned."""
+    return "~" if each.is_apportioned else ""
+
+
+def _time(each: OperationProfile) -> str:
+    return f"{mark(each)}{format_duration(each.time_us)}"
 
 
 def _shape(each: OperationProfile) -> str:

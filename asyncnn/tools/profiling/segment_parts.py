@@ -6,7 +6,7 @@ was given, so that each finds its input where it would: in a cache, if at all. W
 call of an engine takes is measured by a graph of next to nothing, and taken off.
 
 That shares the segment's own time out; it is not that time: an engine may do together
-what is apart here.
+what is done one by one here.
 """
 
 import statistics

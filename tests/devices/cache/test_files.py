@@ -164,13 +164,14 @@ def test_what_does_not_fit_on_the_disk_is_not_left_there(
     folder: Folder, room: int
 ) -> None:
     folder.save(dense(False, seed=1).model)
+    model = dense(False).model
     needed = folder.data.stat().st_size
     assert room < needed
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         with pytest.raises(GeneralFailureError, match="not cached"):
-            folder.save(dense(False).model)
+            folder.save(model)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert folder.model.stat().st_size == folder.data.stat().st_size == 0

@@ -156,6 +156,7 @@ from pathlib import Path
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.hal.errors import ResourceExhaustedError
 
 engine, model = load_engine("c_api"), Chain(2, 4, 1024).model()
 folder = Path(sys.argv[1])
@@ -166,7 +167,8 @@ for weights in (None, PackedWeights("a" * 16), PackedWeights("b" * 16, folder)):
         resource.setrlimit(resource.RLIMIT_AS, (taken + mib * 2**20, -1))
         try:
             engine.compile(model, weights=weights).close()
-        except OSError:
+        except ResourceExhaustedError as error:
+            assert "memory" in str(error)
             refused += 1
         resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 assert refused > 3, refused

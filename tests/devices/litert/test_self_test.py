@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -93,6 +94,24 @@ def test_whatever_the_process_comes_to_is_a_verdict_that_is_kept(
     assert os.stat(verdict_file(state)).st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("command", [SEGMENTATION_FAULT, FAILURE])
+@pytest.mark.parametrize(
+    ("kind", "most"), [(resource.RLIMIT_AS, 2**38), (resource.RLIMIT_NOFILE, 200)]
+)
+def test_a_reason_that_is_found_below_a_limit_is_not_kept(
+    state: Path, library: Path, command: list[str], kind: int, most: int
+) -> None:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, hard))
+    try:
+        assert reason_against(library, VERSION, command=command)
+        assert not list(state.glob("litert-*"))
+        assert reason_against(library, VERSION, command=SUCCESS) == ""
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+    assert reason_against(library, VERSION, command=MUST_NOT_RUN) == ""
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_what_others_have_stopped_is_tried_again(
     state: Path, library: Path, name: str
@@ -105,14 +124,23 @@ def test_what_others_have_stopped_is_tried_again(
     assert reason_against(library, VERSION, command=SUCCESS) == ""
 
 
-def test_what_has_had_no_memory_is_tried_again(state: Path) -> None:
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        "from asyncnn.devices.litert import graph_file; graph_file._ROOM_BYTES = 2**60",
+        "import threading\n"
+        "def refuse(thread): raise RuntimeError('no more threads')\n"
+        "threading.Thread.start = refuse",
+    ],
+    ids=["memory", "threads"],
+)
+def test_what_has_lacked_something_is_tried_again(state: Path, shortage: str) -> None:
     script = (
-        "import sys; from asyncnn.devices.litert import graph_file, self_test; "
-        "graph_file._ROOM_BYTES = 2**60; "
+        f"{shortage}\nimport sys\nfrom asyncnn.devices.litert import self_test\n"
         f"sys.exit(self_test.main({str(litert())!r}, {VERSION!r}))"
     )
     reason = reason_against(litert(), VERSION, command=[sys.executable, "-c", script])
-    assert reason.startswith("its self-test could not be made: OSError")
+    assert reason.startswith("its self-test could not be made: ")
     assert reason_against(litert(), VERSION, command=SUCCESS) == ""
 
 

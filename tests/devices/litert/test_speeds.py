@@ -14,6 +14,7 @@ from asyncnn.devices.litert import speed_trials
 from asyncnn.devices.litert.cuts import (
     BARRIER_NS,
     MOST_BARRIER_NS,
+    MOST_STEPS,
     SLACK,
     USUAL,
     Speeds,
@@ -33,6 +34,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.devices.litert.test_self_test import VERSION, litert
 from tests.measuring import best_of
+from tests.networks import chain
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
 
@@ -153,3 +155,15 @@ def test_barriers_need_not_be_closer_than_the_longest_operation(tmp_path: Path) 
     assert not barriers(steps, fast)
     last = steps[-2:]
     assert barriers(last * 3) == cuts(last * 3, BARRIER_NS)
+
+
+def test_no_graph_has_so_many_operations_that_nothing_stops_its_compilation() -> None:
+    count = 3 * MOST_STEPS + MOST_STEPS // 2
+    delegate = LiteRtDelegate(load_engine())
+    program = Program(chain(count, 4).model, delegate=delegate)
+    assert program.declared_shapes is not None
+    parts = [len(s.parts) for s in program.plan(program.declared_shapes).steps]
+    assert sum(parts) == count
+    assert max(parts) <= MOST_STEPS
+    # Nor more graphs than that takes, but for slack.
+    assert len(parts) <= 1 + count / ((1 - SLACK) * MOST_STEPS)

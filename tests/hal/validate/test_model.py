@@ -59,7 +59,7 @@ def test_a_model_passes_from_the_version_that_has_all_it_uses(
     model: Model, since: HalVersion, version: HalVersion
 ) -> None:
     if version < since:
-        assert version.name in refusal(model, version)
+        assert version.title in refusal(model, version)
     else:
         validate_model(model, version)
 

@@ -55,7 +55,7 @@ def test_an_unknown_operand_type_is_refused(type_: int) -> None:
 def test_an_operand_type_newer_than_the_model_is_refused() -> None:
     message = refusal(with_operand(q8_model(), 0, type=OperandType.BOOL), V1_1)
     assert message == (
-        "main subgraph: operand 0 (BOOL): V1_1 has no such operand type [M2]"
+        "main subgraph: operand 0 (BOOL): HAL 1.1 has no such operand type [M2]"
     )
 
 

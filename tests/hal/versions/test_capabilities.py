@@ -113,4 +113,4 @@ def test_loss_is_logged_and_its_absence_is_not(
         convert_to(newest(), V1_0)
         assert not caplog.records
         convert_to(newest(FLOAT32=FAST), V1_0)
-    assert "V1_0" in caplog.text
+    assert "HAL 1.0" in caplog.text

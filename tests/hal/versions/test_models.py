@@ -107,7 +107,7 @@ def test_the_pools_of_a_request_decide_which_versions_can_carry_it(
 
 
 def test_a_buffer_of_the_device_has_no_stand_in() -> None:
-    with pytest.raises(InvalidArgumentError, match="V1_2"):
+    with pytest.raises(InvalidArgumentError, match=r"HAL 1\.2"):
         convert_to(Request((), (), (BufferToken(7),)), V1_2)
 
 

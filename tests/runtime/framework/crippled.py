@@ -16,6 +16,7 @@ from asyncnn.callbacks import FencedOutcome, OneShot, SynchronousByCallback
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import DeviceUnavailableError, DriverDiedError
+from asyncnn.hal.interfaces import cause_of_death
 from asyncnn.hal.performance import uniform_performance
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -192,6 +193,9 @@ class CrippledModel(SynchronousByCallback):
         self.device = device
         self.inner = inner
         self.refusal = ""
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        return cause_of_death(self.device) or cause_of_death(self.inner)
 
     def execute_1_3(self, *arguments: Any) -> ErrorStatus:
         device, callback = self.device, arguments[-1]

@@ -60,25 +60,6 @@ class TestLoading:
         with pytest.raises(InvalidArgumentError, match="cannot be given for TFLite"):
             asyncnn.load(file, constants={"x": 1})
 
-    def test_weights_stay_where_the_file_is_mapped(self, tmp_path: Path) -> None:
-        weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
-        proto = model(
-            [node("Add", ["x", "w"], ["y"])],
-            [tensor("x", (64, 64))],
-            ["y"],
-            {"w": weights},
-        )
-        # Data are mapped where they are aligned.
-        for pad in range(8):
-            proto.producer_name = "p" * pad
-            if not proto.SerializeToString().index(weights.tobytes()) % 4:
-                break
-        path = tmp_path / "model.onnx"
-        path.write_bytes(proto.SerializeToString())
-        named = asyncnn.load(path)
-        (pool,) = named.model.pools
-        assert pool.size == path.stat().st_size
-
     def test_without_the_package_one_error_says_what_to_install(
         self, tmp_path: Path
     ) -> None:
@@ -159,8 +140,8 @@ class TestOpenAxes:
         )
         with pytest.raises(InvalidArgumentError, match="lengths of open axes") as found:
             imported(proto)
-        assert found.value.hint is not None
-        assert "input_shapes={'x': ['n']}" in found.value.hint
+        shown = "input_shapes={'x': (1,)}, or --input-shape x=1"
+        assert shown in found.value.hint
         assert imported(proto, input_shapes=[(3,)]).outputs[0].dimensions == (9,)
 
     def test_axes_of_one_name_have_one_length(self) -> None:
@@ -442,11 +423,10 @@ class TestExternalData:
         path.write_bytes(changed.SerializeToString())
         return path
 
-    async def test_weights_of_another_file_are_mapped(self, tmp_path: Path) -> None:
+    async def test_weights_of_another_file_are_read(self, tmp_path: Path) -> None:
         named = asyncnn.load(self.saved(tmp_path))
         found = await results(named, x=np.zeros(64, np.float32))
         np.testing.assert_array_equal(found["y"], np.arange(64))
-        assert named.model.pools[0].size == (tmp_path / "weights.bin").stat().st_size
 
     @pytest.mark.parametrize(
         "changes",

@@ -115,3 +115,43 @@ def test_a_model_of_another_domain_is_refused_by_name() -> None:
         asyncnn.load(path)
     for name in ("LinearClassifier", "Normalizer", "ZipMap"):
         assert f"(ai.onnx.ml.{name})" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("silero_vad.onnx", {"input_shapes": VAD, "constants": RATE}),
+        ("silero_vad_half.onnx", {"input_shapes": {"input": (0, 576)}}),
+        ("silero_vad_op18_ifless.onnx", {"input_shapes": VAD, "constants": RATE}),
+        ("silero_vad_openvino_16k.onnx", {}),
+        ("silero_vad_16k_sequence.onnx", {"input_shapes": {"input": (3, 576)}}),
+    ],
+)
+@pytest.mark.parametrize("device", ["reference", "accelerated"])
+async def test_sessions_keep_what_detectors_of_voices_are_given_back(
+    model: str, options: Any, device: str
+) -> None:
+    path = path_of(f"silero_vad/data/{model}")
+    peer = session_of(path)
+    named = asyncnn.load(path, **options)
+    pairs = dict(named.pairs)
+    assert pairs in ({"state": "stateN"}, {"h": "hn", "c": "cn"})
+    fed: dict[str, Any] = {s.info.name: s.first_value() for s in named.kept}
+    if any(info.name == "sr" for info in peer.get_inputs()):
+        fed["sr"] = np.array(16000)
+    rng = np.random.default_rng(3)
+    length = named.inputs[0].dimensions[0] or 1
+    async with asyncnn.open_device(device) as opened:
+        prepared = await opened.prepare(named)
+        async with prepared.session() as session:
+            for _ in range(4):
+                sound = (0.3 * rng.standard_normal((length, 576))).astype(np.float32)
+                found = await session.run(sound)
+                names = [info.name for info in peer.get_outputs()]
+                values = peer.run(None, {"input": sound, **fed})
+                wanted = dict(zip(names, values, strict=True))
+                fed.update({before: wanted[after] for before, after in pairs.items()})
+                (name,) = found
+                np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-5)
+            for name, array in (await session.state()).items():
+                np.testing.assert_allclose(array, fed[name], rtol=0, atol=1e-4)

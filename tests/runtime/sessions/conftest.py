@@ -18,7 +18,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.session import Session
 from asyncnn.service import Server
-from tests.runtime.stateful import after, counting
+from tests.runtime.stateful import after, counting, with_total_paired
 
 PATHS = ("async", "sync", "fenced", "burst")
 ON_LANES = DeviceSettings(inline_below_us=0)
@@ -42,9 +42,13 @@ async def opened(
             yield Opened(device, hal)
 
 
-@pytest.fixture
-async def prepared(opened: Opened) -> PreparedModel:
-    return await opened.device.prepare(counting())
+@pytest.fixture(params=["hidden", "paired"])
+async def prepared(opened: Opened, request: pytest.FixtureRequest) -> PreparedModel:
+    """Return a model whose state runs do not see, or of which they are given a part."""
+    model = counting()
+    if request.param == "paired":
+        model = with_total_paired(model)
+    return await opened.device.prepare(model)
 
 
 class Gate:

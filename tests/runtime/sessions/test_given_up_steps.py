@@ -13,7 +13,7 @@ from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.runtime import session as sessions
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.states import StatefulRequests, StatePlaces
+from asyncnn.runtime.states import Kept, StatePlaces
 from tests.runtime.sessions.conftest import PATHS, check
 from tests.runtime.stateful import X, counting
 
@@ -96,10 +96,10 @@ async def test_a_state_for_which_there_is_no_memory_is_not_taken(
         await session.run(X)
         with monkeypatch.context() as patch:
 
-            def placed(self: StatefulRequests, array: Any) -> Any:
+            def placed(self: Kept, array: Any) -> Any:
                 raise ResourceExhaustedTransientError("no memory")
 
-            patch.setattr(StatefulRequests, "placed", placed)
+            patch.setattr(Kept, "placed", placed)
             with pytest.raises(ResourceExhaustedTransientError):
                 await session.reset()
         await check(session, 1)

@@ -20,6 +20,10 @@ from tests.runtime.stateful import FIRST, X, counting, picking_sum
 
 
 class TestPlainRuns:
+    @pytest.fixture
+    async def prepared(self, opened: Opened) -> PreparedModel:
+        return await opened.device.prepare(counting())
+
     """See no state, and begin with the first values."""
 
     @pytest.mark.parametrize("path", ["async", "sync", "fenced"])
@@ -288,8 +292,8 @@ class TestState:
                     np.testing.assert_array_equal(outputs["y"], 2 * step * X)
                 await check(session, 5)
 
-    async def test_of_a_model_without_any_is_empty(self, opened: Opened) -> None:
+    async def test_a_model_without_any_has_no_sessions(self, opened: Opened) -> None:
         prepared = await opened.device.prepare(chain(2, 4))
-        async with prepared.session(path="burst") as session:
-            np.testing.assert_array_equal((await session.run(X))["z"], X + 2)
-            assert await session.state() == {}
+        with pytest.raises(asyncnn.InvalidArgumentError, match="no state") as found:
+            prepared.session(path="burst")
+        assert "load(path, states={'x': 'z'})" in found.value.hint

@@ -60,7 +60,8 @@ class T:
     """A tensor: a constant if ``data`` is given, quantised if ``scale`` is.
 
     A ``variable`` lasts from one inference to the next. ``behind`` puts the data behind
-    the flatbuffer, as in files above 2 GiB.
+    the flatbuffer, as in files above 2 GiB. ``signature`` is its shape with -1 for what
+    the application may choose.
     """
 
     dtype: Any = np.float32
@@ -73,6 +74,7 @@ class T:
     variable: bool = False
     behind: bool = False
     sparse: "Sparse | None" = None
+    signature: Sequence[int] = ()
 
     @classmethod
     def constant(cls, data: Any, dtype: Any = np.int32, **rest: Any) -> "T":
@@ -266,6 +268,8 @@ class _Writer:
 
     def tensor(self, index: int, tensor: T) -> int:
         fields = {"Sparsity": self.sparsity(tensor.sparse)} if tensor.sparse else {}
+        if tensor.signature:
+            fields["ShapeSignature"] = self.vector(tensor.signature, np.int32)
         return self.table(
             "Tensor",
             **fields,

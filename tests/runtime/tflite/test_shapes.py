@@ -10,8 +10,9 @@ import pytest
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
+from asyncnn.pacing import completed
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
-from asyncnn.runtime.tflite.schema import read_contents
+from asyncnn.runtime.tflite.schema import reading_contents
 from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.tensors import OperatorTensors
 from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
@@ -28,7 +29,7 @@ RULED = [case for case in CASES if case.operator.name in RULES]
 
 @pytest.mark.parametrize("case", RULED, ids=lambda case: case.name)
 def test_the_rules_give_the_shapes_that_files_state(case: Case) -> None:
-    (graph,) = read_contents(memoryview(case.file())).graphs
+    (graph,) = completed(reading_contents(memoryview(case.file()))).graphs
     tensors = OperatorTensors(graph, graph.operators[0])
     stated = [graph.tensors[index].shape for index in graph.operators[0].outputs]
     assert list(result_shapes(tensors)) == stated

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from asyncnn.tools.bench import (
     bench_accelerated,
     bench_awaiting,
@@ -15,6 +17,7 @@ from asyncnn.tools.bench import (
     bench_responsiveness,
     bench_service,
     bench_sessions,
+    bench_steps,
     bench_threads,
 )
 from asyncnn.tools.bench.environment import describe_environment
@@ -51,6 +54,29 @@ def awaiting(*, met: bool) -> Report:
         met=verdict.met,
     )
     return bench_awaiting.AwaitingReport(**_BASIS, placements=(placed,))
+
+
+def steps(*, met: bool) -> Report:
+    """Return a report on the functions that a run passes."""
+    passed = bench_steps.Steps(
+        device="accelerated",
+        transport="inprocess",
+        way=bench_steps.RUN,
+        on_loop=9.0,
+        on_lanes=5.0 if met else 6.0,
+        files=10,
+        turns=2.0,
+        loop_us=15.0,
+        most=14,
+        most_files=10,
+    )
+    return bench_steps.StepsReport(
+        **_SINGLE,
+        model="a model",
+        turn_us=2.5,
+        steps=(passed, replace(passed, device="reference", most=None)),
+        refusals={"another": REFUSAL},
+    )
 
 
 def threads(*, met: bool) -> Report:
@@ -121,11 +147,16 @@ def models(*, met: bool) -> Report:
     """Return a report on two models, one of which nobody can run."""
     device_us = 500.0 if met else 501.0
     measured = {"device": device_us, "awaited": 550.0, LITERT: 50.0, LITERT_REF: 1000.0}
-    refusals = {LITERT: REFUSAL, LITERT_REF: REFUSAL, "device": "too old"}
+    measured |= {"accelerated": 60.0, "executor": 50.0}
+    refusals = {LITERT: REFUSAL, LITERT_REF: REFUSAL, "awaited": "too old"}
+    judged = bench_models.judge_model(
+        *("kws_ref_model", figures(**measured), {}), engine="executor", ratio=1.2
+    )
     return bench_models.ModelsReport(
         **_SINGLE,
+        devices=("accelerated", "reference"),
         models=(
-            bench_models.judge_model("kws_ref_model", figures(**measured), {}),
+            judged,
             bench_models.judge_model("<odd>", {}, refusals),
         ),
     )
@@ -226,6 +257,18 @@ def qos(*, met: bool) -> Report:
         overhead=overhead,
         lost=0.01,
         verdicts=bench_qos.judge_qos(latencies, 100.0, misses, overhead, 0.01),
+        device="accelerated",
+        low_us={"driver": 215_000.0},
+        beside=(
+            bench_qos.Beside(
+                where="driver",
+                load="low",
+                p50_us=5000.0,
+                p99_us=26_000.0,
+                p50_ratio=1.7,
+                p99_ratio=6.5,
+            ),
+        ),
     )
 
 
@@ -280,6 +323,7 @@ MADE_UP: dict[str, Callable[..., Report]] = {
         qos,
         responsiveness,
         sessions,
+        steps,
         threads,
     )
 }

@@ -37,7 +37,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             ["models", "folder", "--filter", "v*", "--no-mobilenet"],
             {"folder": Path("folder"), "pattern": "v*", "mobilenet": False},
         ),
-        (["cache"], {"folder": None, "pattern": "*", "mobilenet": True, "rounds": 7}),
+        (["cache"], {"folder": None, "pattern": "*", "mobilenet": None, "rounds": 7}),
+        (
+            ["models", "file.onnx", "--input-shape", "x=1,3,64,64"],
+            {"mobilenet": None, "input_shapes": {"x": (1, 3, 64, 64)}},
+        ),
         (["kernels", "--filter", "add*"], {"pattern": "add*"}),
         (["burst"], {"gates": False}),
         (["burst", "--gates"], {"gates": True}),
@@ -85,7 +89,7 @@ def test_without_litert_the_command_ends_in_one_line_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.tflite").write_bytes(b"")
-    monkeypatch.setattr(sys, "argv", ["asyncnn", "bench", "models", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["asyncnn", "bench", "loading", str(tmp_path)])
     with pytest.raises(SystemExit) as info:
         main()
     assert info.value.code == 2

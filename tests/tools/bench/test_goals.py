@@ -127,12 +127,20 @@ def test_named_models_have_goals_of_their_own(
 
 
 def test_the_accelerated_device_has_goals_beside_what_one_would_write() -> None:
-    measured = figures(accelerated=100.0, executor=96.0, to_thread=190.0)
-    verdicts = judge_model("vww_96_int8", measured, {}).verdicts
-    assert [(v.peer, v.limit, v.met) for v in verdicts] == [
-        ("executor", 1.05, True),
-        ("to_thread", 0.5, False),
-    ]
+    for executor_us, met in ((96.0, True), (95.0, False)):
+        measured = figures(accelerated=100.0, executor=executor_us)
+        (verdict,) = judge_model("vww_96_int8", measured, {}).verdicts
+        assert (verdict.peer, verdict.limit) == ("executor", 1.05)
+        assert verdict.met is met
+
+
+def test_models_of_others_have_no_goals() -> None:
+    measured = figures(device=2000.0, litert_ref=1000.0, litert=1.0)
+    codes = Difference(1.0, in_steps=True)
+    model = judge_model(
+        *("vww_96_int8", measured, {}), is_own=False, accelerated_difference=codes
+    )
+    assert list(model.outcomes()) == []
 
 
 @pytest.mark.parametrize(

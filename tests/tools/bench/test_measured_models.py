@@ -9,6 +9,7 @@ import pytest
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import measured_models
 from asyncnn.tools.bench.measured_models import (
+    MODEL_SUFFIXES,
     Difference,
     largest_difference,
     model_files,
@@ -62,7 +63,7 @@ def test_mobilenets_are_made_for_the_length_of_the_block(
 ) -> None:
     made = {name: partial(str.encode, name) for name in measured_models.MOBILENETS}
     monkeypatch.setattr(measured_models, "MOBILENETS", made)
-    with model_files(tmp_path) as files:
+    with model_files(tmp_path, mobilenet=True) as files:
         assert [path.stem for path in files] == [
             "mobilenet_v1_224_float",
             "mobilenet_v1_224_int8",
@@ -71,6 +72,15 @@ def test_mobilenets_are_made_for_the_length_of_the_block(
         ]
         assert all(path.read_bytes() == path.stem.encode() for path in files)
     assert not any(path.exists() for path in files)
+
+
+@pytest.mark.parametrize("suffix", MODEL_SUFFIXES)
+def test_what_is_given_is_all_that_there_is(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(b"")
+    for named in (tmp_path, path):
+        with model_files(named, suffixes=MODEL_SUFFIXES) as files:
+            assert files == [path]
 
 
 class TestInputs:

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
+import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import (
     bench_awaiting,
@@ -31,11 +33,14 @@ from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.qos_load import Stack
+from asyncnn.tools.bench.qos_load import Convolutions, Stack
 from asyncnn.tools.bench.report import Measured, PlacedReport
 from asyncnn.tools.bench.rounds import Call
 from asyncnn.tools.mobilenets import mobilenet_v1
-from asyncnn.tools.other_runtimes import PeerRefusedError
+from tests.networks import addition
+from tests.runtime.onnx.files import model, tensor
+from tests.runtime.tflite.cases import f32
+from tests.runtime.tflite.files import Op, write
 from tests.tools.bench.calling import CPU
 
 
@@ -96,46 +101,97 @@ class TestModels:
         path.write_bytes(mobilenet_v1(quantized=False, size=32, width=0.25))
         return path
 
-    def measured(self, file: Path) -> bench_models.MeasuredModel:
-        report = bench_models.bench(file, mobilenet=False, rounds=1)
+    def measured(self, *files: Path) -> bench_models.MeasuredModel:
+        report = bench_models.bench(*files, rounds=1)
         (model,) = report.models
         return model
 
-    def test_the_device_computes_what_the_reference_does(self, file: Path) -> None:
+    def test_the_devices_compute_what_the_engine_does(self, file: Path) -> None:
         model = self.measured(file)
-        without = set(model.refusals)
-        assert without <= {TO_THREAD}  # the only one that is not installed everywhere
-        assert is_whole(model, set(bench_models.CONTENDERS) - without)
+        assert not model.refusals
+        everybody = {DEVICE, AWAITED, ACCELERATED, EXECUTOR, LITERT, LITERT_REF}
+        assert is_whole(model, everybody)
         assert model.us[DEVICE] <= model.us[AWAITED]
         assert set(model.ratios) == {LITERT, LITERT_REF}
-        assert model.difference_to_ref is not None
-        assert not model.difference_to_ref.in_steps
-        assert model.difference_to_ref.largest < 1e-5
-
-    def test_what_the_device_cannot_load_is_reported_with_the_reason(
-        self, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(path: Path) -> None:
-            raise InvalidArgumentError(f"{path.name} is not for us")
-
-        monkeypatch.setattr(bench_models, "load", refuse)
-        model = self.measured(file)
-        reason = "small.tflite is not for us"
-        assert model.refusals == dict.fromkeys((DEVICE, ACCELERATED, TO_THREAD), reason)
-        assert set(model.us) == {LITERT, LITERT_REF, EXECUTOR}
+        for difference in (
+            model.difference,
+            model.difference_to_ref,
+            model.accelerated_difference,
+        ):
+            assert difference is not None
+            assert not difference.in_steps
+            assert difference.largest < 1e-5
         assert model.verdicts == ()
 
-    def test_what_a_peer_cannot_load_is_reported_with_the_reason(
+    @pytest.mark.parametrize("name", ["accelerated", "reference"])
+    def test_the_default_device_stands_beside_the_engine(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        monkeypatch.setenv("ASYNCNN_DEVICE", name)
+        report = bench_models.bench(file, rounds=1)
+        assert report.devices[0] == name
+        assert set(report.devices) == {"accelerated", "reference"}
+        (model,) = report.models
+        ours = model.figures[bench_models.figure_of(name)]
+        assert model.ratio == ours.ratio_to(model.figures[EXECUTOR])
+        (table,) = report.tables()
+        ((row,),) = table.sections
+        assert table.headings[1:4] == (name, "engine", "ratio")
+        assert row[0] == "small"
+
+    def test_all_of_a_folder_is_measured_or_refused_by_name(
+        self, file: Path, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("onnxruntime")
+        onnx = tmp_path / "small.onnx"
+        relu = helper.make_node("Relu", ["x"], ["y"])
+        onnx.write_bytes(
+            model([relu], [tensor("x", (1, 64))], ["y"]).SerializeToString()
+        )
+        asyncnn.save(addition(4), tmp_path / "sum.asyncnn")
+        (tmp_path / "cut.onnx").write_bytes(onnx.read_bytes()[:-8])
+        (tmp_path / "notes.txt").write_text("no model")
+        report = bench_models.bench(tmp_path, rounds=1)
+        found = report.named()
+        assert list(found) == ["cut", "small.onnx", "small.tflite", "sum"]
+        assert found["small.onnx"].engine == TO_THREAD
+        assert is_whole(found["small.onnx"], {DEVICE, AWAITED, ACCELERATED, TO_THREAD})
+        assert str(found["small.onnx"].difference) == "0"
+        assert is_whole(found["sum"], {DEVICE, AWAITED, ACCELERATED})
+        assert found["sum"].engine == ""
+        assert not found["cut"].figures
+        assert set(found["cut"].refusals) == {AWAITED, ACCELERATED, TO_THREAD}
+        assert all(line.startswith("cut: ") for line in report.notes())
+
+    def test_lengths_that_a_file_leaves_open_are_told_or_given(
+        self, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("onnxruntime")
+        path = tmp_path / "pool.onnx"
+        pool = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[4, 4])
+        inputs = [tensor("x", (1, 1, "height", "width"))]
+        path.write_bytes(model([pool], inputs, ["y"]).SerializeToString())
+        refused = self.measured(path)
+        assert "--input-shape" in refused.refusals[ACCELERATED]
+        report = bench_models.bench(path, rounds=1, input_shapes={"x": (1, 1, 8, 8)})
+        assert not report.models[0].refusals
+
+    def test_what_takes_too_long_is_not_repeated(
         self, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(path: Path, *, reference: bool = False) -> None:
-            raise PeerRefusedError("too new")
+        monkeypatch.setattr(bench_models, "LONGEST_S", 0.0)
+        found = self.measured(file)
+        assert not found.figures
+        assert all("too long to be repeated" in why for why in found.refusals.values())
 
-        monkeypatch.setattr(bench_models, "LiteRt", refuse)
-        model = self.measured(file)
-        refused = {LITERT, LITERT_REF, EXECUTOR}
-        assert {n for n, why in model.refusals.items() if why == "too new"} == refused
-        assert {DEVICE, AWAITED, ACCELERATED} <= set(model.us)
+    @pytest.mark.usefixtures("without_litert")
+    def test_an_engine_that_is_missing_is_told(self, tmp_path: Path) -> None:
+        path = tmp_path / "sum.tflite"
+        x, y = f32(1, 4), f32(1, 4)
+        path.write_bytes(write([Op("RELU", [x], [y])], [x], [y]))
+        found = self.measured(path)
+        assert {DEVICE, AWAITED} <= set(found.figures)
+        assert "pip install asyncnn[bench]" in found.refusals[EXECUTOR]
 
 
 class TestKernels:
@@ -234,6 +290,9 @@ def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_qos, "_DATED_RUNS", 10)
     monkeypatch.setattr(bench_qos, "_QUEUED_RUNS", 20)
     monkeypatch.setattr(bench_qos, "_OVERHEAD_BATCHES", 2)
+    monkeypatch.setattr(bench_qos, "DETECTOR", Convolutions(3, side=16))
+    monkeypatch.setattr(bench_qos, "SMALL", Convolutions(1, side=4))
+    monkeypatch.setattr(bench_qos, "_BESIDE_RUNS", 2)
 
 
 @pytest.mark.exhaustive
@@ -245,3 +304,11 @@ def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
     assert [each.load for each in report.misses] == list(bench_qos.LOADS)
     assert report.longest_operation_us > 0
     assert len(report.verdicts) == 4 + len(bench_qos.LOADS)
+    assert [(each.where, each.load) for each in report.beside] == [
+        (where, load) for where in bench_qos.WHERE for load in bench_qos.BESIDE
+    ]
+    for each in report.beside:
+        assert 0 < each.p50_us <= each.p99_us
+        is_idle = each.load == bench_qos.IDLE
+        assert not is_idle or each.p50_ratio == each.p99_ratio == 1
+    assert set(report.low_us) == set(bench_qos.WHERE)

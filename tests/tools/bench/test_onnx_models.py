@@ -67,7 +67,7 @@ def test_what_is_not_written_is_refused_by_name() -> None:
     none = builder.scalar(FusedActivationFunc.NONE)
     product = builder.operation(OperationType.MUL, [x, x, none], Operand(kind, (4,)))
     builder.output(product, "y")
-    with pytest.raises(PeerRefusedError, match="MUL is not written as ONNX"):
+    with pytest.raises(PeerRefusedError, match="MUL cannot be rewritten as ONNX"):
         onnx_file(builder.build())
 
 

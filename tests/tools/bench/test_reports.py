@@ -185,8 +185,9 @@ def test_times_ratios_limits_and_verdicts_stand_in_one_row(
         (
             "models",
             [
-                f"<odd>: LiteRT and REF cannot run it: {REFUSAL}",
-                "<odd>: device cannot run it: too old",
+                "<odd>: LiteRT's invoke and LiteRT's reference kernels cannot run it: "
+                f"{REFUSAL}",
+                "<odd>: reference cannot run it: too old",
             ],
         ),
         (

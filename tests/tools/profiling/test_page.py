@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page as BrowserPage
 
@@ -34,8 +35,8 @@ def test_the_longest_operation_has_the_strongest_colour() -> None:
     graph = graph_of(PROFILE)
     shares = [node.share for node in graph.nodes]
     assert shares == [1, 1 / 6, 5 / 60, 20 / 60, 45 / 60]
-    assert graph.nodes[0].label == "0 CONV_2D\n~60.0 us"
-    assert graph.nodes[3].label == "0 of 0 LESS\n20.0 us"
+    assert graph.nodes[0].label == "0 CONV_2D\n~60 us"
+    assert graph.nodes[3].label == "0 of 0 LESS\n20 us"
     assert graph.nodes[0].details["temporaries"] == "the engine's"
     assert len({node.group for node in graph.nodes}) == 2
     assert [edge[:2] for edge in graph.edges] == [
@@ -61,6 +62,21 @@ def test_tables_are_of_what_there_is() -> None:
     table = next(part for part in some if isinstance(part, SortableTable))
     assert len(table.rows) == 2
     assert "2 of 5" in table.note
+
+
+@pytest.mark.parametrize(
+    ("observing_us", "told"),
+    [
+        (10.0, "takes 210 us, as stages are longer then; 10 us to time operations are"),
+        (0.4, "takes 210 us, as stages are longer then."),
+    ],
+)
+def test_it_says_what_timing_takes_if_that_is_anything(
+    observing_us: float, told: str
+) -> None:
+    text = " ".join(headlines(replace(PROFILE, observing_us=observing_us)))
+    assert told in text
+    assert " 0 us" not in text
 
 
 def test_what_was_measured_and_what_was_shared_out_is_said() -> None:

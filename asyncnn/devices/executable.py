@@ -1,9 +1,20 @@
-"""Learns how long executions take, and so which of them to run on the event loop."""
+"""What executions of a model have in common: how long they take, and on what.
+
+`Inliner` learns how long, and so which of them to run on the event loop.
+"""
+
+from contextlib import AbstractContextManager
+
+import msgspec
 
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.process_wide import NOTHING
+from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
-from asyncnn.hal.types import ExecutionPreference
+from asyncnn.engine.arguments import Layout
+from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.qos import WorkAccounting
 
 _LOW_POWER_FACTOR = 4.0
 """How much longer executions may be that run on the loop to save power."""
@@ -17,6 +28,9 @@ So one slow run does not count, and a slow model is noticed within some tens of 
 _FAR = 2.0
 """Multiple of ``below_ns`` beyond which processor time is not measured."""
 
+SHORT_NS = 5_000_000
+"""Executions that take less stop so soon that who waits for one may wait for that."""
+
 _CERTAIN = 0.75
 """Share of the least duration seen that any execution takes, as far as one can tell."""
 
@@ -28,6 +42,7 @@ class Inliner:
     nanoseconds of a thread: on a lane they also wait for the interpreter, which they
     would not have to on the loop. ``takes_far_longer`` tells whether they have taken
     `_FAR` times that: then it does not matter how much of it was of a thread.
+    ``are_short`` tells whether they are known to have taken less than `SHORT_NS`.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
@@ -41,6 +56,7 @@ class Inliner:
         )
         self.should_inline = self._least_cpu_ns < below_ns
         self.takes_far_longer = False
+        self.are_short = self._least_ns < SHORT_NS
 
     @property
     def min_runtime_ns(self) -> int:
@@ -58,6 +74,7 @@ class Inliner:
         least_ns = self._least_ns * _FORGETTING
         self._least_ns = run_ns if run_ns < least_ns else least_ns
         self.takes_far_longer = self._least_ns > _FAR * self._below_ns
+        self.are_short = self._is_foreseeable and self._least_ns < SHORT_NS
         least_ns = self._least_cpu_ns * _FORGETTING
         self._least_cpu_ns = least_ns = cpu_ns if cpu_ns < least_ns else least_ns
         self.should_inline = least_ns < self._below_ns
@@ -70,3 +87,44 @@ def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
     """
     saves_power = compiled.preference is ExecutionPreference.LOW_POWER
     return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
+
+
+class Executable(msgspec.Struct, eq=False):
+    """What all executions of one prepared model have in common.
+
+    ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
+    there may be several. ``cost`` is that of `Job`. Kernels run within ``computing``,
+    on any number of threads at a time.
+    """
+
+    program: Program
+    inliner: Inliner
+    priority: Priority
+    accounting: WorkAccounting
+    refuses_unmeetable_deadlines: bool = False
+    layout: Layout | None = None
+    spreading: Spreading | None = None
+    cost: float = 1.0
+    computing: AbstractContextManager[object] = NOTHING
+
+    def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
+        """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""
+        self.inliner.observe(computed_ns, cpu_ns)
+        if threads and self.spreading is not None:
+            self.spreading.observe(threads, computed_ns)
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """What an execution tells of the next ones; see `Executable.observe`.
+
+    Tracked by the garbage collector, unlike `LateEnd`: it leads to the model.
+    """
+
+    executable: Executable
+    computed_ns: int
+    cpu_ns: int
+    threads: int
+
+    def __call__(self) -> None:
+        """Learn it."""
+        self.executable.observe(self.computed_ns, self.cpu_ns, self.threads)

@@ -1,0 +1,221 @@
+"""Work that prepares: models, and plans of models for new shapes."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic_ns
+from typing import ClassVar
+
+from asyncnn.deadlines import told_late
+from asyncnn.devices.cache_format import Compiled
+from asyncnn.devices.caching import Prepare
+from asyncnn.devices.process_wide import NOTHING
+from asyncnn.engine import Program
+from asyncnn.engine.arguments import input_shapes
+from asyncnn.engine.program import InputShapes
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlinePersistentError,
+    MissedDeadlineTransientError,
+    ResourceExhaustedTransientError,
+    error_for,
+)
+from asyncnn.hal.types import ErrorStatus, Priority, Request
+from asyncnn.pacing import Steps, Stepwise, long_work, make_way
+from asyncnn.qos import Pause, Scheduler, Work
+from asyncnn.tracing import Layer, Phase, Trace, begin
+
+ReportPrepared = Callable[[Compiled | AsyncnnError], None]
+
+_MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+
+def trace_queue(trace: Trace, phase: Phase, ended_ns: int) -> None:
+    """Record how long something has waited for its turn."""
+    trace.add("queue", Layer.DRIVER, phase, trace.started_ns, ended_ns)
+
+
+def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> None:
+    """Record all of a preparation or an execution, which ends now."""
+    failure = "" if status is ErrorStatus.NONE else status.name
+    trace.end(name, Layer.DRIVER, phase, failure)
+
+
+class PrepareWork(Work):
+    """Prepares a model, within ``computing``; reports it, or why there is none."""
+
+    is_separable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        prepare: Prepare,
+        priority: Priority,
+        deadline_ns: int | None,
+        report: ReportPrepared,
+        computing: AbstractContextManager[object] = NOTHING,
+    ) -> None:
+        super().__init__(priority, deadline_ns)
+        self._computing = computing
+        self._prepare = prepare
+        self._report = report
+        self._steps: Stepwise[Compiled] | None = None
+        self._error: AsyncnnError | None = None
+        self._asked_ns = monotonic_ns()
+        self._trace = begin()
+
+    def advance(self, pause: Pause) -> bool:
+        """Prepare until the end, until `abort`, or until it is to pause."""
+        resumed_ns = monotonic_ns()
+        if self._steps is None:
+            self._steps = Stepwise(self._prepare())
+            if self._trace is not None:
+                trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
+        with self._computing, long_work(lambda: self._is_to_stop(pause)):
+            has_ended = self._steps.advance(lambda: self._must_stop(pause))
+        if self._error is not None:
+            self._steps.close()
+            has_ended = True
+        if self._trace is not None:
+            ended_ns = monotonic_ns()
+            self._trace.add(
+                "prepare", Layer.CPU, Phase.COMPILATION, resumed_ns, ended_ns
+            )
+        return has_ended
+
+    def _is_to_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._error is not None
+
+    def _must_stop(self, pause: Pause) -> bool:
+        if self._is_to_stop(pause):
+            return True
+        make_way()
+        return self._is_to_stop(pause)
+
+    def abort(self, status: ErrorStatus) -> None:
+        """Report ``status`` instead of a model that is not ready yet."""
+        if self._error is None:
+            told = "the preparation was aborted"
+            if status is _MISSED and self.deadline_ns is not None:
+                told = told_late(self.deadline_ns, self._asked_ns)
+            self._error = error_for(status, told)
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Report why there is no model, unless the preparation was aborted."""
+        if self._error is None:
+            self._error = error
+
+    def finish(self) -> ErrorStatus:
+        """Report the outcome."""
+        status = ErrorStatus.NONE
+        if self._error is not None:
+            status = self._error.status
+            self._report(self._error)
+        else:
+            assert self._steps is not None
+            self._report(self._steps.result)
+        if self._trace is not None:
+            trace_end(self._trace, "preparation", Phase.PREPARATION, status)
+        return status
+
+
+class PlanWork(Work):
+    """Makes the plan of a model for input shapes, and tells ``planned`` why not.
+
+    One that is under way as its deadline passes goes on: the next run will need it.
+    """
+
+    is_separable: ClassVar[bool] = True
+    keeps_its_lane: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        program: Program,
+        shapes: InputShapes,
+        waiting: Work,
+        planned: Callable[[AsyncnnError | None], None],
+    ) -> None:
+        priority, deadline_ns = waiting.priority, waiting.deadline_ns
+        super().__init__(priority, deadline_ns, client=waiting.client)
+        self._steps = Stepwise(_planning(program, shapes))
+        self._waiting = [planned]
+        self._error: AsyncnnError | None = None
+        self._is_unwanted = False
+
+    def advance(self, pause: Pause) -> bool:
+        """Plan until the end, until nobody wants it, or until it is to pause."""
+        ended = self._steps.advance(lambda: pause.requested or self._is_unwanted)
+        return ended or self._is_unwanted
+
+    def abort(self, status: ErrorStatus) -> None:
+        """Report ``status`` instead of a plan."""
+        self._error = error_for(status, "it was still being compiled for its shapes")
+        self._is_unwanted = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Report why there is no plan."""
+        self._error = error
+
+    def finish(self) -> ErrorStatus:
+        """Tell whoever waits, and keep nothing of it: this may go on."""
+        self._waiting.pop()(self._error)
+        return ErrorStatus.NONE if self._error is None else self._error.status
+
+
+def _planning(program: Program, shapes: InputShapes) -> Steps[None]:
+    # Work that came before may have made it.
+    if program.known_plan(shapes) is None:
+        yield from program.planning(shapes)
+
+
+class NewShapes:
+    """Has executions wait for plans that are made beside the lanes.
+
+    ``executions`` has the lanes, ``plans`` a thread of its own: to compile a model for
+    other shapes may take as long as to prepare it. Belongs to the event loop.
+    """
+
+    def __init__(self, executions: Scheduler, plans: Scheduler) -> None:
+        self._executions = executions
+        self._plans = plans
+        self._planning: dict[Work, PlanWork] = {}
+
+    def take(self, work: Work, program: Program, request: Request) -> bool:
+        """Submit ``work`` on a request once it has a plan; False if it has one.
+
+        Where nothing more can be planned beside the lanes, it is on its own.
+
+        :raises DeviceUnavailableError: as `Scheduler.submit`.
+        :raises MissedDeadlinePersistentError: likewise.
+        """
+        shapes = input_shapes(program, request)
+        if program.known_plan(shapes) is not None:
+            return False
+        plan = PlanWork(program, shapes, work, lambda error: self._planned(work, error))
+        try:
+            self._plans.submit(plan)
+        except ResourceExhaustedTransientError:
+            return False
+        self._planning[work] = plan
+        return True
+
+    def cancel(self, work: Work, status: ErrorStatus) -> None:
+        """Stop work that was taken, or submitted; see `Scheduler.cancel`."""
+        plan = self._planning.get(work)
+        if plan is None:
+            self._executions.cancel(work, status)
+        else:
+            self._plans.cancel(plan, status)
+
+    def _planned(self, work: Work, error: AsyncnnError | None) -> None:
+        del self._planning[work]
+        if error is None:
+            try:
+                self._executions.submit(work)
+                return
+            except MissedDeadlinePersistentError:  # it has passed since the call
+                error = MissedDeadlineTransientError("it had just been compiled")
+            except AsyncnnError as refusal:
+                error = refusal
+        else:
+            self._executions.count_refusal(work, error.status)
+        work.fail(error)
+        work.finish()

@@ -1,0 +1,376 @@
+"""``asyncnn bench steps``: functions, files and turns of the loop that a run passes.
+
+A profile function sees each function of the package that a warm run enters, lambdas
+and comprehensions of their own frame as well, each entry into the package's native
+code, and each turn of the loop. Threads are told apart: the loop's own, and lanes.
+Processor time of the loop is taken without the profile. A driver is a process of its
+own, so that its rows have the client's part.
+"""
+
+import asyncio
+import select
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+import asyncnn
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.model_file import bundled_file, load
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.requests import RequestBuilder
+from asyncnn.service.process import driver_process
+from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
+from asyncnn.tools.bench.noop import hal_execution
+from asyncnn.tools.bench.report import Cell, Outcome, SingleReport, Table
+from asyncnn.tools.bench.rounds import FEW_ROUNDS
+
+ROOT = f"{Path(asyncnn.__file__).parent}/"
+MODEL = "digits_float.asyncnn"
+
+INPROCESS, REMOTE = "inprocess", "remote"
+DEVICES = ("accelerated", "reference")
+
+RUN = "run"
+EXECUTION = "execution"
+FENCED = "fenced"
+CALLBACK = "callback"
+BURST = "burst"
+BURST_IN_PLACE = "burst_in_place"
+
+TITLES = {
+    RUN: "prepared.run(inputs)",
+    EXECUTION: "reusable.run()",
+    FENCED: "prepared.run_fenced(inputs)",
+    CALLBACK: "execute_1_3 with a callback",
+    BURST: "burst.run(inputs)",
+    BURST_IN_PLACE: "burst.run_in_place()",
+}
+
+GOALS: Mapping[tuple[str, str], int] = {
+    (INPROCESS, RUN): 14,
+    (INPROCESS, EXECUTION): 10,
+    (INPROCESS, FENCED): 18,
+    (INPROCESS, BURST_IN_PLACE): 20,
+    (REMOTE, RUN): 20,
+    (REMOTE, BURST): 18,
+}
+"""The most functions, on all threads, of the accelerated device."""
+MOST_FILES = 10
+"""Files of `RUN` in process, on the accelerated device."""
+
+_WARM_RUNS = 60
+_COUNTED_RUNS = 10
+_BATCHES = 6
+_TIMED_RUNS = 200
+
+Way: TypeAlias = Callable[[], Awaitable[object]]
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run passes, on average; ``loop_us`` is the loop's processor time.
+
+    ``most`` and ``most_files`` are goals, None where there is none.
+    """
+
+    device: str
+    transport: str
+    way: str
+    on_loop: float
+    on_lanes: float
+    files: int
+    turns: float
+    loop_us: float
+    most: int | None = None
+    most_files: int | None = None
+
+    @property
+    def functions(self) -> float:
+        """Those of all threads."""
+        return self.on_loop + self.on_lanes
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goals are met, None if there are none."""
+        if self.most is None:
+            return None
+        files = self.most_files
+        return self.functions <= self.most and (files is None or self.files <= files)
+
+
+class StepsReport(SingleReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench steps --json``.
+
+    ``turn_us`` is the processor time of one empty turn of the loop. ``refusals`` has
+    devices that cannot be opened, and why.
+    """
+
+    model: str
+    turn_us: float
+    steps: tuple[Steps, ...]
+    refusals: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield for each way that has goals whether they are met."""
+        yield from (steps.met for steps in self.steps if steps.met is not None)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the one table, with a section for each device and transport."""
+        sections: dict[tuple[str, str], list[list[Cell]]] = {}
+        for steps in self.steps:
+            rows = sections.setdefault((steps.device, steps.transport), [])
+            rows.append(_row(steps))
+        headings = (
+            *("device", "transport", "way", "functions", "loop", "lanes"),
+            *("files", "turns", "loop, us"),
+        )
+        title = f"{self.model}: what a warm run passes"
+        yield Table(title, headings, list(sections.values()))
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a turn of the loop takes, and which devices are missing."""
+        yield f"an empty turn of the loop takes {self.turn_us:.1f} us of its processor"
+        for device, reason in self.refusals.items():
+            yield f"{device} was not measured: {reason}"
+
+
+def _row(steps: Steps) -> list[Cell]:
+    functions = f"{steps.functions:.0f}"
+    goal: Cell = functions
+    if steps.most is not None:
+        goal = Outcome(f"{functions} <= {steps.most}", steps.functions <= steps.most)
+    files: Cell = str(steps.files)
+    if steps.most_files is not None:
+        text = f"{steps.files} <= {steps.most_files}"
+        files = Outcome(text, steps.files <= steps.most_files)
+    return [
+        *(steps.device, steps.transport, TITLES[steps.way], goal),
+        *(f"{steps.on_loop:.1f}", f"{steps.on_lanes:.1f}", files),
+        *(f"{steps.turns:.1f}", f"{steps.loop_us:.1f}"),
+    ]
+
+
+class Passed(NamedTuple):
+    """What runs have passed, on average."""
+
+    on_loop: float
+    on_lanes: float
+    files: int
+    turns: float
+    by_function: Mapping[tuple[str, str], float]
+    """By file and name of the function."""
+
+    @property
+    def functions(self) -> float:
+        """Those of all threads."""
+        return self.on_loop + self.on_lanes
+
+
+class _Profile:
+    """A profile function that counts what it is called for while it `is_on`.
+
+    Lanes start before a device is open, so that threads get it before.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._loop_thread = threading.get_ident()
+        self._turns = 0
+        self._calls: Counter[tuple[bool, str, str]] = Counter()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Have each thread that starts inside the block, and this one, call it."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """Count what ``event`` says if it is one of the package or a turn."""
+        if not self.is_on:
+            return
+        if event == "call":
+            name = frame.f_code.co_filename
+            if name.startswith(ROOT) and name != __file__:
+                self._add(name.removeprefix(ROOT), frame.f_code.co_qualname)
+        elif event == "c_call":
+            owner = getattr(argument, "__self__", None)
+            if isinstance(owner, select.epoll):
+                self._turns += getattr(argument, "__name__", "") == "poll"
+                return
+            module = getattr(argument, "__module__", None) or type(owner).__module__
+            if module.startswith("asyncnn."):
+                name = f"{module.replace('.', '/').removeprefix('asyncnn/')} (native)"
+                self._add(name, getattr(argument, "__qualname__", ""))
+
+    def _add(self, file: str, function: str) -> None:
+        is_loop = threading.get_ident() == self._loop_thread
+        self._calls[is_loop, file, function] += 1
+
+    def passed(self, runs: int) -> Passed:
+        """Return the means of so many runs, and forget them."""
+        calls, turns = self._calls, self._turns
+        self._calls, self._turns = Counter(), 0
+        files: Counter[str] = Counter()
+        by_function: Counter[tuple[str, str]] = Counter()
+        for (_, file, function), count in calls.items():
+            files[file] += count
+            by_function[file, function] += count
+        on_loop = sum(count for (is_loop, *_), count in calls.items() if is_loop)
+        return Passed(
+            on_loop / runs,
+            (calls.total() - on_loop) / runs,
+            # What happens once in a while is no part of a run.
+            sum(count * 2 >= runs for count in files.values()),
+            turns / runs,
+            {name: count / runs for name, count in by_function.items()},
+        )
+
+
+def bench(*, rounds: int = FEW_ROUNDS) -> StepsReport:
+    """Count and time each way on each device, in process and to a driver."""
+    model = load(bundled_file(MODEL))
+    steps: list[Steps] = []
+    refusals: dict[str, str] = {}
+    with placement(ALL_CPUS) as where:
+        for device in DEVICES:
+            for transport in (INPROCESS, REMOTE):
+                try:
+                    steps += asyncio.run(_measure(device, transport, model, rounds))
+                except AsyncnnError as error:
+                    refusals[f"{device}, {transport}"] = str(error)
+        turn_us = asyncio.run(_turn_us(rounds))
+    return StepsReport(
+        environment=describe_environment(),
+        rounds=rounds,
+        placement=where,
+        model=MODEL,
+        turn_us=turn_us,
+        steps=tuple(steps),
+        refusals=refusals,
+    )
+
+
+async def count(device: str, transport: str, model: NamedModel) -> dict[str, Passed]:
+    """Return by way what warm runs of ``model`` pass at least; none is inline."""
+    profile = _Profile()
+    passed: dict[str, Passed] = {}
+    with profile.installed():
+        async with _opened(device, transport) as opened:
+            prepared = await opened.prepare(model)
+            async for name, way in _ways(prepared):
+                for _ in range(_WARM_RUNS):
+                    await way()
+                batches = [await _batch(profile, way) for _ in range(_BATCHES)]
+                # A lane that is kept from its CPU finds the next run in the queue.
+                passed[name] = min(batches, key=lambda each: each.functions)
+    return passed
+
+
+async def _batch(profile: _Profile, way: Way) -> Passed:
+    profile.is_on = True
+    for _ in range(_COUNTED_RUNS):
+        await way()
+    profile.is_on = False
+    return profile.passed(_COUNTED_RUNS)
+
+
+async def _measure(
+    device: str, transport: str, model: NamedModel, rounds: int
+) -> list[Steps]:
+    passed = await count(device, transport, model)
+    times = await _times(device, transport, model, rounds)
+    goals, is_local = GOALS if device == DEVICES[0] else {}, transport == INPROCESS
+    return [
+        Steps(
+            device=device,
+            transport=transport,
+            way=way,
+            on_loop=seen.on_loop,
+            on_lanes=seen.on_lanes,
+            files=seen.files,
+            turns=seen.turns,
+            loop_us=times[way],
+            most=goals.get((transport, way)),
+            most_files=MOST_FILES if goals and way == RUN and is_local else None,
+        )
+        for way, seen in passed.items()
+    ]
+
+
+async def _times(
+    device: str, transport: str, model: NamedModel, rounds: int
+) -> dict[str, float]:
+    async with _opened(device, transport) as opened:
+        prepared = await opened.prepare(model)
+        return {
+            name: await _least_us(way, rounds) async for name, way in _ways(prepared)
+        }
+
+
+async def _turn_us(rounds: int) -> float:
+    return await _least_us(lambda: asyncio.sleep(0), rounds)
+
+
+async def _least_us(way: Way, rounds: int) -> float:
+    """Return the processor time of this thread for one run: others only add to it."""
+    for _ in range(_WARM_RUNS):
+        await way()
+    least_ns = sys.maxsize
+    for _ in range(rounds):
+        started = time.thread_time_ns()
+        for _ in range(_TIMED_RUNS):
+            await way()
+        least_ns = min(least_ns, time.thread_time_ns() - started)
+    return least_ns / _TIMED_RUNS / 1000
+
+
+@asynccontextmanager
+async def _opened(device: str, transport: str) -> AsyncIterator[Device]:
+    settings = msgspec.structs.replace(OWN_PROCESS, inline_below_us=0)
+    async with AsyncExitStack() as stack:
+        if transport == REMOTE:
+            driver = stack.enter_context(
+                driver_process(device=device, settings=settings)
+            )
+            yield await stack.enter_async_context(connect(driver.path))
+        else:
+            yield await stack.enter_async_context(
+                open_device(device, settings=settings)
+            )
+
+
+async def _ways(prepared: PreparedModel) -> AsyncIterator[tuple[str, Way]]:
+    """Yield each way to run the model, while what it needs is open."""
+    inputs: dict[str, Any] = {
+        tensor.name: np.zeros(tensor.dimensions, tensor.dtype)
+        for tensor in prepared.inputs
+    }
+    yield RUN, lambda: prepared.run(inputs)
+    reusable = prepared.reusable(inputs)
+    yield EXECUTION, reusable.run
+    yield FENCED, lambda: prepared.run_fenced(inputs)
+    outputs = [np.empty(t.dimensions, t.dtype) for t in prepared.outputs]
+    build = RequestBuilder(prepared.inputs, prepared.outputs)
+    request = build(list(inputs.values()), outputs)
+    yield CALLBACK, hal_execution(prepared, request)
+    async with prepared.burst() as burst:
+        await burst.run(inputs)
+        yield BURST, lambda: burst.run(inputs)
+        yield BURST_IN_PLACE, burst.run_in_place

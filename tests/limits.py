@@ -1,0 +1,58 @@
+"""Programs in processes of their own, to which the system gives little.
+
+The limit of processes, and hence of threads, does not hold for root: there the process
+becomes an ordinary user first, who may still read all files.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+_NOBODY = 64_321
+"""A user who has no other processes, which would count."""
+
+_READING = 1 << 1 | 1 << 2
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+
+_SET_KEEPCAPS, _CAPABILITY_VERSION_3 = 8, 0x20080522
+
+
+def output_of(program: str, *arguments: object, timeout_s: float = 100.0) -> str:
+    """Run a program of Python, with the packages of the tests; return what it prints.
+
+    What it writes to standard error, and how it ended, follow if it has failed.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    failure = f"{ended.stderr}\nstatus {ended.returncode}" if ended.returncode else ""
+    return ended.stdout + failure
+
+
+def become_ordinary() -> None:
+    """Give up all privileges of root but that of reading files, for good."""
+    if os.geteuid():
+        return
+    c = ctypes.CDLL(None, use_errno=True)
+    assert c.prctl(_SET_KEEPCAPS, 1, 0, 0, 0) == 0
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    few = struct.pack("6I", _READING, _READING, 0, 0, 0, 0)
+    assert c.capset(header, few) == 0, os.strerror(ctypes.get_errno())
+
+
+def limit(kind: int, most: int) -> None:
+    """Set a soft limit of this process."""
+    resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))

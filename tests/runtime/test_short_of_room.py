@@ -1,0 +1,183 @@
+"""Devices where descriptors or memory run out, in this process and in a driver."""
+
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+import asyncnn
+from asyncnn.hal.errors import NoDriverError
+from asyncnn.service.process import DriverProcess, driver_process
+from tests.limits import output_of
+from tests.service.limited import limited_driver
+from tests.shortages import DESCRIPTORS, MEMORY, Outcomes, taken_bytes, use
+
+MIB = 2**20
+
+
+PROGRAM = """
+import asyncio, gc, resource, sys
+import asyncnn
+from tests.limits import limit
+from tests.shortages import *
+
+opener, kind, most, begins, cache = sys.argv[1:]
+most, options = int(most), {"cache_dir": cache} if cache else {}
+limited = {"descriptors": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}[kind]
+say = {"descriptors": DESCRIPTORS, "memory": MEMORY}[kind]
+usual = resource.getrlimit(limited)[0]
+
+def give_little():
+    gc.collect()
+    limit(limited, most if kind == "descriptors" else taken_bytes() + most)
+
+async def while_open():
+    async with OPENERS[opener](**options) as device:
+        give_little()
+        outcomes = Outcomes(say)
+        await use(device, outcomes)
+        limit(limited, usual)
+        again = Outcomes(say)
+        await use(device, again)
+        assert not again.failed, again.failed
+    return outcomes.failed
+
+async def from_the_start():
+    give_little()
+    failed = await open_and_use(opener, say, **options)
+    limit(limited, usual)
+    return failed
+
+async def main():
+    failed = await (while_open() if begins == "open" else from_the_start())
+    assert not await open_and_use(opener, say, **options)
+    gc.collect()
+    before = held()
+    assert not await open_and_use(opener, say, **options)
+    gc.collect()
+    assert held() <= before, (held(), before)
+    print(*failed or ["nothing"], sep=", ")
+
+asyncio.run(main())
+"""
+
+
+def failures(
+    opener: str, kind: str, most: int, begins: str, cache_dir: Path | str = ""
+) -> list[str]:
+    """Return what fails in a process of its own, which goes on when there is room."""
+    printed = output_of(PROGRAM, opener, kind, most, begins, cache_dir)
+    assert printed.count("\n") == 1, printed
+    return printed.strip().split(", ")
+
+
+FEW = [(n, begins) for n in (3, 5, 6, 7, 8, 10, 12, 16, 24) for begins in ("open", "")]
+
+
+@pytest.mark.parametrize("opener", ["default", "accelerated", "reference", "framework"])
+@pytest.mark.parametrize(("most", "begins"), FEW)
+def test_in_process_without_descriptors(opener: str, most: int, begins: str) -> None:
+    failures(opener, "descriptors", most, begins)
+
+
+def test_a_first_graph_without_descriptors_spoils_no_other() -> None:
+    """XNNPACK would not work in that process any more."""
+    assert "long model" in failures("accelerated", "descriptors", 7, "open")
+
+
+@pytest.mark.parametrize("opener", ["accelerated", "connect"])
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        *(("descriptors", n) for n in (9, 10, 11, 12, 13, 14, 16, 18, 20)),
+        *(("memory", n * MIB) for n in (1, 10, 14, 20, 30, 60)),
+    ],
+)
+def test_with_a_cache(kind: str, most: int, opener: str, tmp_path: Path) -> None:
+    failures(opener, kind, most, "open", tmp_path)
+
+
+@pytest.mark.parametrize("opener", ["default", "reference", "framework"])
+@pytest.mark.parametrize("begins", ["open", ""])
+@pytest.mark.parametrize("mib", [0, 1, 4, 9, 10, 12, 14, 18, 22, 27, 35, 50, 80, 160])
+def test_in_process_without_memory(mib: int, begins: str, opener: str) -> None:
+    failures(opener, "memory", mib * MIB, begins)
+
+
+@pytest.mark.parametrize("opener", ["connect", "isolated"])
+@pytest.mark.parametrize("most", [5, 7, 9, 11, 13, 16, 20, 24, 32])
+def test_a_client_without_descriptors(most: int, opener: str) -> None:
+    failures(opener, "descriptors", most, "")
+
+
+@pytest.mark.parametrize("mib", [0, 1, 4, 10, 14, 20, 35, 80])
+def test_a_client_without_memory(mib: int) -> None:
+    failures("connect", "memory", mib * MIB, "open")
+
+
+@pytest.mark.parametrize("device", ["reference", "accelerated"])
+@pytest.mark.parametrize("most", [5, 6, 8, 16, 24, 32, 40, 48, 52, 64, 72])
+async def test_a_driver_has_enough_descriptors_or_says_what_it_needs(
+    tmp_path: Path, most: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASYNCNN_DEVICE", device)
+    outcomes = Outcomes(DESCRIPTORS)
+    needed = rf"needs a limit of [56]\d open files, and has {most} \(ulimit -Hn\)"
+    says_so = pytest.raises(NoDriverError, match=needed)
+    with (
+        says_so if most < 56 else nullcontext(),
+        limited_driver(tmp_path, f"-n {most}") as driver,
+    ):
+        async with asyncnn.connect(driver.path) as remote:
+            await use(remote, outcomes)
+        assert driver.process.poll() is None
+    assert not outcomes.failed
+
+
+@pytest.mark.parametrize("option", ["-n 32", "-n 8"])
+def test_a_driver_that_lacks_descriptors_ends_with_a_line(
+    tmp_path: Path, option: str
+) -> None:
+    command = f"ulimit {option}; exec {sys.executable} -m asyncnn serve --socket $0"
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command, str(tmp_path / "driver.sock")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert re.fullmatch(r"asyncnn: a driver needs a limit of \d+ open files.*", line)
+
+
+@contextmanager
+def lowered(driver: DriverProcess, kind: int, most: int) -> Iterator[None]:
+    """Lower a limit of a driver that runs."""
+    soft, hard = resource.prlimit(driver.pid, kind)
+    resource.prlimit(driver.pid, kind, (most, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(driver.pid, kind, (soft, hard))
+
+
+@pytest.mark.parametrize("device", ["reference", "accelerated"])
+@pytest.mark.parametrize("is_warm", [False, True])
+@pytest.mark.parametrize("mib", [0, 4, 9, 12, 16, 20, 28, 40, 100])
+async def test_a_driver_without_memory(mib: int, is_warm: bool, device: str) -> None:
+    with driver_process(device=device) as driver:
+        async with asyncnn.connect(driver.path) as remote:
+            if is_warm:
+                await use(remote, Outcomes(MEMORY))
+            most = taken_bytes(driver.pid) + mib * MIB
+            with lowered(driver, resource.RLIMIT_AS, most):
+                await use(remote, Outcomes(MEMORY))
+            outcomes = Outcomes(MEMORY)
+            await use(remote, outcomes)
+            assert not outcomes.failed

@@ -1,0 +1,72 @@
+"""What one warm run passes: counted, and kept from growing."""
+
+import pytest
+
+from asyncnn.runtime.model_file import bundled_file, load
+from asyncnn.tools.bench.bench_steps import (
+    BURST,
+    BURST_IN_PLACE,
+    CALLBACK,
+    EXECUTION,
+    FENCED,
+    INPROCESS,
+    MODEL,
+    REMOTE,
+    RUN,
+    Passed,
+    count,
+)
+
+MOST = {
+    ("accelerated", INPROCESS): {
+        RUN: 98,
+        EXECUTION: 97,
+        FENCED: 140,
+        CALLBACK: 90,
+        BURST: 172,
+        BURST_IN_PLACE: 156,
+    },
+    ("reference", INPROCESS): {
+        RUN: 120,
+        EXECUTION: 118,
+        FENCED: 161,
+        CALLBACK: 112,
+        BURST: 190,
+        BURST_IN_PLACE: 173,
+    },
+    ("accelerated", REMOTE): {
+        RUN: 47,
+        EXECUTION: 47,
+        FENCED: 99,
+        CALLBACK: 39,
+        BURST: 57,
+        BURST_IN_PLACE: 40,
+    },
+}
+"""The most functions that a run may enter, on all threads."""
+
+
+def listed(passed: Passed) -> str:
+    return "\n".join(
+        f"{count:5.1f} {file}: {function}"
+        for (file, function), count in passed.by_function.items()
+    )
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("device", "transport"), MOST)
+async def test_a_run_enters_few_functions(device: str, transport: str) -> None:
+    passed = await count(device, transport, load(bundled_file(MODEL)))
+    for way, most in MOST[device, transport].items():
+        seen = passed[way]
+        assert seen.functions <= most, f"{way}:\n{listed(seen)}"
+
+
+async def test_loop_lanes_and_turns_are_told_apart() -> None:
+    passed = (await count("reference", INPROCESS, load(bundled_file(MODEL))))[RUN]
+    functions = {function for _, function in passed.by_function}
+    assert {"PreparedModel.run", "ExecuteWork.advance"} <= functions
+    assert passed.on_loop >= 1
+    assert passed.on_lanes >= 1
+    assert 1 <= passed.files <= len(passed.by_function)
+    assert passed.turns >= 0
