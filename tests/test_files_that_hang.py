@@ -189,7 +189,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestDeadFolder:
-    @pytest.mark.parametrize("call", [Call.LOOKUP, Call.OPEN])
+    @pytest.mark.parametrize(
+        "call", [Call.LOOKUP, Call.OPEN, Call.READ], ids=lambda call: call.name
+    )
     async def test_a_model_in_it_is_given_up_in_time_and_nothing_stays_open(
         self, far: DeadFolder, call: Call
     ) -> None:

@@ -68,7 +68,7 @@ class _Commands(TyperGroup):
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         found: Any = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
-            return get_group(found)
+            return _group_raising_interrupts(get_group(found))
         alone = typer.Typer(add_completion=False)
         alone.command(cmd_name)(found)
         return _raising_interrupts(get_command(alone))
@@ -86,6 +86,18 @@ def _raising_interrupts(command: Any) -> Any:
     return command
 
 
+def _group_raising_interrupts(group: Any) -> Any:
+    """Do so for each of its commands."""
+    find = group.get_command
+
+    def find_raising(context: Any, name: str) -> Any:
+        command = find(context, name)
+        return None if command is None else _raising_interrupts(command)
+
+    group.get_command = find_raising
+    return group
+
+
 class _Benchmarks(TyperGroup):
     """Imports the benchmarks, and what they measure, when their names are asked for."""
 
@@ -99,11 +111,6 @@ class _Benchmarks(TyperGroup):
     @commands.setter
     def commands(self, commands: MutableMapping[str, Any]) -> None:
         """Ignore that none are known at first."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a benchmark, None if there is none of the name."""
-        command = super().get_command(ctx, cmd_name)
-        return None if command is None else _raising_interrupts(command)
 
 
 benchmarks = typer.Typer(

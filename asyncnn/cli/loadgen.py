@@ -22,6 +22,7 @@ from asyncnn.cli.options import (
 )
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def compare(
 
 def _files(models: Sequence[Path]) -> dict[str, Path]:
     for path in models:
-        if not path.is_file():
+        if not call_abandonable(f"looking for {path}", in_one(path.is_file)):
             raise InvalidArgumentError(f"there is no file {path}")
     return {path.stem: path for path in models}
 

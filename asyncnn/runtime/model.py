@@ -50,14 +50,15 @@ class ModelFileMissingError(GeneralFailureError, FileNotFoundError):
 
 
 def open_model_file(path: str | os.PathLike[str]) -> FileReader:
-    """Open the file at ``path``.
+    """Open the file at ``path``; an interrupt ends the waiting.
 
     :raises InvalidArgumentError: if it is empty or not a regular file.
     :raises ModelFileMissingError: if there is none.
     :raises GeneralFailureError: if it cannot be opened.
     """
     try:
-        file = FileReader(path)
+        opening = in_one(FileReader, path)
+        file = call_abandonable(f"opening {os.fspath(path)}", opening)
     except GeneralFailureError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise ModelFileMissingError(error.message) from error.__cause__

@@ -24,16 +24,11 @@ from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.input_files import (
-    AnyPath,
-    call_abandonable,
-    in_one,
-    offload_abandonable,
-)
+from asyncnn.input_files import AnyPath, call_abandonable, offload_abandonable
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import write_file
-from asyncnn.pacing import Steps, completed
+from asyncnn.pacing import Steps
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.home import require_loop
 from asyncnn.runtime.model import (
@@ -343,12 +338,12 @@ def load(
     states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Load a model file as `load_model` does, and block meanwhile.
+    """Load a model file as `load_model` does, and block; an interrupt ends that.
 
     :raises AsyncnnError: as `load_model`.
     """
     steps = _loading(source, signature, input_shapes, constants, states, extensions)
-    return completed(steps)
+    return call_abandonable(f"loading {_where(source)}", steps)
 
 
 def _where(source: ModelSource) -> str:
@@ -374,9 +369,7 @@ def _loading(
 ) -> Steps[NamedModel]:
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
-        reading = in_one(_model_bytes, source)
-        memory = call_abandonable(f"reading {_where(source)}", reading)
-        folder = Path(source).parent
+        memory, folder = _model_bytes(source), Path(source).parent
     else:
         try:
             memory = from_buffer(memoryview(source).toreadonly())

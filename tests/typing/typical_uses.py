@@ -107,7 +107,7 @@ def arrays() -> None:
 
 async def main() -> None:
     arrays()
-    model = asyncnn.load(MODEL)
+    model = await asyncnn.load_model(MODEL, timeout=10)
     assert_type(model, asyncnn.NamedModel)
     assert_type(asyncnn.load(MODEL.read_bytes()), asyncnn.NamedModel)
     assert_type(asyncnn.open_device(), asyncnn.Opening[asyncnn.Device])

@@ -15,7 +15,6 @@ import numpy as np
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import Memory, OperandType
-from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import open_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -133,8 +132,7 @@ class _ExternalFile:
     """
 
     def __init__(self, path: Path) -> None:
-        opening = in_one(open_model_file, path)
-        self.file = call_abandonable(f"opening {path}", opening)
+        self.file = open_model_file(path)
         self._left = len(self.file)
         self._read: dict[tuple[int, int], memoryview] = {}
 
@@ -147,10 +145,7 @@ class _ExternalFile:
                     f"{what} overlaps others: with it, they have more than all "
                     f"{len(self.file)} bytes of their file"
                 )
-            part = slice(offset, offset + length)
-            reading = in_one(self.file.__getitem__, part)
-            found = call_abandonable(f"reading {what}", reading)
-            self._read[offset, length] = found
+            self._read[offset, length] = found = self.file[offset : offset + length]
         return found
 
 
@@ -228,8 +223,7 @@ class TensorReader:
                 f"{what} lies in another file, {location[:80]!r}",
                 hint="load the model by its path, so that it can be found",
             )
-        found = in_one(_beside, self._folder, location, what)
-        path = call_abandonable(f"looking for {self._folder / location}", found)
+        path = _beside(self._folder, location, what)
         # By its path: there are many ways to write one.
         external = self._external.get(str(path))
         if external is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.offload import start_thread
 from asyncnn.tools.loadgen import Scenario, Settings, Verdict, loadgen_module
 from asyncnn.tools.loadgen.answering import Answers
@@ -235,6 +236,10 @@ def check_log_folder(folder: Path) -> None:
 
     :raises InvalidArgumentError: if that fails; LoadGen itself would end the process.
     """
+    call_abandonable(f"writing to {folder}", in_one(_try_to_write, folder))
+
+
+def _try_to_write(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
