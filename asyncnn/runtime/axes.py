@@ -135,3 +135,11 @@ def as_options(shapes: Mapping[str, Shape]) -> str:
         shlex.join(("--input-shape", f"{name}={','.join(map(str, shape))}"))
         for name, shape in shapes.items()
     )
+
+
+def hint_of_open_shapes(shapes: OpenShapes) -> str:
+    """Return what to do about inputs whose shapes the file leaves open."""
+    return (
+        "the file leaves shapes to the application: load it with those of yours, "
+        f"such as {as_arguments(example_shapes(shapes))}"
+    )

@@ -19,6 +19,7 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.memory.slabs import isolated_array
+from asyncnn.runtime.axes import hint_of_open_shapes
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
     MakeArray,
@@ -29,7 +30,6 @@ from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import (
     NamedModel,
     StateTensor,
-    hint_of_open_shapes,
     hinting,
 )
 from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare

@@ -28,6 +28,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
+    WrongTypeError,
 )
 from asyncnn.hal.operands import AnyOperandType, dtype_of
 from asyncnn.hal.operations.bound import Array
@@ -41,7 +42,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate.rules import operand_type_name
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.memory.shared import FileReader
-from asyncnn.runtime.axes import OpenShapes, as_arguments, example_shapes
+from asyncnn.runtime.axes import OpenShapes
 from asyncnn.runtime.model_description import ModelMetadata, Signature
 
 
@@ -91,6 +92,12 @@ def shapes_by_name(names: Sequence[str], shapes: InputShapes) -> dict[str, Dimen
     inputs = ", ".join(names)
     if shapes is None:
         return {}
+    given: object = shapes
+    if isinstance(given, str | bytes):
+        raise WrongTypeError(
+            f"{given!r} is text, not shapes",
+            hint=f"give {{name: (...)}}; inputs: {inputs}",
+        )
     if not isinstance(shapes, Mapping):
         if all(isinstance(shape, int) for shape in shapes):
             raise InvalidArgumentError(
@@ -172,14 +179,6 @@ def hinting(hint: Callable[[], str]) -> Iterator[None]:
         if not found:
             raise
         raise type(error)(error.message, hint=found) from error
-
-
-def hint_of_open_shapes(shapes: OpenShapes) -> str:
-    """Return what to do about inputs whose shapes the file leaves open."""
-    return (
-        "the file leaves shapes to the application: load it with those of yours, "
-        f"such as {as_arguments(example_shapes(shapes))}"
-    )
 
 
 _HAL_TYPES = {int(type_): type_ for type_ in OperandType}
@@ -386,9 +385,16 @@ class NamedModel(msgspec.Struct, frozen=True):
     def with_pairs(self, pairs: Mapping[str, str]) -> Self:
         """Return the same model with other ``pairs``: inputs, each with its output.
 
+        :raises WrongTypeError: if it is no mapping.
         :raises InvalidArgumentError: if there is no such input or output, one is given
             twice, or an output is not what its input takes.
         """
+        given: object = pairs
+        if not isinstance(given, Mapping):
+            raise WrongTypeError(
+                f"states are named by a mapping, not a {type(given).__name__}",
+                hint="give {input: output}, such as states={'h': 'hn'}",
+            )
         found = []
         for before, after in pairs.items():
             taken = self.inputs[position_of("input", self.inputs, before)]

@@ -197,6 +197,7 @@ class PreparedModel:
                 _, spaces, result = await target.with_more_space(
                     arrays,
                     given,
+                    spaces,
                     np.empty,
                     partial(self._launch, path),
                     options,

@@ -324,12 +324,17 @@ class OutputSpace:
             for space, new in zip(given, made, strict=True)
         ]
 
-    def learn(self, shapes: Sequence[OutputShape]) -> None:
-        """Take more space next time, as far as the driver said how much."""
-        for index, shape in enumerate(shapes):
-            if not shape.is_sufficient:
-                needed = math.prod(shape.dimensions)
-                self._elements[index] = max(2 * self._elements[index], needed)
+    def learn(self, shapes: Sequence[OutputShape], tried: Sequence[Tensor]) -> None:
+        """Take more space next time, as far as the driver said how much.
+
+        It is twice what was ``tried``, and not what is known by now: any number of
+        runs may find out at once.
+        """
+        known = self._elements
+        for index, (shape, space) in enumerate(zip(shapes, tried, strict=False)):
+            if not shape.is_sufficient and not isinstance(space, DeviceBuffer):
+                needed = max(2 * space.size, math.prod(shape.dimensions))
+                known[index] = max(known[index], needed)
 
     def named(self, spaces: Sequence[Tensor]) -> Outputs:
         """Return outputs of fixed shapes, but for those in buffers."""

@@ -132,6 +132,7 @@ class Target(NamedTuple):
         self,
         inputs: Sequence[Tensor | None],
         given: Sequence[Tensor | None] | None,
+        spaces: Sequence[Tensor],
         make: MakeArray,
         carry: Carry,
         options: ExecutionOptions,
@@ -139,10 +140,11 @@ class Target(NamedTuple):
     ) -> tuple[Request, Sequence[Tensor], ExecutionResult]:
         """Execute again until outputs of unknown size have found enough space.
 
-        Returns the last request, the arrays that its outputs lie in, and its result.
+        In ``spaces`` they have not. Returns the last request, the arrays that its
+        outputs lie in, and its result.
         """
         for _ in range(MAX_SPACE_ATTEMPTS - 1):
-            self.space.learn(result.output_shapes)
+            self.space.learn(result.output_shapes, spaces)
             spaces = self.spaces(given, make)
             request = self.build_request(inputs, spaces)
             result = await carry(request, options)
@@ -297,6 +299,7 @@ class ReusableExecution:
                 self._request, self._spaces, result = await target.with_more_space(
                     self._inputs,
                     self._out,
+                    self._spaces,
                     target.make_shared,
                     self._carry,
                     options,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.runtime.model import shapes_by_name
 from tests.networks import addition
 from tests.runtime.stateful import counting
 
@@ -335,3 +336,12 @@ async def test_a_file_that_leaves_shapes_open_says_so(given: Any) -> None:
         assert whole.open_inputs == ()
         prepared = await given.device.prepare(whole)
         assert prepared.inputs[0].dimensions == (1, 1280)
+
+
+def test_states_and_shapes_that_are_none_are_refused_by_their_type() -> None:
+    file = asyncnn.bundled_file("digits_float.asyncnn")
+    with pytest.raises(asyncnn.WrongTypeError, match="a mapping, not a list") as caught:
+        asyncnn.load(file, states=[("h", "hn")])  # type: ignore[arg-type]
+    assert "states={'h': 'hn'}" in str(caught.value)
+    with pytest.raises(asyncnn.WrongTypeError, match="is text, not shapes"):
+        shapes_by_name(["x"], "x=1,3")  # type: ignore[arg-type]

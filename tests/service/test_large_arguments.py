@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -130,6 +131,31 @@ async def test_a_read_only_output_is_refused_in_the_call(
     callback = ExecutionFuture()
     assert launch(model, callback, request(x, z)) is ErrorStatus.INVALID_ARGUMENT
     assert (await callback).status is ErrorStatus.INVALID_ARGUMENT
+
+
+async def test_one_that_is_still_copied_at_its_deadline_is_reported_then(
+    model: RemotePreparedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    given_back: list[Staged],
+) -> None:
+    copying = Copying(monkeypatch, "fill")
+    copying.may_go.clear()
+    monkeypatch.setattr(RemotePreparedModel, "_launch", _never)
+    x, z = np.zeros(ELEMENTS, np.float32), np.ones(ELEMENTS, np.float32)
+    callbacks = [ExecutionFuture(), ExecutionFuture()]  # the second waits for its turn
+    for callback in callbacks:
+        deadline = time.monotonic_ns() + 200_000_000
+        model.execute_1_3(request(x, z), MeasureTiming.NO, deadline, None, callback)
+    try:
+        for callback in callbacks:
+            result = await callback
+            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            assert "its inputs were being copied" in result.reason
+        assert not given_back
+    finally:
+        copying.may_go.set()
+    await until(lambda: len(given_back) == 2)
+    assert z.all()
 
 
 async def test_one_that_is_cancelled_while_it_is_copied_is_not_sent(

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
+from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import (
     AsyncnnError,
+    MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
     failure_of,
 )
@@ -44,11 +47,16 @@ class Executed(Protocol):
 
 
 class DeferredExecution(msgspec.Struct, eq=False):
-    """One deferred execution. ``launch`` sends it and returns its number."""
+    """One deferred execution. ``launch`` sends it and returns its number.
+
+    It was ``asked_ns`` for; at the ``deadline``, if there is one, it is reported.
+    """
 
     executed: Executed
     launch: Callable[[], int]
     _cancel: Callable[[int], None]
+    deadline: int | None
+    asked_ns: int
     is_cancelled: bool = False
     number: int | None = None
 
@@ -73,14 +81,19 @@ class DeferredExecutions:
         self._waiting: set[DeferredExecution] = set()
 
     def start(
-        self, copy: Callable[[], None], launch: Callable[[], int], executed: Executed
+        self,
+        copy: Callable[[], None],
+        launch: Callable[[], int],
+        executed: Executed,
+        deadline: int | None,
     ) -> DeferredExecution:
         """Launch an execution after ``copy``, unless there is no use by then.
 
         :raises ResourceExhaustedTransientError: if too many are under way.
         """
         self._tasks.check_room()
-        deferred = DeferredExecution(executed, launch, self._cancel)
+        now_ns = time.monotonic_ns()
+        deferred = DeferredExecution(executed, launch, self._cancel, deadline, now_ns)
         self._waiting.add(deferred)
         self._tasks.start(self._run(deferred, copy))
         return deferred
@@ -104,17 +117,41 @@ class DeferredExecutions:
         await self._tasks.wait_ended()
 
     async def _run(self, deferred: DeferredExecution, copy: Callable[[], None]) -> None:
+        alarm, deadline = None, deferred.deadline
+        if deadline is not None:
+            alarm = asyncio.get_running_loop().call_later(
+                (deadline - deferred.asked_ns) / 1e9, self._expire, deferred
+            )
         try:
             if not deferred.is_cancelled:
                 await self._on_thread(copy)
-            if deferred.is_cancelled:
-                raise ResourceExhaustedTransientError("the execution was cancelled")
+            if deadline is not None and time.monotonic_ns() >= deadline:
+                self._expire(deferred)
             # The connection may have ended during the copy: then it was told.
-            if deferred in self._waiting:
+            if deferred in self._waiting and not deferred.is_cancelled:
                 deferred.number = deferred.launch()
                 self._waiting.discard(deferred)
         except Exception as error:
-            self._fail(deferred, failure_of(error))
+            if not deferred.is_cancelled:  # else its inputs were let go of meanwhile
+                self._fail(deferred, failure_of(error))
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+        if deferred.is_cancelled:
+            cancelled = ResourceExhaustedTransientError("the execution was cancelled")
+            self._fail(deferred, cancelled)
+
+    def _expire(self, deferred: DeferredExecution) -> None:
+        """Report one as missed. A thread may copy still, so that memory stays."""
+        if deferred.is_cancelled or deferred not in self._waiting:
+            return
+        deferred.is_cancelled = True
+        late = told_late(deferred.deadline or 0, deferred.asked_ns)
+        error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
+        try:
+            deferred.executed.expire(error)
+        except (Exception, asyncio.CancelledError):
+            logger.exception("a listener failed while it was notified")
 
     async def _finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
         try:

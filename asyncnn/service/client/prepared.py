@@ -128,7 +128,9 @@ class RemotePreparedModel(SynchronousByCallback):
                 if staged.layout.has_large_inputs:
                     connection.check_open()
                     launch = partial(self._launch, request, staged, options, executed)
-                    deferred = connection.deferred.start(staged.fill, launch, executed)
+                    deferred = connection.deferred.start(
+                        staged.fill, launch, executed, deadline
+                    )
                     callback.link_to_death(deferred.cancel)
                     return ErrorStatus.NONE
                 staged.fill()
