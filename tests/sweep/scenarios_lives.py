@@ -158,6 +158,19 @@ async def supervised_from_end_to_end(stage: Stage) -> None:
         await use(device)
 
 
+async def started(driver: Driver) -> None:
+    """Start a driver to the end: what comes next finds it, also after a cancellation."""
+    starting = asyncio.ensure_future(driver.start())
+    was_cancelled = False
+    while not starting.done():
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            was_cancelled = True
+    if was_cancelled:
+        raise asyncio.CancelledError
+
+
 @scenario("alone", given=driver_that_comes_and_goes)
 async def supervised_reconnection(stage: Stage) -> None:
     async with connect(stage.path, supervised=BRIEFLY) as device:
@@ -168,7 +181,7 @@ async def supervised_reconnection(stage: Stage) -> None:
             await stage.given.stop()
             run = tended(asyncio.ensure_future(model.run(X)))
         finally:
-            await asyncio.shield(asyncio.ensure_future(stage.given.start()))
+            await started(stage.given)
         await asyncio.wait([run])
         check(await model.run(X))
 
