@@ -407,7 +407,8 @@ class ExecuteWork(Work):
     def _abandon(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""
         if self.is_left:  # a lane is still at work on it
-            return "the execution was aborted; an operation of it had not ended"
+            is_wanted = self._abort_status in (_MISSED, ErrorStatus.GENERAL_FAILURE)
+            return "an operation took too long" if is_wanted else "it was aborted"
         if self._execution is None:
             return "the execution was aborted before it began"
         self._execution.close()
