@@ -30,8 +30,14 @@ _MOMENT_NS = 200_000
 _FIRST_BYTES = 1 << 20
 """What a thread may take at first: one arena of Python's allocator."""
 
+_HEAP_BYTES = 64 << 20
+"""The addresses that glibc wants for a thread's allocations, or has them one by one."""
+
 _USUAL_STACK_BYTES = 8 << 20
 """That of a thread whose size nothing limits."""
+
+_promised: dict[object, int] = {}
+"""Bytes that others are to get, and no thread."""
 
 SWITCH_INTERVAL_S = 0.001
 """How long a thread that computes keeps the interpreter from an event loop."""
@@ -142,7 +148,7 @@ def start_thread(thread: threading.Thread) -> None:
     :raises ResourceExhaustedTransientError: if the system has no more.
     """
     try:
-        _require_room()
+        require_room()
         thread.start()
     except (MemoryError, OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -152,8 +158,8 @@ def start_thread(thread: threading.Thread) -> None:
         ) from error
 
 
-def _require_room() -> None:
-    """Check that there is memory for a thread to begin in.
+def require_room() -> None:
+    """Check that there is memory for a thread to begin in. Takes no lock.
 
     One that has a stack and nothing else never says that it has begun, and Python waits
     for that for ever.
@@ -165,7 +171,30 @@ def _require_room() -> None:
         stack_bytes, _ = resource.getrlimit(resource.RLIMIT_STACK)
         if stack_bytes == resource.RLIM_INFINITY:
             stack_bytes = _USUAL_STACK_BYTES
-    mmap.mmap(-1, stack_bytes + _FIRST_BYTES, mmap.MAP_PRIVATE).close()
+    _check_room(stack_bytes + _FIRST_BYTES + sum(tuple(_promised.values())))
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Leave ``size`` bytes of memory inside the block where threads are started.
+
+    For native code that ends the process if it gets none. If the thread could not have
+    a heap of its own any more, each of its allocations would take a page.
+
+    :raises OSError: if there are not as many now.
+    """
+    promise = object()
+    _promised[promise] = size
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    try:
+        _check_room(size + _HEAP_BYTES * limited)
+        yield
+    finally:
+        del _promised[promise]
+
+
+def _check_room(size: int) -> None:
+    mmap.mmap(-1, size, mmap.MAP_PRIVATE).close()
 
 
 class _Call(Generic[T]):

@@ -17,6 +17,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from asyncnn.offload import require_room
+
 _FD_BYTES = array.array("i").itemsize
 FDS_SPACE = socket.CMSG_SPACE(253 * _FD_BYTES)
 """Room for all descriptors that can come beside a packet: SCM_MAX_FD of Linux.
@@ -122,8 +124,9 @@ def _close_on_thread(fds: Sequence[int]) -> None:
     # Not by `threading`, whose locks a collection may have interrupted.
     _closing.update(dict.fromkeys(fds))
     try:
+        require_room()
         _thread.start_new_thread(_close_slowly, (fds,))
-    except RuntimeError:
+    except (MemoryError, OSError, RuntimeError):
         _close_slowly(fds)
 
 

@@ -94,10 +94,8 @@ def shapes_by_name(names: Sequence[str], shapes: InputShapes) -> dict[str, Dimen
         return {}
     given: object = shapes
     if isinstance(given, str | bytes):
-        raise WrongTypeError(
-            f"{given!r} is text, not shapes",
-            hint=f"give {{name: (...)}}; inputs: {inputs}",
-        )
+        hint = f"give {{name: (...)}}; inputs: {inputs}"
+        raise WrongTypeError(f"{given!r} is text, not shapes", hint=hint)
     if not isinstance(shapes, Mapping):
         if all(isinstance(shape, int) for shape in shapes):
             raise InvalidArgumentError(
@@ -391,10 +389,8 @@ class NamedModel(msgspec.Struct, frozen=True):
         """
         given: object = pairs
         if not isinstance(given, Mapping):
-            raise WrongTypeError(
-                f"states are named by a mapping, not a {type(given).__name__}",
-                hint="give {input: output}, such as states={'h': 'hn'}",
-            )
+            told = f"states are named by a mapping, not a {type(given).__name__}"
+            raise WrongTypeError(told, hint="give {input: output}: states={'h': 'hn'}")
         found = []
         for before, after in pairs.items():
             taken = self.inputs[position_of("input", self.inputs, before)]

@@ -32,6 +32,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
+    failure_of,
 )
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.descriptors import (
@@ -342,6 +343,9 @@ class Channel(Generic[MessageT]):
                     fds = received_fds(beside)
         except BlockingIOError:
             return
+        except MemoryError:  # it stays where it is
+            self._put_off()
+            return
         except OSError as error:
             self._fail(f"receiving failed: {error.strerror}")
             return
@@ -374,9 +378,13 @@ class Channel(Generic[MessageT]):
             if are_free(least, fileno):
                 return self._received_announced()
         self._retries += 1
+        self._put_off()
+        raise BlockingIOError
+
+    def _put_off(self) -> None:
+        """Receive later: what it takes may be there then."""
         self._pause()
         self._retry = self._loop.call_later(_RETRY_S, self._resume)
-        raise BlockingIOError
 
     def _received_announced(self) -> tuple[bytes, list[int], int]:
         data, beside, flags, _ = self._socket.recvmsg(MAX_PACKET_BYTES + 1, FDS_SPACE)
@@ -447,8 +455,14 @@ class Channel(Generic[MessageT]):
     async def _decoded(self, file: ReceivedFile) -> MessageT:
         try:
             return await offload(self._decode_file, file, None)
-        except ResourceExhaustedTransientError as error:
-            return self._decode_file(file, error)
+        except (MemoryError, ResourceExhaustedTransientError) as error:
+            failure = failure_of(error, "a message cannot be read")
+        for _ in range(_MAX_RETRIES):
+            try:
+                return self._decode_file(file, failure)
+            except MemoryError:  # not even for what says whose message it is
+                await asyncio.sleep(_RETRY_S)
+        return self._decode_file(file, failure)
 
     def _refuse(self, error: Exception) -> None:
         """End the connection to a peer; the loop serves others."""

@@ -130,7 +130,10 @@ class ReceivedFile:
             return self._read(start, stop - start)
         at = start - self._chunk_at
         if at < 0 or at + stop - start > len(self._chunk):
-            self._chunk = memoryview(self._read(start, _CHUNK_BYTES))
+            try:
+                self._chunk = memoryview(self._read(start, _CHUNK_BYTES))
+            except MemoryError:  # there may be enough for what is asked for
+                return self._read(start, stop - start)
             self._chunk_at, at = start, 0
         return self._chunk[at : at + stop - start]
 

@@ -48,6 +48,8 @@ async def while_open():
     return outcomes.failed
 
 async def from_the_start():
+    if kind == "memory":  # as Python has none to import modules with
+        await open_and_use(opener, say, **options)
     give_little()
     failed = await open_and_use(opener, say, **options)
     limit(limited, usual)

@@ -25,6 +25,7 @@ from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.pages import os_errors
+from asyncnn.offload import room_for
 
 ALIGNMENT = 16
 """Bytes that the schema wants offsets of buffers to be a multiple of."""
@@ -101,12 +102,12 @@ def for_want_of_room(
     """
     size = _most_packed_bytes(model)
     with os_errors(f"compiling a graph with LiteRT ({size} bytes)", size):
-        mmap.mmap(-1, size, mmap.MAP_PRIVATE).close()
         try:
-            yield
+            with room_for(size):
+                yield
         except GeneralFailureError:
-            mmap.mmap(-1, size, mmap.MAP_PRIVATE).close()
-            require_descriptors(1)
+            with room_for(size):
+                require_descriptors(1)
             raise
 
 
