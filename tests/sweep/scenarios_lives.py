@@ -159,7 +159,7 @@ async def supervised_from_end_to_end(stage: Stage) -> None:
 
 
 async def started(driver: Driver) -> None:
-    """Start a driver to the end: what comes next finds it, also after a cancellation."""
+    """Start a driver to the end, also if cancelled: what comes next finds it."""
     starting = asyncio.ensure_future(driver.start())
     was_cancelled = False
     while not starting.done():
