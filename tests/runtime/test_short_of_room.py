@@ -20,6 +20,8 @@ from tests.shortages import DESCRIPTORS, MEMORY, Outcomes, taken_bytes, use
 MIB = 2**20
 
 
+pytestmark = pytest.mark.exhaustive
+
 PROGRAM = """
 import asyncio, gc, resource, sys
 import asyncnn
