@@ -170,8 +170,8 @@ class ExecuteWork(Work):
             plan = layout.plan
             if CPUEXE.is_on:
                 _tell_operations(plan)
-            # Where an engine computes all, it would take a tenth of a tiny model.
-            with executable.computing if plan.has_kernels else NOTHING:
+            # It would take a tenth of a tiny model that multiplies no matrices.
+            with executable.computing if plan.uses_blas else NOTHING:
                 run_bound(executable.program, plan, arrays)
             self._shapes = plan.known_outputs
         self._ended_ns = ended_ns = perf_counter_ns()

@@ -124,7 +124,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
     shapes are known. A plan ``is_straight`` if every step is prepared beforehand. It
-    ``has_kernels`` unless a delegate computes all steps.
+    ``uses_blas`` if a step may, which no delegate computes.
     """
 
     subgraph: Subgraph
@@ -136,7 +136,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
-    has_kernels: bool
+    uses_blas: bool
 
 
 def building_plan(
@@ -197,7 +197,11 @@ def assembled(
             else None
         ),
         is_straight=all(step.kernel is not None for step in steps),
-        has_kernels=not all(step.parts for step in steps),
+        uses_blas=any(
+            not step.parts
+            and (step.kernel is None or kernels.may_use_blas(step.operation.type))
+            for step in steps
+        ),
     )
 
 

@@ -42,6 +42,20 @@ def family_of(type_: int) -> str:
     return ""
 
 
+_MULTIPLYING = frozenset[int]().union(
+    *(
+        getattr(family, "KERNELS", getattr(family, "DATA_DEPENDENT", {}))
+        for family in _FAMILIES
+        if {"linear", "recurrent", "lookup"} & set(family.__name__.split("."))
+    )
+)
+
+
+def may_use_blas(type_: int) -> bool:
+    """Tell whether the kernel of an operation may multiply matrices."""
+    return isinstance(type_, ExtensionOperation) or type_ in _MULTIPLYING
+
+
 def supported_operations() -> frozenset[OperationType]:
     """Return the operation types of the HAL that have a kernel."""
     return frozenset(map(OperationType, _PREPARE.keys() | _COMPUTE.keys()))
