@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
         """Return that of a request that was executed; no places if it is not plain."""
         inputs, outputs = request.inputs, request.outputs
         unknown = cls(inputs, outputs, plan, (), len(inputs))
-        if not plan.is_straight or plan.known_outputs is None:
+        if not plan.is_fixed:
             return unknown
         # A list may have other arguments the next time, though it is the same list.
         if not type(inputs) is type(outputs) is tuple:
@@ -59,12 +59,10 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
             if (
                 argument.has_no_value
                 or argument.dimensions
-                or not port.count
-                or port.shape is None
-                or port.dtype.kind == "b"
                 or location.length < port.size_bytes
             ):
                 return unknown
+            assert port.shape is not None
             at = (location.pool_index, location.offset, port.shape, port.dtype)
             places.append(at)
         return cls(inputs, outputs, plan, tuple(places), len(inputs))

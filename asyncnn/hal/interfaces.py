@@ -11,8 +11,16 @@ durations nanoseconds; None is "none given".
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    runtime_checkable,
+)
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.routes import Route
@@ -25,6 +33,7 @@ from asyncnn.hal.types import (
     DeviceType,
     Dimensions,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Extension,
     Handle,
@@ -36,6 +45,9 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+
+if TYPE_CHECKING:
+    from asyncnn.callbacks import ExecutionResult
 
 logger = logging.getLogger(__name__)
 
@@ -318,8 +330,16 @@ class ISavable(Protocol):
 
 
 @runtime_checkable
-class IThreadsafe(Protocol):
-    """A prepared model that takes executions on any thread. Not in the HAL."""
+class IInProcess(Protocol):
+    """A prepared model of a device in this process. Not in the HAL.
+
+    Executions are launched without a callback, and on any thread.
+    """
+
+    def launch(
+        self, request: Request, options: ExecutionOptions
+    ) -> "Awaitable[ExecutionResult]":
+        """Launch an execution, and return its end, which is awaited."""
 
     def execute_threadsafe(
         self,
@@ -336,10 +356,16 @@ class IThreadsafe(Protocol):
         buffers is INVALID_ARGUMENT: these belong to the loop.
         """
 
-    def expect(self, request: Request) -> None:
-        """Expect ``request``, which names no device-managed buffers, again and again.
+    def bind(
+        self, tensors: Sequence[object], request: Request | None = None
+    ) -> Request | None:
+        """Return a request on arrays for all inputs and outputs, in this order.
 
-        What is found out about it is known for as long as it exists.
+        Nothing of it is looked at again when it is executed: the caller has seen to it
+        that they are C-contiguous and of the model's dtypes and shapes, and those of
+        outputs writable. It is for this prepared model and this process alone; with
+        the arguments and pools of ``request``, it may reach others. None if the model
+        or one of ``tensors``, which may be no arrays, needs more than that.
         """
 
 

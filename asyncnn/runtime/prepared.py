@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
+from asyncnn.hal.interfaces import IDevice, IInProcess, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -112,6 +112,13 @@ class PreparedModel:
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
+        self._local = hal if isinstance(hal, IInProcess) else None
+        # What is given is all that the model takes, unless it has state.
+        self._bind: Callable[[Sequence[object]], Request | None] | None = None
+        tensors = (*model.inputs, *model.outputs)
+        is_whole = not model.states and all(map(has_fixed_shape, tensors))
+        if self._local is not None and is_whole:
+            self._bind = self._local.bind
         self._device = device
         self._model = model
         self._sessions: SessionModel | None = None
@@ -191,7 +198,10 @@ class PreparedModel:
             if arrays is None:
                 arrays = await target.converted(inputs)
             spaces = space.allocate() if given is None else target.spaces(given)
-            request = target.build_request(arrays, spaces)
+            bind = self._bind
+            request = None if bind is None else bind((*arrays, *spaces))
+            if request is None:
+                request = target.build_request(arrays, spaces)
             result = await self._launch(path, request, options)
             if result.status is _INSUFFICIENT_SIZE:
                 _, spaces, result = await target.with_more_space(
@@ -277,7 +287,10 @@ class PreparedModel:
             return failed_run(failed, outputs)
         if awaited:
             target.check_settled(arrays, awaited)
-        request = target.build_request(arrays, spaces)
+        bind = self._bind
+        request = None if bind is None else bind((*arrays, *spaces))
+        if request is None:
+            request = target.build_request(arrays, spaces)
         outputs.route = target.route
         return launch_fenced(self.hal, request, awaited, options, outputs)
 
@@ -304,14 +317,13 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         check_path(path)
-        is_threadsafe = path != "fenced" and isinstance(self.hal, IThreadsafe)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
-            threadsafe=self.hal if is_threadsafe else None,  # type: ignore[arg-type]
+            threadsafe=self._local if path != "fenced" else None,
         )
 
     def check_usable_here(self) -> None:
@@ -457,6 +469,8 @@ class PreparedModel:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):
+            if self._local is not None:
+                return self._local.launch(request, options)
             callback = ExecutionFuture()
             self.hal.execute_1_3(
                 request,
