@@ -171,19 +171,19 @@ class ReferencePreparedModel(SynchronousByCallback):
         return status or _NONE
 
     def launch(
-        self, request: Request, options: ExecutionOptions
+        self, execution: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IInProcess.launch`."""
-        if type(request) is not Execution:
+        if type(execution) is not Execution:
             callback = ExecutionFuture()
             limits = options.deadline, options.loop_timeout
-            self.execute_1_3(request, options.measure, *limits, callback)
+            self.execute_1_3(execution, options.measure, *limits, callback)
             return callback
         if EXECUTION.is_on:
-            _tell_launch("launch", request, options.deadline)
+            _tell_launch("launch", execution, options.deadline)
         kind = ExecuteWork if active.recorder is None else recorded_work()
         work = kind(
-            self._executable, request, options, None, calling_client.get(), True
+            self._executable, execution, options, None, calling_client.get(), True
         )
         self._start(work)
         return work
@@ -276,10 +276,15 @@ class ReferencePreparedModel(SynchronousByCallback):
     ) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
         plan = self._program.fixed_plan
-        if plan is None or len(tensors) != len(plan.inputs) + len(plan.outputs):
+        if plan is None or len(tensors) != len(plan.ports):
             return None
-        for tensor in tensors:
-            if type(tensor) is not np.ndarray or not tensor.flags.aligned:
+        for tensor, port in zip(tensors, plan.ports, strict=True):
+            if (
+                type(tensor) is not np.ndarray
+                or tensor.nbytes != port.size_bytes
+                or tensor.dtype != port.dtype
+                or not tensor.flags.aligned
+            ):
                 return None
         arrays = cast("Sequence[Array]", tensors)
         if request is None:

@@ -53,8 +53,7 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
         if not type(inputs) is type(outputs) is tuple:
             return unknown
         places = []
-        ports = plan.inputs + plan.outputs
-        for port, argument in zip(ports, (*inputs, *outputs), strict=True):
+        for port, argument in zip(plan.ports, (*inputs, *outputs), strict=True):
             location = argument.location
             if (
                 argument.has_no_value

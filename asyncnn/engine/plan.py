@@ -123,9 +123,10 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     None where only execution tells; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
-    shapes are known. A plan ``is_straight`` if every step is prepared beforehand. It
-    ``uses_blas`` if a step may, which no delegate computes. It ``is_fixed`` if it is
-    straight, and has ports of known shapes and ordinary numbers alone.
+    shapes are known; ``ports`` are inputs, then outputs. A plan ``is_straight`` if
+    every step is prepared beforehand. It ``uses_blas`` if a step may, which no delegate
+    computes. It ``is_fixed`` if it is straight, and has ports of known shapes and
+    ordinary numbers alone.
     """
 
     subgraph: Subgraph
@@ -135,6 +136,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     arena: ArenaLayout
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    ports: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
     uses_blas: bool
@@ -194,6 +196,7 @@ def assembled(
         arena=arena,
         inputs=inputs,
         outputs=outputs,
+        ports=inputs + outputs,
         known_outputs=(
             tuple(OutputShape(shape, True) for shape in known)
             if len(known) == len(outputs)

@@ -330,16 +330,46 @@ class ISavable(Protocol):
 
 
 @runtime_checkable
-class IInProcess(Protocol):
-    """A prepared model of a device in this process. Not in the HAL.
+class IBinding(Protocol):
+    """A prepared model that executes what is bound to arrays. Not in the HAL.
 
-    Executions are launched without a callback, and on any thread.
+    What it binds is the application's: checked before, for this model alone, and each
+    launched once at a time.
     """
 
+    def bind(self, tensors: Sequence[object]) -> object | None:
+        """Return an execution on arrays for all inputs and outputs, in this order.
+
+        The caller has seen to it that they are C-contiguous and of the model's dtypes
+        and shapes, and those of outputs writable. None if the model or one of
+        ``tensors``, which may be no arrays, needs more than that.
+        """
+
     def launch(
-        self, request: Request, options: ExecutionOptions
+        self, execution: Any, options: ExecutionOptions
     ) -> "Awaitable[ExecutionResult]":
-        """Launch an execution, and return its end, which is awaited."""
+        """Launch what was bound, and return its end, which is to be awaited."""
+
+
+@runtime_checkable
+class IInProcess(IBinding, Protocol):
+    """A prepared model of a device in this process. Not in the HAL.
+
+    What it binds is a request, which goes all ways that requests do.
+    """
+
+    def bind(
+        self, tensors: Sequence[object], request: Request | None = None
+    ) -> Request | None:
+        """Return a request on arrays; it may be launched any number of times at once.
+
+        With the arguments and pools of ``request``, it may reach other processes.
+        """
+
+    def launch(
+        self, execution: Request, options: ExecutionOptions
+    ) -> "Awaitable[ExecutionResult]":
+        """Launch any request; see `IBinding.launch`."""
 
     def execute_threadsafe(
         self,
@@ -354,18 +384,6 @@ class IInProcess(Protocol):
         ``callback`` is told on the thread that ends it: no event loop has a part in
         that. It may be told to die on any thread. A request that names device-managed
         buffers is INVALID_ARGUMENT: these belong to the loop.
-        """
-
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Request | None:
-        """Return a request on arrays for all inputs and outputs, in this order.
-
-        Nothing of it is looked at again when it is executed: the caller has seen to it
-        that they are C-contiguous and of the model's dtypes and shapes, and those of
-        outputs writable. It is for this prepared model and this process alone; with
-        the arguments and pools of ``request``, it may reach others. None if the model
-        or one of ``tensors``, which may be no arrays, needs more than that.
         """
 
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IDevice, IInProcess, IPreparedModel
+from asyncnn.hal.interfaces import IBinding, IDevice, IInProcess, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -112,13 +112,16 @@ class PreparedModel:
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
-        self._local = hal if isinstance(hal, IInProcess) else None
+        self._binding: IBinding | None = None
+        self._local: IInProcess | None = None
+        # Of its own: what wraps another one is to see the executions.
+        binding: object = hal if hasattr(type(hal), "bind") else None
         # What is given is all that the model takes, unless it has state.
-        self._bind: Callable[[Sequence[object]], Request | None] | None = None
         tensors = (*model.inputs, *model.outputs)
-        is_whole = not model.states and all(map(has_fixed_shape, tensors))
-        if self._local is not None and is_whole:
-            self._bind = self._local.bind
+        if isinstance(binding, IBinding) and not model.states:
+            self._binding = binding if all(map(has_fixed_shape, tensors)) else None
+        if isinstance(binding, IInProcess):
+            self._local = binding
         self._device = device
         self._model = model
         self._sessions: SessionModel | None = None
@@ -198,11 +201,14 @@ class PreparedModel:
             if arrays is None:
                 arrays = await target.converted(inputs)
             spaces = space.allocate() if given is None else target.spaces(given)
-            bind = self._bind
-            request = None if bind is None else bind((*arrays, *spaces))
-            if request is None:
+            binding, execution = self._binding, None
+            if binding is not None and path == "async" and self._forced is None:
+                execution = binding.bind((*arrays, *spaces))
+            if binding is not None and execution is not None:
+                result = await binding.launch(execution, options)
+            else:
                 request = target.build_request(arrays, spaces)
-            result = await self._launch(path, request, options)
+                result = await self._launch(path, request, options)
             if result.status is _INSUFFICIENT_SIZE:
                 _, spaces, result = await target.with_more_space(
                     arrays,
@@ -287,8 +293,9 @@ class PreparedModel:
             return failed_run(failed, outputs)
         if awaited:
             target.check_settled(arrays, awaited)
-        bind = self._bind
-        request = None if bind is None else bind((*arrays, *spaces))
+        local, request = self._local, None
+        if local is not None and self._binding is not None:
+            request = local.bind((*arrays, *spaces))
         if request is None:
             request = target.build_request(arrays, spaces)
         outputs.route = target.route
@@ -469,7 +476,7 @@ class PreparedModel:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):
-            if self._local is not None:
+            if self._local is not None and self._forced is None:
                 return self._local.launch(request, options)
             callback = ExecutionFuture()
             self.hal.execute_1_3(

@@ -29,6 +29,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
+from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.execution_options import Outputs
@@ -407,11 +408,7 @@ class RequestBuilder:
             self._sizes = tuple(
                 math.prod(i.dimensions) * i.dtype.itemsize for i in infos
             )
-            plain = tuple(
-                RequestArgument(False, DataLocation(index, 0, size), ())
-                for index, size in enumerate(self._sizes)
-            )
-            self._plain = plain[: len(inputs)], plain[len(inputs) :]
+            self._plain = plain_arguments(self._sizes, len(inputs))
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
