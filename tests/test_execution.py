@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.execution import Execution
-from asyncnn.hal.interfaces import IInProcess
+from asyncnn.execution import Execution, IInProcess
 from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel

@@ -15,7 +15,7 @@ from asyncnn.devices.work import (
     ExecuteWork,
     ReportExecuted,
 )
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
@@ -95,7 +95,9 @@ class TracedExecuteWork(ExecuteWork):
                 self._begin(self._plan, arrays[:count])
         return self._advance_unusual(pause)
 
-    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+    def _execution_of(
+        self, plan: Plan, inputs: Sequence[Array | None]
+    ) -> PlanExecution:
         return ObservedExecution(
             self._executable.program,
             plan,

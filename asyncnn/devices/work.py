@@ -11,7 +11,7 @@ from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable, Lesson
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
     Layout,
     input_arrays,
@@ -22,7 +22,7 @@ from asyncnn.engine.arguments import (
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.workspace import aligned_like
-from asyncnn.execution import Execution as BoundRequest
+from asyncnn.execution import Execution
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -129,7 +129,7 @@ class ExecuteWork(Work, Completion):
         self.reports_early = reports_early
         self.ends_anywhere = False
         self._arrays: Sequence[Array] | None = None
-        if type(request) is BoundRequest:
+        if type(request) is Execution:
             self.has_plan = True
             self._plan, self._arrays = request.plan, request.arrays
         else:
@@ -142,7 +142,7 @@ class ExecuteWork(Work, Completion):
         self._result: ExecutionResult | None = None
         self._waiting: asyncio.Future[ExecutionResult] | None = None
         self._use: IBufferUse | None = None
-        self._execution: Execution | BoundExecution | None = None
+        self._execution: PlanExecution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
@@ -208,7 +208,7 @@ class ExecuteWork(Work, Completion):
         if plan.is_straight:
             computed = run_straight(program, plan, inputs, outputs)
         else:  # an omitted input has led to another plan than that for declared shapes
-            execution = Execution(program, plan, inputs, outputs)
+            execution = PlanExecution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
         self._keep_layout(plan)
@@ -284,7 +284,7 @@ class ExecuteWork(Work, Completion):
             self._instead_of(output_arrays(plan, self._request))
             self._keep_layout(plan)
             execution = self._begin(plan, input_arrays(plan, self._request))
-        assert isinstance(execution, Execution)
+        assert isinstance(execution, PlanExecution)
         if not execution.advance(pause):
             return False
         computed = execution.outputs
@@ -346,7 +346,7 @@ class ExecuteWork(Work, Completion):
     def _aborted(self) -> AsyncnnError:
         return error_for(self._abort_status or _MISSED, "the execution was aborted")
 
-    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> PlanExecution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
@@ -356,8 +356,10 @@ class ExecuteWork(Work, Completion):
             execution.abort(self._abort_status)
         return execution
 
-    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
-        return Execution(
+    def _execution_of(
+        self, plan: Plan, inputs: Sequence[Array | None]
+    ) -> PlanExecution:
+        return PlanExecution(
             self._executable.program,
             plan,
             inputs,

@@ -11,9 +11,8 @@ durations nanoseconds; None is "none given".
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -33,7 +32,6 @@ from asyncnn.hal.types import (
     DeviceType,
     Dimensions,
     ErrorStatus,
-    ExecutionOptions,
     ExecutionPreference,
     Extension,
     Handle,
@@ -45,9 +43,6 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-
-if TYPE_CHECKING:
-    from asyncnn.callbacks import ExecutionResult
 
 logger = logging.getLogger(__name__)
 
@@ -326,64 +321,6 @@ class ISavable(Protocol):
         INVALID_ARGUMENT if there is not one descriptor in each handle, both are of the
         same file, or the token has not its 32 bytes; GENERAL_FAILURE if a file cannot
         be read and written, or the device does not cache models.
-        """
-
-
-@runtime_checkable
-class IBinding(Protocol):
-    """A prepared model that executes what is bound to arrays. Not in the HAL.
-
-    What it binds is the application's: checked before, for this model alone, and each
-    launched once at a time.
-    """
-
-    def bind(self, tensors: Sequence[object]) -> object | None:
-        """Return an execution on arrays for all inputs and outputs, in this order.
-
-        The caller has seen to it that they are C-contiguous and of the model's dtypes
-        and shapes, and those of outputs writable. None if the model or one of
-        ``tensors``, which may be no arrays, needs more than that.
-        """
-
-    def launch(
-        self, execution: Any, options: ExecutionOptions
-    ) -> "Awaitable[ExecutionResult]":
-        """Launch what was bound, and return its end, which is to be awaited."""
-
-
-@runtime_checkable
-class IInProcess(IBinding, Protocol):
-    """A prepared model of a device in this process. Not in the HAL.
-
-    What it binds is a request, which goes all ways that requests do.
-    """
-
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Request | None:
-        """Return a request on arrays; it may be launched any number of times at once.
-
-        With the arguments and pools of ``request``, it may reach other processes.
-        """
-
-    def launch(
-        self, execution: Request, options: ExecutionOptions
-    ) -> "Awaitable[ExecutionResult]":
-        """Launch any request; see `IBinding.launch`."""
-
-    def execute_threadsafe(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback,
-    ) -> ErrorStatus:
-        """Launch an execution as `IPreparedModel.execute_1_3` does, on any thread.
-
-        ``callback`` is told on the thread that ends it: no event loop has a part in
-        that. It may be told to die on any thread. A request that names device-managed
-        buffers is INVALID_ARGUMENT: these belong to the loop.
         """
 
 

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
+from asyncnn.execution import IInProcess, binding_of
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IBinding, IDevice, IInProcess, IPreparedModel
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -112,16 +113,13 @@ class PreparedModel:
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
-        self._binding: IBinding | None = None
-        self._local: IInProcess | None = None
-        # Of its own: what wraps another one is to see the executions.
-        binding: object = hal if hasattr(type(hal), "bind") else None
+        binding = binding_of(hal)
+        self._local = binding if isinstance(binding, IInProcess) else None
         # What is given is all that the model takes, unless it has state.
-        tensors = (*model.inputs, *model.outputs)
-        if isinstance(binding, IBinding) and not model.states:
-            self._binding = binding if all(map(has_fixed_shape, tensors)) else None
-        if isinstance(binding, IInProcess):
-            self._local = binding
+        is_whole = not model.states and all(
+            map(has_fixed_shape, (*model.inputs, *model.outputs))
+        )
+        self._binding = binding if is_whole and self._forced is None else None
         self._device = device
         self._model = model
         self._sessions: SessionModel | None = None
@@ -139,6 +137,7 @@ class PreparedModel:
             home=Home(),
             owner=owner,
             loop=running_loop(),
+            local=self._local if is_whole else None,
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -201,9 +200,8 @@ class PreparedModel:
             if arrays is None:
                 arrays = await target.converted(inputs)
             spaces = space.allocate() if given is None else target.spaces(given)
-            binding, execution = self._binding, None
-            if binding is not None and path == "async" and self._forced is None:
-                execution = binding.bind((*arrays, *spaces))
+            binding = self._binding if path == "async" else None
+            execution = None if binding is None else binding.bind((*arrays, *spaces))
             if binding is not None and execution is not None:
                 result = await binding.launch(execution, options)
             else:
@@ -293,11 +291,7 @@ class PreparedModel:
             return failed_run(failed, outputs)
         if awaited:
             target.check_settled(arrays, awaited)
-        local, request = self._local, None
-        if local is not None and self._binding is not None:
-            request = local.bind((*arrays, *spaces))
-        if request is None:
-            request = target.build_request(arrays, spaces)
+        request = target.request(arrays, spaces)
         outputs.route = target.route
         return launch_fenced(self.hal, request, awaited, options, outputs)
 
@@ -404,10 +398,9 @@ class PreparedModel:
     def with_open_states(
         self,
     ) -> tuple["PreparedModel", dict[str, str], dict[str, Array]]:
-        """Return this model with states as inputs and outputs.
+        """Return this model with states as inputs and outputs, for a `Pipeline`, say.
 
-        For callers that hand the state on themselves, as a `Pipeline` does: after it
-        the outputs that are state, each with its input, and first values of inputs.
+        After it the outputs that are state, each with its input, and first values.
         """
         opened, model = copy(self), self._model.with_open_states()
         opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
@@ -416,7 +409,9 @@ class PreparedModel:
             check=InputCheck(model.inputs),
             space=OutputSpace(model.outputs),
             build_request=RequestBuilder(model.inputs, model.outputs),
+            local=None,
         )
+        opened._binding = None
         first = {
             state.info.name: state.first_value()
             for state in self._model.kept

@@ -9,9 +9,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
+from asyncnn.execution import IInProcess
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
-from asyncnn.hal.interfaces import IInProcess, IPreparedModel, cause_of_death
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -70,6 +71,15 @@ class Target(NamedTuple):
     owner: object = None
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    local: IInProcess | None = None
+
+    def request(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Request:
+        """Return the request of one run in this process, or of any elsewhere."""
+        local = self.local
+        bound = None if local is None else local.bind((*inputs, *outputs))
+        return self.build_request(inputs, outputs) if bound is None else bound
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
