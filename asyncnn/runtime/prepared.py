@@ -116,9 +116,8 @@ class PreparedModel:
         binding = binding_of(hal)
         self._local = binding if isinstance(binding, IInProcess) else None
         # What is given is all that the model takes, unless it has state.
-        is_whole = not model.states and all(
-            map(has_fixed_shape, (*model.inputs, *model.outputs))
-        )
+        tensors = (*model.inputs, *model.outputs)
+        is_whole = not model.states and all(map(has_fixed_shape, tensors))
         self._binding = binding if is_whole and self._forced is None else None
         self._device = device
         self._model = model
