@@ -70,8 +70,8 @@ class Planner:
 
     async def _ask(self, member: Member, model: Model) -> Candidate | str:
         """Return what a device supports, or why it has no part."""
-        health = member.health
-        if not member.is_cpu and health.has_failed and not health.allows():
+        # Not `allows`: an answer tells nothing of how executions go.
+        if not member.is_cpu and member.health.left_out_s:
             return LEFT_OUT
         try:
             async with asyncio.timeout(ANSWER_S):
