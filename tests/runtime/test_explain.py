@@ -139,7 +139,7 @@ async def test_a_device_that_is_gone_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("reference", 4), ("accelerated", 10), ("framework", 10)]
+    ("name", "share"), [("reference", 4), ("accelerated", 25), ("framework", 25)]
 )
 async def test_a_long_model_is_explained_beside_the_loop(name: str, share: int) -> None:
     model = long_model(3000, 0)
