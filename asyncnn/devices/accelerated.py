@@ -185,8 +185,7 @@ class AcceleratedDevice(ReferenceDevice):
 
 def _share(step: Step) -> EngineShare:
     positions = tuple(part.position for part in step.parts)
-    us = None if step.measured_ns is None else step.measured_ns / 1000
-    return EngineShare("LiteRT", positions, (), us)
+    return EngineShare("LiteRT", positions)
 
 
 def _kernels_share(steps: Sequence[Step]) -> EngineShare:

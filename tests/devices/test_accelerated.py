@@ -107,6 +107,17 @@ class TestResults:
                     difference = array.astype(np.int32) - computed[name]
                     assert np.abs(difference).max() <= 1
 
+    async def test_the_first_run_of_a_model_is_on_a_lane_however_short(self) -> None:
+        settings = DeviceSettings(inline_below_us=1e6)
+        async with open_device("accelerated", settings=settings) as device:
+            hal = device.hal
+            assert isinstance(hal, AcceleratedDevice)
+            prepared = await device.prepare(addition(300, 40))
+            before = hal.statistics().threads
+            x = np.ones((300, 40), np.float32)
+            await prepared.run([x, x])
+            assert hal.statistics().threads == before + 1
+
     async def test_runs_of_one_model_overlap(self, device: Device) -> None:
         prepared = await device.prepare(layers(4))
         inputs = [np.full_like(X, k) for k in range(12)]
