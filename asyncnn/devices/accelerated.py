@@ -132,11 +132,7 @@ class AcceleratedDevice(ReferenceDevice):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
 
         self._engine = f"LiteRT {engine.version}, {engine.name}"
-        self._delegate = LiteRtDelegate(
-            engine,
-            _weights_folder(self._settings),
-            may_map=self._settings.maps_cache_files,
-        )
+        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate
 
     async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
@@ -206,6 +202,8 @@ _DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevic
 
 
 def _weights_folder(settings: DeviceSettings) -> Path | None:
+    if not settings.maps_cache_files:
+        return None
     if settings.packed_weights_dir:
         return Path(settings.packed_weights_dir)
     try:

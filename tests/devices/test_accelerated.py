@@ -237,6 +237,23 @@ class TestCaches:
                 results.append((await prepared.run(X))["y"])
         np.testing.assert_array_equal(*results)
 
+    @pytest.mark.parametrize("maps", [False, True], ids=["copied", "mapped"])
+    async def test_arranged_weights_are_kept_where_files_are_mapped(
+        self, tmp_path: Path, maps: bool
+    ) -> None:
+        weights = tmp_path / "weights"
+        settings = DeviceSettings(
+            maps_cache_files=maps, packed_weights_dir=str(weights)
+        )
+        for _ in range(2):
+            async with open_device(
+                "accelerated", settings=settings, cache_dir=tmp_path
+            ) as device:
+                for model in (layers(1), layers(1, width=64)):
+                    await device.prepare(model)
+            kept = list(weights.iterdir()) if weights.exists() else []
+            assert len(kept) == maps  # the other model is too small
+
     async def test_the_other_device_does_not_use_it(self, tmp_path: Path) -> None:
         for name in ("accelerated", "reference", "accelerated"):
             async with open_device(name, cache_dir=tmp_path) as device:

@@ -52,19 +52,12 @@ class LiteRtDelegate:
     """A `Delegate` that has segments computed by an `Engine`.
 
     Packed weights of models that are cached are kept in ``weights_folder``, if any, and
-    mapped from there with ``may_map``; see `PackedWeights`.
+    mapped from there; see `PackedWeights`.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        weights_folder: Path | None = None,
-        *,
-        may_map: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
-        self._may_map = may_map
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
         self._made = WeakKeyDictionary()
@@ -117,7 +110,7 @@ class LiteRtDelegate:
             for each in step.operation.inputs
             if each is not None and each.value is not None
         )
-        if not identity and constants < _WORTH_SHARING_BYTES:
+        if constants < _WORTH_SHARING_BYTES:
             return None
         told = [identity or secrets.token_bytes(16)]
         for step in segment.steps:
@@ -125,7 +118,7 @@ class LiteRtDelegate:
             told.append(f"{step.position} {shapes}".encode())
         key = weights_key(b"\0".join(told), self.version)
         folder = self._weights_folder if identity else None
-        return PackedWeights(key, folder, may_map=self._may_map)
+        return PackedWeights(key, folder)
 
 
 class _SegmentKernel:
