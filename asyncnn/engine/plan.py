@@ -205,6 +205,42 @@ def assembled(
     )
 
 
+class Kernels:
+    """Prepares the kernels of one plan: one for all operations that are alike.
+
+    Such are the steps of a recurrence, which have the same weights.
+    """
+
+    def __init__(self) -> None:
+        self._prepared: dict[tuple[object, ...], PreparedKernel] = {}
+
+    def prepare(self, operation: BoundOperation) -> PreparedKernel:
+        """Prepare a kernel, or return that of an operation that was like this one.
+
+        :raises AsyncnnError: as `asyncnn.kernels.registry.prepare`.
+        """
+        operands = operation.inputs + operation.outputs
+        alike = (operation.type, operation.relaxed, *map(_kind, operands))
+        kernel = self._prepared.get(alike)
+        if kernel is None:
+            kernel = self._prepared[alike] = kernels.prepare(operation)
+        return kernel
+
+
+def _kind(operand: BoundOperand | None) -> object:
+    """Return what a kernel knows of an operand; constants live as long as the plan."""
+    if operand is None or operand.value is not None:
+        return id(operand)
+    return (
+        operand.type,
+        operand.shape,
+        operand.scale,
+        operand.zero_point,
+        id(operand.channel_quant),
+        operand.opaque_params,
+    )
+
+
 class _PlanBuilder:
     def __init__(
         self,
@@ -225,6 +261,7 @@ class _PlanBuilder:
         self._omitted: set[int] = set()
         self._bound: dict[int, BoundOperand] = {}
         self._steps: list[Step] = []
+        self._kernels = Kernels()
         constants = len(model.operand_values) + sum(pool.size for pool in model.pools)
         self._foldable_bytes = _FOLDED_BYTES + _FOLDED_TIMES * constants
 
@@ -375,7 +412,7 @@ class _PlanBuilder:
 
     def _prepare(self, bound: BoundOperation) -> PreparedKernel | None:
         try:
-            return kernels.prepare(bound)
+            return self._kernels.prepare(bound)
         except ValueNeededError:
             return None
 
