@@ -205,42 +205,6 @@ def assembled(
     )
 
 
-class Kernels:
-    """Prepares the kernels of one plan: one for all operations that are alike.
-
-    Such are the steps of a recurrence, which have the same weights.
-    """
-
-    def __init__(self) -> None:
-        self._prepared: dict[tuple[object, ...], PreparedKernel] = {}
-
-    def prepare(self, operation: BoundOperation) -> PreparedKernel:
-        """Prepare a kernel, or return that of an operation that was like this one.
-
-        :raises AsyncnnError: as `asyncnn.kernels.registry.prepare`.
-        """
-        operands = operation.inputs + operation.outputs
-        alike = (operation.type, operation.relaxed, *map(_kind, operands))
-        kernel = self._prepared.get(alike)
-        if kernel is None:
-            kernel = self._prepared[alike] = kernels.prepare(operation)
-        return kernel
-
-
-def _kind(operand: BoundOperand | None) -> object:
-    """Return what a kernel knows of an operand; constants live as long as the plan."""
-    if operand is None or operand.value is not None:
-        return id(operand)
-    return (
-        operand.type,
-        operand.shape,
-        operand.scale,
-        operand.zero_point,
-        id(operand.channel_quant),
-        operand.opaque_params,
-    )
-
-
 class _PlanBuilder:
     def __init__(
         self,
@@ -261,7 +225,7 @@ class _PlanBuilder:
         self._omitted: set[int] = set()
         self._bound: dict[int, BoundOperand] = {}
         self._steps: list[Step] = []
-        self._kernels = Kernels()
+        self._kernels = kernels.SharedKernels()
         constants = len(model.operand_values) + sum(pool.size for pool in model.pools)
         self._foldable_bytes = _FOLDED_BYTES + _FOLDED_TIMES * constants
 

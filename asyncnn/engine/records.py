@@ -15,7 +15,6 @@ from asyncnn.engine.delegation import (
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     OPERANDS_PER_STEP,
-    Kernels,
     Plan,
     assembled,
     bound_operand,
@@ -27,6 +26,7 @@ from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.kernels.registry import SharedKernels
 from asyncnn.pacing import Steps
 
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
@@ -121,7 +121,7 @@ def restoring_plan(
         return Step(position, bound, operation.inputs, operation.outputs, None)
 
     steps: list[Step] = []
-    kernels = Kernels()
+    kernels = SharedKernels()
     for each in record.steps:
         if not each.outputs:
             (position,) = each.positions
@@ -164,7 +164,7 @@ def _without_omitted(
 
 
 def _prepare(
-    kernels: Kernels, operation: Operation, bound: BoundOperation
+    kernels: SharedKernels, operation: Operation, bound: BoundOperation
 ) -> PreparedKernel:
     try:
         with np.errstate(all="ignore"):
