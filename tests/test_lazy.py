@@ -127,6 +127,7 @@ def test_a_model_that_the_engine_computes_loads_what_it_needs(tmp_path: Path) ->
     }
     others = {"onnx", "rich", "tflite", "typer", "ai_edge_litert"}
     assert not {m.partition(".")[0] for m in modules} & others
+    assert "importlib.metadata" not in modules
 
 
 @pytest.mark.parametrize("name", LAZY)
