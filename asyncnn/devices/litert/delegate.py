@@ -42,7 +42,10 @@ WORTHWHILE_STEPS = 3
 """Of shorter segments, a call of the engine takes longer than the kernels do."""
 
 _WORTH_SHARING_BYTES = 2**20
-"""Constants of fewer bytes are packed again for each graph of a process."""
+"""The weights of smaller files are packed again for each graph of a process."""
+
+_WORTH_KEEPING_BYTES = 2**22
+"""To check what was kept of a smaller file takes longer than to pack it again."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
@@ -87,38 +90,36 @@ class LiteRtDelegate:
             is of another one.
         """
         if record is not None:
-            file = restored(record, segment)
-            weights = self._weights(segment, identity)
-            return _SegmentKernel(self._engine, segment, file, weights)
+            return self._compiled(segment, identity, restored(record, segment))
         made = {
             step.operation: own
             for step in segment.steps
             if (own := self._made.pop(step.operation, None)) is not None
         }
-        total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-        if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
-            return None
+        if len(segment.steps) < WORTHWHILE_STEPS:
+            total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
+            if total_ns < WORTHWHILE_NS:
+                return None
         divided = barriers(segment.steps, self._engine.speeds)
-        file = write_file(segment, divided, made)
-        weights = self._weights(segment, identity)
+        return self._compiled(segment, identity, write_file(segment, divided, made))
+
+    def _compiled(
+        self, segment: Segment, identity: bytes, file: GraphFile
+    ) -> "_SegmentKernel":
+        size = len(file.content) + sum(each.data.size for each in file.apart)
+        weights = None
+        if size >= _WORTH_SHARING_BYTES:
+            is_kept = identity and size >= _WORTH_KEEPING_BYTES
+            weights = self._weights(segment, identity if is_kept else b"")
         return _SegmentKernel(self._engine, segment, file, weights)
 
-    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
-        constants = sum(
-            each.value.nbytes
-            for step in segment.steps
-            for each in step.operation.inputs
-            if each is not None and each.value is not None
-        )
-        if constants < _WORTH_SHARING_BYTES:
-            return None
+    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
         told = [identity or secrets.token_bytes(16)]
         for step in segment.steps:
             shapes = [each.shape for each in step.operation.outputs]
             told.append(f"{step.position} {shapes}".encode())
         key = weights_key(b"\0".join(told), self.version)
-        folder = self._weights_folder if identity else None
-        return PackedWeights(key, folder)
+        return PackedWeights(key, self._weights_folder if identity else None)
 
 
 class _SegmentKernel:
