@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from msgspec.structs import astuple
+
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, PreparedKernel
 
@@ -130,26 +132,19 @@ class SharedKernels:
 
         :raises AsyncnnError: as the function.
         """
-        operands = operation.inputs + operation.outputs
-        alike = (operation.type, operation.relaxed, *map(_kind, operands))
+        # Constants live as long as the plan; of all else, this is what is known.
+        alike = (
+            operation.type,
+            operation.relaxed,
+            *(
+                id(each) if each is None or each.value is not None else astuple(each)
+                for each in operation.inputs + operation.outputs
+            ),
+        )
         kernel = self._prepared.get(alike)
         if kernel is None:
             kernel = self._prepared[alike] = prepare(operation)
         return kernel
-
-
-def _kind(operand: BoundOperand | None) -> object:
-    """Return what a kernel knows of an operand; constants live as long as the plan."""
-    if operand is None or operand.value is not None:
-        return id(operand)
-    return (
-        operand.type,
-        operand.shape,
-        operand.scale,
-        operand.zero_point,
-        id(operand.channel_quant),
-        operand.opaque_params,
-    )
 
 
 def is_data_dependent(type_: int) -> bool:
