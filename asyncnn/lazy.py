@@ -3,8 +3,8 @@
 A process loads the parts that it uses: a client no kernels, a driver no model files.
 What computes or serves names its imports by their modules all the same: a driver that
 imported something late could not do so once its descriptors have run out. Kernels, and
-tables of the files that models are read from and written to, are for preparations, which
-are refused then anyway.
+tables of the files that models are read from and written to, are for preparations,
+which are refused then anyway.
 """
 
 import sys
