@@ -153,6 +153,6 @@ def test_operations_that_are_alike_have_one_kernel() -> None:
         first, other, *rest = (step.kernel for step in plan.steps)
         assert rest == [first, first]
         assert other is not first
-        execution = Execution(program, plan, [x], [None])
+        execution = PlanExecution(program, plan, [x], [None])
         execution.advance()
         np.testing.assert_array_equal(execution.outputs[0], 24 * x)
