@@ -217,8 +217,8 @@ class ExecuteWork(Work):
         if not self._started_ns:
             self._started_ns = resumed_ns
         spreading = self._executable.spreading
-        if spreading is not None and pause.lanes_each is not None:
-            self._threads = pause.threads = spreading.threads(pause.lanes_each())
+        if spreading is not None and pause.lanes_each:
+            self._threads = pause.threads = spreading.threads(pause.lanes_each)
         try:
             with self._executable.computing:
                 return self._advance(pause)

@@ -191,31 +191,32 @@ MOST_LATE = 256
 class LateCounts:
     """Counts of what ended on other threads, which the event loop makes later.
 
-    Counters belong to the loop, so that no execution pays for a lock around them. The
-    loop settles before it tells statistics, and when ``are_many`` is called: on the
-    thread that adds one to many. Thread-safe, but for `settle`, which is the loop's.
+    Counters belong to the loop, so that no execution pays for a lock around them. It
+    settles before it tells statistics, and when it was asked to by ``call``, which
+    tells whether the loop is open: by whoever adds one to many. Thread-safe, but for
+    `settle`, which is the loop's.
     """
 
-    def __init__(self, are_many: Callable[[], None]) -> None:
-        self._are_many = are_many
+    def __init__(self, call: Callable[[Callable[[], None]], bool]) -> None:
+        self._call = call
         self._counts: deque[Callable[[], None]] = deque()
+        self._is_due = False
 
     def add(
         self, count: Callable[[], None], lesson: Callable[[], None] | None = None
     ) -> None:
         """Have ``count``, and ``lesson`` after it, called by the next `settle`."""
-        counts = self._counts
-        counts.append(count)
+        self._counts.append(count)
         if lesson is not None:
-            counts.append(lesson)
-        if len(counts) > MOST_LATE:
-            self._are_many()
+            self._counts.append(lesson)
+        if len(self._counts) > MOST_LATE and not self._is_due:
+            self._is_due = True
+            if not self._call(self.settle):
+                self._is_due = False
+                self._counts.clear()  # nobody asks for them
 
     def settle(self) -> None:
         """Make all counts."""
+        self._is_due = False
         while self._counts:
             self._counts.popleft()()
-
-    def clear(self) -> None:
-        """Forget them: the loop that would settle is closed. From any thread."""
-        self._counts.clear()

@@ -68,17 +68,10 @@ class Shares(Generic[ShareT]):
 
     def next(self) -> ShareT:
         """Return the share that waits and has had least; one must wait."""
-        active = self.active
-        if len(active) == 1:
-            return active[0]
-        return min([share for share in active if share.waiting], key=_virtual_ns)
+        waiting = [share for share in self.active if share.waiting]
+        return min(waiting, key=_virtual_ns)
 
     def _advance(self) -> None:
         """Move the virtual time on to the least that an active share has had."""
-        active = self.active
-        if len(active) == 1:
-            least = active[0].virtual_ns
-        else:
-            least = min(map(_virtual_ns, active))
-        if least > self._virtual_ns:
-            self._virtual_ns = least
+        least = min(map(_virtual_ns, self.active))
+        self._virtual_ns = max(self._virtual_ns, least)

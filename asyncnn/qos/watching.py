@@ -20,8 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import count
 
-import msgspec
-
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import start_thread
 from asyncnn.qos.accounting import WorkAccounting, WorkStatistics
@@ -112,83 +110,84 @@ class ThreadTimer:
 class IdleTimer:
     """Calls ``on_idle`` when there was no activity for ``after_s`` seconds.
 
-    Has no timer from then on until there is activity again. Belongs to the running
+    Has no timer from then on until there is activity again: while it ``is_waiting``, to
+    set ``active_ns`` to the time notes that, from any thread. Belongs to the running
     loop.
     """
 
     def __init__(self, after_s: float, on_idle: Callable[[], None]) -> None:
-        self._after_s = after_s
+        self._after_ns = round(after_s * 1e9)
         self._on_idle = on_idle
-        self._active_at = 0.0
         self._timer: ThreadTimer | None = None
+        self.active_ns = 0
+        self.is_waiting = False
 
     def note_activity(self) -> None:
         """Begin to wait anew."""
         # One timer serves for any number of calls: `_check` extends it.
-        self._active_at = time.monotonic()
-        if self._timer is None:
-            self._timer = ThreadTimer(self._after_s, self._check)
-
-    def is_noted(self) -> bool:
-        """Note activity if that takes no timer; from any thread."""
-        self._active_at = time.monotonic()
-        return self._timer is not None
+        self.active_ns = time.monotonic_ns()
+        if not self.is_waiting:
+            self._wait(self._after_ns)
 
     def close(self) -> None:
         """Stop waiting."""
+        self.is_waiting = False
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+
+    def _wait(self, left_ns: int) -> None:
+        self.is_waiting = True
+        self._timer = ThreadTimer(left_ns / 1e9, self._check)
 
     def _check(self) -> None:
-        left = self._active_at + self._after_s - time.monotonic()
-        if left > 0:
-            self._timer = ThreadTimer(left, self._check)
+        left_ns = self.active_ns + self._after_ns - time.monotonic_ns()
+        if left_ns > 0:
+            self._wait(left_ns)
         else:
-            self._timer = None
+            self.is_waiting = False
             self._on_idle()
 
 
-class Watchdog(msgspec.Struct, eq=False):
+class Watchdog:
     """Gives up lanes on which no boundary comes within ``limit_s`` seconds.
 
     Each time that passes, all running work is asked to pause, which it does at its next
     boundary, to go on at once. What has not done so the next time is stuck: it is given
-    to ``report``. Works until ``is_idle`` is true; never if the limit is 0.
+    to ``report``. It ``is_watching`` until nothing pends, or there is no limit to watch
+    for.
     """
 
-    _limit_s: float
-    _lanes: Lanes
-    _is_idle: Callable[[], bool]
-    _report: Callable[[Work], None]
-    _asked: list[Pause] = []
-    _timer: ThreadTimer | None = None
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether a check is planned, or none to be; from any thread, a moment late."""
-        return self._timer is not None or not self._limit_s
+    def __init__(
+        self, limit_s: float, lanes: Lanes, report: Callable[[Work], None]
+    ) -> None:
+        self._limit_s = limit_s
+        self._lanes = lanes
+        self._report = report
+        self._asked: list[Pause] = []
+        self._timer: ThreadTimer | None = None
+        self.is_watching = not limit_s
 
     def watch(self) -> None:
         """Check the lanes in a while; nothing happens if that is planned already."""
-        if self._timer is None and self._limit_s:
+        if not self.is_watching:
+            self.is_watching = True
             self._timer = ThreadTimer(self._limit_s, self._check)
 
     def close(self) -> None:
         """Stop watching, until `watch`."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._asked = []
+        self.is_watching = not self._limit_s
 
     def rest(self) -> None:
         """Stop watching, unless another thread has brought work meanwhile."""
         self.close()
-        if not self._is_idle():
+        if self._lanes.run_queue.pending:
             self.watch()
 
     def _check(self) -> None:
-        self._timer = None
+        self.is_watching = False
         # Lanes resume with a new pause: one that still has the old one is stuck.
         for pause in self._asked:
             stuck = self._lanes.give_up(pause)
@@ -204,7 +203,8 @@ class Watchdog(msgspec.Struct, eq=False):
         self._asked = self._lanes.pauses()
         for pause in self._asked:
             pause.request()
-        if not self._is_idle():
+        # Behind the flag: another thread leaves it to this one, or asks for it.
+        if self._lanes.run_queue.pending:
             self.watch()
 
 

@@ -250,7 +250,7 @@ async def test_all_that_was_accepted_ends_once_when_it_is_closed(
     assert refusals
     assert all(len(work.ended_on) == 1 for work in accepted)
     assert scheduler.is_idle
-    assert not scheduler._admission._of
+    assert not scheduler._run_queue.pending
 
 
 async def test_refusals_are_counted_soon_and_keep_no_work(scheduler: Scheduler) -> None:
@@ -298,42 +298,22 @@ async def test_an_idle_scheduler_counts_what_has_ended(scheduler: Scheduler) -> 
 async def test_closing_does_not_wait_for_work_that_found_no_thread(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closing = threading.Event()
+    loop = asyncio.get_running_loop()
 
-    def close() -> None:
-        scheduler.begin_closing()
-        closing.set()
+    def fail(thread: threading.Thread) -> None:
+        loop.call_soon_threadsafe(scheduler.begin_closing)
+        raise RuntimeError("can't start new thread")
 
-    def without_a_thread(work: Work) -> None:
-        scheduler._open.add(work)
-        scheduler._loop.call_soon_threadsafe(close)
-        assert closing.wait(20)
-        raise ResourceExhaustedTransientError("no thread can be started")
+    async def refused() -> None:
+        with pytest.raises(ResourceExhaustedTransientError):
+            await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
 
-    monkeypatch.setattr(scheduler._lanes, "submit", without_a_thread)
-    with pytest.raises(ResourceExhaustedTransientError):
-        await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
+    await asyncio.to_thread(lambda: None)  # that thread is started
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        await refused()
     async with asyncio.timeout(20):
         await scheduler.aclose()
-
-
-async def test_an_application_that_is_stopped_still_closes() -> None:
-    scheduler = Scheduler("test-lane", max_pending=4)
-    stopping = Recorded([])
-    scheduler._open.add(stopping)
-    scheduler._done.append(stopping)
-    scheduler._has_ended_elsewhere = True
-
-    def stop(work: Work) -> None:
-        scheduler._open.discard(work)
-        raise SystemExit
-
-    scheduler._finish = stop  # type: ignore[method-assign]
-    with pytest.raises(SystemExit):
-        scheduler._drain()
-    await asyncio.sleep(0)
-    assert not scheduler._has_ended_elsewhere
-    await scheduler.aclose()
 
 
 @pytest.mark.parametrize("call", ["cancel", "cancel_threadsafe"])
