@@ -17,7 +17,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransien
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import start_thread
 from asyncnn.qos.run_queue import RunQueue
-from asyncnn.qos.work import JobState, Pause, TimedPause, Work, fail_with
+from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
 
 class LoopInbox:
@@ -288,7 +288,7 @@ class Lanes:
         if self.run_queue.discard(work):
             return not work.is_left
         work.is_withdrawn = True
-        if work.is_left or work.state is not JobState.RUNNING or not work.decides():
+        if work.is_left or work.state is not RUNNING or not work.decides():
             return False
         work.is_left = True
         return True

@@ -41,10 +41,13 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import Priority
 from asyncnn.qos.virtual_time import Shares
 from asyncnn.qos.work import (
+    OUTSIDE,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
     Client,
     ClientAccount,
     Job,
-    JobState,
     JobT,
     User,
     UserAccount,
@@ -218,7 +221,9 @@ class RunQueue(Generic[JobT]):
         if is_first:
             account.served_ns[priority] = now_ns
         ready.push(job)
-        self._count_waiting(account, 1)
+        account.waiting += 1
+        account.user.waiting += 1
+        self.waiting += 1
         if len(self._running) < self.most_lanes - len(self._aside):
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
@@ -234,7 +239,7 @@ class RunQueue(Generic[JobT]):
         While nothing else does, that is all that `add` and `take` would do.
         """
         self._running.append(job)
-        job.state = JobState.RUNNING
+        job.state = RUNNING
         job.resumed_ns = job.charged_ns = now_ns
         job.is_stopping = job.was_starved = False
         job.review_ns = None
@@ -253,16 +258,22 @@ class RunQueue(Generic[JobT]):
             user = users[0] if len(users) == 1 else self._active.next()
             clients = user.clients.active
             account = clients[0] if len(clients) == 1 else user.clients.next()
+            ready = account.ready
             for top in _DESCENDING:
-                if account.ready[top].length:
+                if ready[top].length:
                     break
             # Most often nothing lower waits, and no time needs to be looked at.
-            has_lower = account.waiting > account.ready[top].length
+            has_lower = account.waiting > ready[top].length
             starved = self._starved_below(account, top, now_ns) if has_lower else None
-            job = account.ready[top if starved is None else starved].pop()
-            self._count_waiting(account, -1)
-            # What has begun may try.
-            if job.state is JobState.WAITING and job.cannot_meet_deadline(now_ns):
+            job = ready[top if starved is None else starved].pop()
+            account.waiting -= 1
+            user.waiting -= 1
+            self.waiting -= 1
+            if (
+                job.deadline_ns is not None
+                and job.state is WAITING  # what has begun may try
+                and job.cannot_meet_deadline(now_ns)
+            ):
                 self._forget(job)
                 self.missed.append(job)
                 continue
@@ -309,7 +320,7 @@ class RunQueue(Generic[JobT]):
         Nobody waits for it, but it counts for its client as before. Beyond as many of
         these as there are lanes, they take the places of others.
         """
-        if job.state is not JobState.RUNNING:
+        if job.state is not RUNNING:
             return False
         self._running.remove(job)
         self._aside.append(job)
@@ -317,7 +328,7 @@ class RunQueue(Generic[JobT]):
 
     def discard(self, job: JobT) -> bool:
         """Forget a job that waits or is suspended; False if it does not wait here."""
-        if job.state not in (JobState.WAITING, JobState.SUSPENDED):
+        if job.state not in (WAITING, SUSPENDED):
             return False
         job.account.ready[job.priority].discard(job)
         self._count_waiting(job.account, -1)
@@ -348,7 +359,8 @@ class RunQueue(Generic[JobT]):
         job.charged_ns = now_ns
         if used_ns is not None:
             lane_ns = now_ns - job.resumed_ns
-            owed_ns += max(used_ns, lane_ns // IDLE_LANE_SHARE) - lane_ns
+            least_ns = lane_ns // IDLE_LANE_SHARE
+            owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
         cost_ns, account = owed_ns * job.cost, job.account
         user = account.user
         account.virtual_ns += cost_ns / account.weight
@@ -375,7 +387,7 @@ class RunQueue(Generic[JobT]):
 
     def _forget(self, job: JobT) -> None:
         """Count a job no more that has no lane and does not wait."""
-        job.state = JobState.OUTSIDE
+        job.state = OUTSIDE
         account = job.account
         account.pending -= 1
         self.pending = pending = self.pending - 1

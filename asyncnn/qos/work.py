@@ -132,6 +132,10 @@ class JobState(Enum):
     SUSPENDED = "suspended"
 
 
+# Kept by name, since looking up a member of an enum takes as long as a call.
+OUTSIDE, WAITING, RUNNING, SUSPENDED = JobState
+
+
 class Job:
     """A piece of work as the `RunQueue` sees it.
 
@@ -181,7 +185,7 @@ class Job:
         self.min_runtime_ns = min_runtime_ns
         self.cost = 1.0
         self.preemptions = 0
-        self.state = JobState.OUTSIDE
+        self.state = OUTSIDE
         self.is_stopping = False
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
@@ -213,13 +217,13 @@ class ReadyQueue(Generic[JobT]):
     def push(self, job: JobT) -> None:
         """Add a job that has not begun; its ``due_ns`` is set."""
         heapq.heappush(self._heap, (job.due_ns, next(self._arrivals), job))
-        job.state = JobState.WAITING
+        job.state = WAITING
         self.length += 1
 
     def suspend(self, job: JobT) -> None:
         """Add a job that has begun."""
         self._suspended.append(job)
-        job.state = JobState.SUSPENDED
+        job.state = SUSPENDED
         self.length += 1
 
     def pop(self) -> JobT:
@@ -228,25 +232,25 @@ class ReadyQueue(Generic[JobT]):
         if self._suspended:
             return self._suspended.popleft()
         while True:
-            *_, job = heapq.heappop(self._heap)
-            if job.state is JobState.WAITING:
+            job = heapq.heappop(self._heap)[-1]
+            if job.state is WAITING:
                 return job
 
     def discard(self, job: JobT) -> None:
         """Remove a job that is here."""
-        if job.state is JobState.SUSPENDED:
+        if job.state is SUSPENDED:
             self._suspended.remove(job)
-        job.state = JobState.OUTSIDE
+        job.state = OUTSIDE
         self.length -= 1
         # What is discarded may hold pools: none of it waits for other work to come.
         if not self.length or len(self._heap) > 2 * self.length + 16:
-            self._heap = [e for e in self._heap if e[-1].state is JobState.WAITING]
+            self._heap = [e for e in self._heap if e[-1].state is WAITING]
             heapq.heapify(self._heap)
 
     def __iter__(self) -> Iterator[JobT]:
         yield from self._suspended
         for *_, job in self._heap:
-            if job.state is JobState.WAITING:
+            if job.state is WAITING:
                 yield job
 
 
