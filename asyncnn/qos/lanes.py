@@ -100,7 +100,7 @@ class LoopInbox:
         if fd >= 0:
             self._loop.remove_reader(fd)
             os.close(fd)
-            if self._works:
+            if self._is_due:
                 self._loop.call_soon(self.deliver)
 
     def __del__(self) -> None:

@@ -392,7 +392,13 @@ class RunQueue(Generic[JobT]):
         account.pending -= 1
         self.pending = pending = self.pending - 1
         if not account.pending:
-            if pending:
+            user = account.user
+            # It would be put back to where it is, if it has had no less than that.
+            is_behind = (
+                account.virtual_ns < user.clients.virtual_ns
+                or user.virtual_ns < self._active.virtual_ns
+            )
+            if pending or is_behind:
                 self._leave(account)
             else:
                 self._resting = account

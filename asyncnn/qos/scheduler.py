@@ -137,7 +137,8 @@ class Scheduler:
 
         :raises AsyncnnError: as `submit`. It is not finished then.
         """
-        if may_run and work.should_inline and not (self._open or self.is_closed):
+        is_short = may_run and work.should_inline
+        if is_short and not self._open and self._lanes.refusal is None:
             self._run(work)
             return True
         self.submit(work)
@@ -312,8 +313,10 @@ class Scheduler:
             return False
         if work.is_left:
             # Most often its lane stops before a thread could have begun.
-            replace = partial(self._lanes.replace, work)
-            self._inbox.call(partial(self._loop.call_later, REPLACE_AFTER_S, replace))
+            replace = self._lanes.replace
+            self._inbox.call(
+                partial(self._loop.call_later, REPLACE_AFTER_S, replace, work)
+            )
         return True
 
     def _finish(self, work: Work, took_ns: int | None = None) -> None:

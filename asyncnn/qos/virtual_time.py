@@ -37,14 +37,14 @@ class Shares(Generic[ShareT]):
     more itself, and goes before it. So it gets a lane at once, but not for long. If it
     has entered before, up to ``credit_ns`` of lane time that it missed while it was
     away are made up for; a new one gets no credit, or a client could have it again and
-    again by coming back under a new identity.
+    again by coming back under a new identity. ``virtual_ns`` is the virtual time.
 
     Takes O(active shares).
     """
 
     def __init__(self, credit_ns: int) -> None:
         self._credit_ns = credit_ns
-        self._virtual_ns = 0.0
+        self.virtual_ns = 0.0
         self.active: list[ShareT] = []
 
     def enter(self, share: ShareT) -> None:
@@ -52,9 +52,9 @@ class Shares(Generic[ShareT]):
         if self.active:
             self._advance()
         if share.virtual_ns == _NEVER:
-            share.virtual_ns = self._virtual_ns
+            share.virtual_ns = self.virtual_ns
         else:
-            least = self._virtual_ns - self._credit_ns / share.weight
+            least = self.virtual_ns - self._credit_ns / share.weight
             if share.virtual_ns < least:
                 share.virtual_ns = least
         # In front, since `next` takes the first of equal shares.
@@ -74,4 +74,4 @@ class Shares(Generic[ShareT]):
     def _advance(self) -> None:
         """Move the virtual time on to the least that an active share has had."""
         least = min(map(_virtual_ns, self.active))
-        self._virtual_ns = max(self._virtual_ns, least)
+        self.virtual_ns = max(self.virtual_ns, least)

@@ -230,11 +230,15 @@ class ReadyQueue(Generic[JobT]):
         """Remove and return the first job; there must be one."""
         self.length -= 1
         if self._suspended:
-            return self._suspended.popleft()
-        while True:
+            job = self._suspended.popleft()
+        else:
             job = heapq.heappop(self._heap)[-1]
-            if job.state is WAITING:
-                return job
+            while job.state is not WAITING:
+                job = heapq.heappop(self._heap)[-1]
+        # What was discarded may hold pools: none of it waits for other work to come.
+        if not self.length:
+            self._heap.clear()
+        return job
 
     def discard(self, job: JobT) -> None:
         """Remove a job that is here."""
@@ -242,7 +246,6 @@ class ReadyQueue(Generic[JobT]):
             self._suspended.remove(job)
         job.state = OUTSIDE
         self.length -= 1
-        # What is discarded may hold pools: none of it waits for other work to come.
         if not self.length or len(self._heap) > 2 * self.length + 16:
             self._heap = [e for e in self._heap if e[-1].state is WAITING]
             heapq.heapify(self._heap)

@@ -84,16 +84,19 @@ def test_discarding_does_not_let_memory_grow(waiting: int) -> None:
     assert len(queue._heap) <= 2 * waiting + 16
 
 
-def test_what_is_discarded_last_is_let_go_of() -> None:
-    others = [job(number) for number in range(5)]
-    queue = filled(others)
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_nothing_that_was_discarded_is_kept_when_nothing_waits(is_begun: bool) -> None:
+    last = job(0)
+    queue = filled([] if is_begun else [last])
+    if is_begun:
+        queue.suspend(last)
     discarded = Watched(Priority.MEDIUM)
-    discarded.due_ns = 0
+    discarded.due_ns = 1
     queue.push(discarded)
-    for each in (discarded, *others):
-        queue.discard(each)
+    queue.discard(discarded)
     is_alive = weakref.ref(discarded)
-    del discarded, each
+    del discarded
+    assert queue.pop() is last
     assert is_alive() is None
 
 

@@ -1,8 +1,13 @@
 """Who is next of those that compete, and what is due to one that was away."""
 
+import random
+
 import pytest
 
+from asyncnn.hal.types import Priority
+from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.virtual_time import Share, Shares
+from asyncnn.qos.work import Client, Job, User
 
 CREDIT_NS = 100
 
@@ -70,3 +75,42 @@ def test_going_away_pays_no_debt(shares: Shares[Share]) -> None:
     shares.enter(greedy)
     assert greedy.virtual_ns - level.virtual_ns == 3000
     assert shares.next() is level
+
+
+class Eager(RunQueue[Job]):
+    """One that lets each client go at once, even if nobody else is there."""
+
+    def _forget(self, job: Job) -> None:
+        super()._forget(job)
+        if self._resting is not None:
+            self._leave(self._resting)
+            self._resting = None
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_who_was_alone_is_where_it_would_be_had_it_gone(seed: int) -> None:
+    rng = random.Random(seed)
+    users = [User("one"), User("two", weight=2.0)]
+    clients = [Client(str(n), weight=1.0 + n, user=users[n % 2]) for n in range(4)]
+    queues = RunQueue[Job](Policy(slice_ns=100)), Eager(Policy(slice_ns=100))
+    now_ns = 0
+    for _ in range(30):
+        now_ns += rng.choice((1, 60, 2000))
+        added = [rng.choice(clients) for _ in range(rng.choice((1, 1, 3)))]
+        for queue in queues:
+            for client in added:
+                queue.add(Job(Priority.MEDIUM, None, client), now_ns)
+        while queues[0].waiting:
+            one, other = (queue.take(now_ns) for queue in queues)
+            assert one is not None
+            assert other is not None
+            assert one.client is other.client
+            now_ns, used_ns = now_ns + rng.choice((10, 500)), rng.choice((None, 0, 300))
+            if rng.random() < 0.5:  # all that runs is charged as another one comes
+                client = rng.choice(clients)
+                for queue in queues:
+                    queue.add(Job(Priority.MEDIUM, None, client), now_ns - 5)
+            for queue, job in zip(queues, (one, other), strict=True):
+                queue.end(job, now_ns, used_ns)
+        for queue in queues:
+            assert not queue.pending
