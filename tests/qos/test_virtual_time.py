@@ -92,25 +92,20 @@ def test_who_was_alone_is_where_it_would_be_had_it_gone(seed: int) -> None:
     rng = random.Random(seed)
     users = [User("one"), User("two", weight=2.0)]
     clients = [Client(str(n), weight=1.0 + n, user=users[n % 2]) for n in range(4)]
-    queues = RunQueue[Job](Policy(slice_ns=100)), Eager(Policy(slice_ns=100))
-    now_ns = 0
-    for _ in range(30):
-        now_ns += rng.choice((1, 60, 2000))
-        added = [rng.choice(clients) for _ in range(rng.choice((1, 1, 3)))]
-        for queue in queues:
-            for client in added:
+    queues = [kind(Policy(slice_ns=100), 2) for kind in (RunQueue[Job], Eager)]
+    on_lanes: list[list[Job]] = []
+    for now_ns in range(0, 300_000, 1000):
+        turn = rng.choice(("arrives", "is taken", "ends", "ends"))
+        if turn == "arrives":
+            client = rng.choice(clients)
+            for queue in queues:
                 queue.add(Job(Priority.MEDIUM, None, client), now_ns)
-        while queues[0].waiting:
-            one, other = (queue.take(now_ns) for queue in queues)
-            assert one is not None
-            assert other is not None
-            assert one.client is other.client
-            now_ns, used_ns = now_ns + rng.choice((10, 500)), rng.choice((None, 0, 300))
-            if rng.random() < 0.5:  # all that runs is charged as another one comes
-                client = rng.choice(clients)
-                for queue in queues:
-                    queue.add(Job(Priority.MEDIUM, None, client), now_ns - 5)
-            for queue, job in zip(queues, (one, other), strict=True):
+        elif turn == "is taken" and len(on_lanes) < 2 and queues[0].waiting:
+            taken = [job for queue in queues if (job := queue.take(now_ns))]
+            assert taken[0].client is taken[1].client
+            on_lanes.append(taken)
+        elif turn == "ends" and on_lanes:
+            ending = on_lanes.pop(rng.randrange(len(on_lanes)))
+            used_ns = rng.choice((None, 0, 300))
+            for queue, job in zip(queues, ending, strict=True):
                 queue.end(job, now_ns, used_ns)
-        for queue in queues:
-            assert not queue.pending
