@@ -100,7 +100,7 @@ def in_all(parts: Sequence[WorkStatistics]) -> WorkStatistics:
 class WorkAccounting:
     """Counts pieces of work as they end. Belongs to one thread.
 
-    Ends are counted by `count_end`, in several at once.
+    `count_end` and `count_refusal` count in several at once.
     """
 
     def __init__(self) -> None:
@@ -109,10 +109,6 @@ class WorkAccounting:
         self._refused = [0] * len(ErrorStatus)
         self._total_ns = 0
         self._preemptions = 0
-
-    def count_refusal(self, status: ErrorStatus) -> None:
-        """Count a piece of work that was not accepted: it has no latency."""
-        self._refused[status] += 1
 
     def statistics(self, queued: int = 0, running: int = 0) -> WorkStatistics:
         """Return the counts, with the numbers of pieces that have not ended."""
@@ -134,10 +130,10 @@ class WorkAccounting:
 def count_refusal(
     accountings: Iterable[WorkAccounting | None], status: ErrorStatus
 ) -> None:
-    """Count a piece of work that was not accepted, as `count_end` counts an end."""
+    """Count a piece of work that was not accepted: it has no latency."""
     for accounting in accountings:
         if accounting is not None:
-            accounting.count_refusal(status)
+            accounting._refused[status] += 1
 
 
 def count_end(
@@ -162,26 +158,6 @@ def count_end(
         accounting._total_ns += latency_ns
         if preemptions:
             accounting._preemptions += preemptions
-
-
-class LateEnd(msgspec.Struct, frozen=True, gc=False):
-    """The end of work that is counted later, by calling this.
-
-    The garbage collector does not track it: of those that wait there are so many that
-    it would be run for them.
-    """
-
-    of_all: WorkAccounting
-    of_client: WorkAccounting
-    of_model: WorkAccounting | None
-    latency_ns: int
-    status: ErrorStatus
-    preemptions: int
-
-    def __call__(self) -> None:
-        """Count it."""
-        accountings = self.of_all, self.of_client, self.of_model
-        count_end(accountings, self.latency_ns, self.status, self.preemptions)
 
 
 MOST_LATE = 256

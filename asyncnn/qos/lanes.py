@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
@@ -238,27 +238,24 @@ class Lanes:
         with self._lock:
             return [lane.work.pause for lane in self._lanes if lane.work is not None]
 
-    def give_up(self, pause: Pause) -> Work | None:
-        """Dismiss the lane that runs with ``pause``, if any still does.
+    def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
+        """Dismiss the lanes that still run with one of ``pauses``; return their work.
 
-        Returns the work. The thread cannot be ended; another one takes its place.
+        Their threads cannot be ended; others take their places.
         """
+        given_up: list[Work] = []
         with self._lock:
-            for lane in self._lanes:
+            for lane in tuple(self._lanes):
                 work = lane.work
-                if work is not None and work.pause is pause:
-                    self._dismiss(lane, work)
+                if work is not None and work.pause in pauses:
+                    given_up.append(work)
+                    # It is left to itself, with the work that it has.
+                    lane.is_dismissed = True
+                    self._lanes.remove(lane)
+                    self._threads.remove(lane.thread)
+                    self.run_queue.end(work, time.monotonic_ns())
                     self._start_another()
-                    return work
-        return None
-
-    def give_up_all(self) -> list[Work]:
-        """Dismiss every lane of closed lanes that still runs; return their work."""
-        with self._lock:
-            busy = [(lane, lane.work) for lane in self._lanes if lane.work is not None]
-            for lane, work in busy:
-                self._dismiss(lane, work)
-            return [work for _, work in busy]
+        return given_up
 
     def close(
         self, status: ErrorStatus, refusal: Callable[[], DeviceUnavailableError]
@@ -320,13 +317,6 @@ class Lanes:
                     work.fail(error)
                     # Not here: who is told may at once submit more.
                     self._inbox.put(work)
-
-    def _dismiss(self, lane: Lane, work: Work) -> None:
-        """Leave a lane to itself, with the work that it has; the lock is held."""
-        lane.is_dismissed = True
-        self._lanes.remove(lane)
-        self._threads.remove(lane.thread)
-        self.run_queue.end(work, time.monotonic_ns())
 
     def _wake_all(self) -> None:
         while self._asleep:

@@ -264,8 +264,9 @@ class RunQueue(Generic[JobT]):
                     break
             # Most often nothing lower waits, and no time needs to be looked at.
             has_lower = account.waiting > ready[top].length
-            starved = self._starved_below(account, top, now_ns) if has_lower else None
-            job = ready[top if starved is None else starved].pop()
+            lower = self._next_starved(account, top) if has_lower else None
+            is_starved = lower is not None and lower[0] <= now_ns
+            job = ready[lower[1] if lower is not None and is_starved else top].pop()
             account.waiting -= 1
             user.waiting -= 1
             self.waiting -= 1
@@ -278,11 +279,11 @@ class RunQueue(Generic[JobT]):
                 self.missed.append(job)
                 continue
             self.start(job, now_ns)
-            if starved is not None:
+            if is_starved:
                 job.was_starved = True
                 job.review_ns = now_ns + self._policy.starved_slice_ns
-            elif has_lower:
-                job.review_ns = self._next_starvation_ns(account, top)
+            elif lower is not None:
+                job.review_ns, _ = lower
             if self.waiting > account.waiting:
                 slice_ends_ns = now_ns + self._policy.slice_ns
                 if job.review_ns is None or slice_ends_ns < job.review_ns:
@@ -405,34 +406,21 @@ class RunQueue(Generic[JobT]):
         if pending == self._max_pending - 1:
             self._filled_or_freed()
 
-    def _aging(self, account: ClientAccount[JobT], below: int) -> list[int]:
-        """Return the priorities under ``below`` that wait and of which no job runs."""
+    def _next_starved(
+        self, account: ClientAccount[JobT], below: int
+    ) -> tuple[int, int] | None:
+        """Return when the next priority under ``below`` is starved, and which that is.
+
+        One of which a job runs is not.
+        """
         running = {job.priority for job in self._running if job.account is account}
-        ready = account.ready
-        return [p for p in range(below) if ready[p].length and p not in running]
-
-    def _starved_below(
-        self, account: ClientAccount[JobT], top: int, now_ns: int
-    ) -> int | None:
-        """Return the priority that has waited for longest, if it is starved."""
-        aging = self._aging(account, top)
-        if not aging:
-            return None
-        served_ns = account.served_ns
-        priority = min(aging, key=served_ns.__getitem__)
-        is_starved = now_ns - served_ns[priority] >= self._policy.starvation_limit_ns
-        return priority if is_starved else None
-
-    def _next_starvation_ns(
-        self, account: ClientAccount[JobT], priority: int
-    ) -> int | None:
-        """Return when the next priority below this one will be starved."""
-        aging = self._aging(account, priority)
-        if not aging:
-            return None
-        return (
-            min(account.served_ns[p] for p in aging) + self._policy.starvation_limit_ns
-        )
+        limit_ns, served_ns = self._policy.starvation_limit_ns, account.served_ns
+        times = [
+            (served_ns[priority] + limit_ns, priority)
+            for priority in range(below)
+            if account.ready[priority].length and priority not in running
+        ]
+        return min(times, default=None)
 
     def _own_to_stop(
         self, account: ClientAccount[JobT], priority: int, is_first: bool, now_ns: int

@@ -20,7 +20,6 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
     LateCounts,
-    LateEnd,
     WorkAccounting,
     WorkStatistics,
     count_end,
@@ -347,7 +346,7 @@ class Scheduler:
         self._open.remove(work)
         # All that can be is done before, as the thread that is told wants to go on.
         now_ns, idle = time.monotonic_ns(), self._idle
-        of_client, of_model = work.account.accounting, work.accounting
+        accountings = self._accounting, work.account.accounting, work.accounting
         latency_ns = now_ns - work.added_ns
         preemptions, lesson = work.preemptions, work.lesson()
         if work.deadline_ns is not None:
@@ -358,8 +357,7 @@ class Scheduler:
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
-        of_all = self._accounting
-        end = LateEnd(of_all, of_client, of_model, latency_ns, status, preemptions)
+        end = partial(count_end, accountings, latency_ns, status, preemptions)
         self._late_counts.add(end, lesson)
         idle.active_ns = now_ns
         if not (self._open or idle.is_waiting):
@@ -388,7 +386,7 @@ class Scheduler:
 
     def _give_up_all(self) -> None:
         """Let what still runs while closing end now; its threads are left alone."""
-        for work in self._lanes.give_up_all():
+        for work in self._lanes.give_up(self._lanes.pauses()):
             logger.error("a lane is stuck while it is closed")
             self._give_up(work, ErrorStatus.DEVICE_UNAVAILABLE)
 

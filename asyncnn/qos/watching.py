@@ -11,14 +11,12 @@ execution. Here one thread waits for all loops of the process.
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import count
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.offload import start_thread
@@ -127,7 +125,8 @@ class IdleTimer:
         # One timer serves for any number of calls: `_check` extends it.
         self.active_ns = time.monotonic_ns()
         if not self.is_waiting:
-            self._wait(self._after_ns)
+            self.is_waiting = True
+            self._timer = ThreadTimer(self._after_ns / 1e9, self._check)
 
     def close(self) -> None:
         """Stop waiting."""
@@ -135,16 +134,12 @@ class IdleTimer:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _wait(self, left_ns: int) -> None:
-        self.is_waiting = True
-        self._timer = ThreadTimer(left_ns / 1e9, self._check)
-
     def _check(self) -> None:
         left_ns = self.active_ns + self._after_ns - time.monotonic_ns()
-        if left_ns > 0:
-            self._wait(left_ns)
+        self.is_waiting = left_ns > 0
+        if self.is_waiting:
+            self._timer = ThreadTimer(left_ns / 1e9, self._check)
         else:
-            self.is_waiting = False
             self._on_idle()
 
 
@@ -189,17 +184,15 @@ class Watchdog:
     def _check(self) -> None:
         self.is_watching = False
         # Lanes resume with a new pause: one that still has the old one is stuck.
-        for pause in self._asked:
-            stuck = self._lanes.give_up(pause)
-            if stuck is not None:
-                logger.error(
-                    "lane %s is stuck: no boundary came for %g s (stuck_after_s); its "
-                    "work fails and another takes its place",
-                    self._lanes.name,
-                    self._limit_s,
-                    extra={"fields": {"client": stuck.client.name}},
-                )
-                self._report(stuck)
+        for stuck in self._lanes.give_up(self._asked):
+            logger.error(
+                "lane %s is stuck: no boundary came for %g s (stuck_after_s); its "
+                "work fails and another takes its place",
+                self._lanes.name,
+                self._limit_s,
+                extra={"fields": {"client": stuck.client.name}},
+            )
+            self._report(stuck)
         self._asked = self._lanes.pauses()
         for pause in self._asked:
             pause.request()
@@ -225,8 +218,7 @@ class _TimerThread:
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._timers: list[tuple[float, int, ThreadTimer]] = []
-        self._serial = count()
+        self._due: dict[ThreadTimer, float] = {}
         self._thread: threading.Thread | None = None
         self._ending: threading.Thread | None = None
 
@@ -238,27 +230,26 @@ class _TimerThread:
 
     def add(self, due: float, timer: ThreadTimer) -> None:
         with self._changed:
-            heapq.heappush(self._timers, (due, next(self._serial), timer))
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=self._run, name="asyncnn-timer", daemon=True
-                )
-                # Before the start: the thread ends at once if it is not this one.
-                self._thread = thread
-                try:
-                    start_thread(thread)
-                except ResourceExhaustedTransientError:
-                    self._thread = None
-                    self._timers.clear()
-                    raise
-            elif self._timers[0][-1] is timer:
-                self._changed.notify_all()
+            self._due[timer] = due
+            self._changed.notify_all()
+            if self._thread is not None:
+                return
+            thread = threading.Thread(
+                target=self._run, name="asyncnn-timer", daemon=True
+            )
+            # Before the start: the thread ends at once if it is not this one.
+            self._thread = thread
+            try:
+                start_thread(thread)
+            except ResourceExhaustedTransientError:
+                self._thread = None
+                self._due.clear()
+                raise
 
     def remove(self, timer: ThreadTimer) -> None:
         with self._changed:
-            self._timers = [entry for entry in self._timers if entry[-1] is not timer]
-            heapq.heapify(self._timers)
-            if not self._timers and self._thread is not None:
+            self._due.pop(timer, None)
+            if not self._due and self._thread is not None:
                 self._ending, self._thread = self._thread, None
                 self._changed.notify_all()
 
@@ -267,12 +258,15 @@ class _TimerThread:
         with self._changed:
             # Another thread may have taken over while this one waited.
             while self._thread is me:
-                left = self._timers[0][0] - time.monotonic()
+                timer = min(self._due, key=self._due.__getitem__)
+                left = self._due[timer] - time.monotonic()
                 if left > 0:
+                    del timer  # whoever is called is freed by whoever cancels
                     self._changed.wait(left)
                     continue
-                heapq.heappop(self._timers)[-1].expire()
-                if not self._timers:
+                del self._due[timer]
+                timer.expire()
+                if not self._due:
                     self._ending, self._thread = me, None
 
 

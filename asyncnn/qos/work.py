@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -197,6 +196,10 @@ class Job:
 JobT = TypeVar("JobT", bound=Job)
 
 
+_FIRST = -1
+"""Before all that is due at any time."""
+
+
 class ReadyQueue(Generic[JobT]):
     """The order of a client's waiting jobs of one priority: ``length`` of them.
 
@@ -210,7 +213,6 @@ class ReadyQueue(Generic[JobT]):
 
     def __init__(self) -> None:
         self.length = 0
-        self._suspended: deque[JobT] = deque()
         self._heap: list[tuple[int, int, JobT]] = []
         self._arrivals = count()
 
@@ -222,19 +224,16 @@ class ReadyQueue(Generic[JobT]):
 
     def suspend(self, job: JobT) -> None:
         """Add a job that has begun."""
-        self._suspended.append(job)
+        heapq.heappush(self._heap, (_FIRST, next(self._arrivals), job))
         job.state = SUSPENDED
         self.length += 1
 
     def pop(self) -> JobT:
         """Remove and return the first job; there must be one."""
-        self.length -= 1
-        if self._suspended:
-            job = self._suspended.popleft()
-        else:
+        job = heapq.heappop(self._heap)[-1]
+        while job.state is OUTSIDE:
             job = heapq.heappop(self._heap)[-1]
-            while job.state is not WAITING:
-                job = heapq.heappop(self._heap)[-1]
+        self.length -= 1
         # What was discarded may hold pools: none of it waits for other work to come.
         if not self.length:
             self._heap.clear()
@@ -242,19 +241,14 @@ class ReadyQueue(Generic[JobT]):
 
     def discard(self, job: JobT) -> None:
         """Remove a job that is here."""
-        if job.state is SUSPENDED:
-            self._suspended.remove(job)
         job.state = OUTSIDE
         self.length -= 1
         if not self.length or len(self._heap) > 2 * self.length + 16:
-            self._heap = [e for e in self._heap if e[-1].state is WAITING]
+            self._heap = [entry for entry in self._heap if entry[-1].state != OUTSIDE]
             heapq.heapify(self._heap)
 
     def __iter__(self) -> Iterator[JobT]:
-        yield from self._suspended
-        for *_, job in self._heap:
-            if job.state is WAITING:
-                yield job
+        return (job for *_, job in self._heap if job.state is not OUTSIDE)
 
 
 class UserAccount(Share, Generic[JobT]):
