@@ -25,7 +25,7 @@ from asyncnn.qos.accounting import (
     count_end,
     count_refusal,
 )
-from asyncnn.qos.alarms import Alarm, Alarms
+from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.lanes import Lanes, LoopInbox
 from asyncnn.qos.run_queue import Policy, RunQueue
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
@@ -76,7 +76,7 @@ class Scheduler:
         self._open = self._lanes.open
         self._accounting = WorkAccounting()
         self._late_counts = LateCounts(self._inbox.call)
-        self._alarms = Alarms(self._loop)
+        self._alarms = loop_alarms()
         self._deadlines: dict[Work, Alarm] = {}
         self._drained = asyncio.Event()
         self._stuck_after_s = stuck_after_s
@@ -264,7 +264,6 @@ class Scheduler:
         finally:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
-            self._alarms.close()
             self._inbox.close()
 
     def disown(self) -> None:
@@ -366,7 +365,7 @@ class Scheduler:
     def _forget_deadline(self, work: Work) -> None:
         alarm = self._deadlines.pop(work, None)
         if alarm is not None:
-            self._alarms.cancel(alarm)
+            alarm.cancel()
 
     def _note_ended(self) -> None:
         """Note that nothing is pending, where an end has found nobody who does."""
@@ -381,7 +380,6 @@ class Scheduler:
         self._late_counts.settle()  # they keep the models that are to learn from them
         if self.is_idle and not self.is_closed:
             self._stuck.rest()
-            self._alarms.close()
             on_idle()
 
     def _give_up_all(self) -> None:
