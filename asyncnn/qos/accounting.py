@@ -100,7 +100,7 @@ def in_all(parts: Sequence[WorkStatistics]) -> WorkStatistics:
 class WorkAccounting:
     """Counts pieces of work as they end. Belongs to one thread.
 
-    `count_end` and `count_refusal` count in several at once.
+    Ends are counted by `count_end`, in several at once.
     """
 
     def __init__(self) -> None:
@@ -109,6 +109,10 @@ class WorkAccounting:
         self._refused = [0] * len(ErrorStatus)
         self._total_ns = 0
         self._preemptions = 0
+
+    def count_refusal(self, status: ErrorStatus) -> None:
+        """Count a piece of work that was not accepted: it has no latency."""
+        self._refused[status] += 1
 
     def statistics(self, queued: int = 0, running: int = 0) -> WorkStatistics:
         """Return the counts, with the numbers of pieces that have not ended."""
@@ -130,10 +134,10 @@ class WorkAccounting:
 def count_refusal(
     accountings: Iterable[WorkAccounting | None], status: ErrorStatus
 ) -> None:
-    """Count a piece of work that was not accepted: it has no latency."""
+    """Count a piece of work that was not accepted, as `count_end` counts an end."""
     for accounting in accountings:
         if accounting is not None:
-            accounting._refused[status] += 1
+            accounting.count_refusal(status)
 
 
 def count_end(

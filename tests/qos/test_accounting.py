@@ -2,7 +2,7 @@ import pytest
 
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import BOUNDS_NS, LatencyHistogram, WorkAccounting
-from asyncnn.qos.accounting import count_end, count_refusal
+from asyncnn.qos.accounting import count_end
 
 NONE, EXHAUSTED = ErrorStatus.NONE, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
@@ -55,7 +55,7 @@ def test_what_was_added_since_an_earlier_record_is_a_histogram() -> None:
 
 def test_refusals_end_work_that_has_no_latency() -> None:
     accounting = WorkAccounting()
-    count_refusal((accounting,), EXHAUSTED)
+    accounting.count_refusal(EXHAUSTED)
     count_end((accounting,), 100, EXHAUSTED)
     statistics = accounting.statistics()
     assert statistics.done[EXHAUSTED] == statistics.ended == 2
