@@ -122,7 +122,8 @@ class Alarms:
             self._fallback.cancel()
             self._fallback = None
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
         self._fd, self._at_ns = -1, _NEVER
 

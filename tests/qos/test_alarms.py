@@ -11,7 +11,7 @@ from weakref import ref
 import pytest
 
 from asyncnn.qos import alarms as module
-from asyncnn.qos.alarms import Alarms, loop_alarms
+from asyncnn.qos.alarms import Alarm, Alarms, loop_alarms
 from tests.measuring import best_of
 
 MS = 1_000_000
@@ -149,6 +149,16 @@ def test_a_loop_has_its_alarms_until_it_ends() -> None:
     left = asyncio.run(leave())
     gc.collect()
     assert left() is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_one_may_be_cancelled_after_its_loop_has_ended() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def leave() -> Alarm:
+        return loop_alarms().call_at(in_ms(60_000), lambda: None)
+
+    asyncio.run(leave()).cancel()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
