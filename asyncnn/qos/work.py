@@ -331,6 +331,10 @@ class Work(Job, ABC):
     client on whose behalf it is made; ``accounting`` counts its end beside that of all
     other work.
 
+    Its `JobState` goes from WAITING to RUNNING, back and forth to SUSPENDED, and ends
+    OUTSIDE. It is finished once on that way: when its lane comes to its end, when it is
+    discarded, or when it is left to its lane.
+
     Work that has a ``decision`` to take, a lock, writes to nothing of its client's
     before it has taken that; what ``is_separable`` never does. So its abort is reported
     at once by whoever `decides` before it, whatever a lane still does with it. What was
