@@ -27,7 +27,7 @@ from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 class BoundExecution(Stoppable):
     """Runs a straight ``plan`` on ``arrays`` for its ports, inputs first.
 
-    They have the shapes and dtypes of the ports. Otherwise like `Execution`.
+    They have the shapes and dtypes of the ports. Otherwise like `PlanExecution`.
     """
 
     __slots__ = ("_arrays", "_bound", "_position", "_program", "_yielder", "plan")
@@ -51,7 +51,7 @@ class BoundExecution(Stoppable):
         self._yielder: ThreadYielder | None = None
 
     def advance(self, pause: Pause) -> bool:
-        """Run until the end, or until ``pause`` is requested; see `Execution`."""
+        """Run until the end, or until ``pause`` is requested; see `PlanExecution`."""
         if self._deadline_ns is not None:
             self._since_ns = time.monotonic_ns()
         try:

@@ -1,13 +1,17 @@
 """A prepared model in another process, as an `IPreparedModel`."""
 
+import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
+from typing import cast
 
-import msgspec
+import numpy as np
 
 from asyncnn.callbacks import (
+    Completion,
+    ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
@@ -20,6 +24,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -33,9 +38,16 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.validate import (
+    RequestRules,
+    execution_options,
+    plain_request,
+    signature_of,
+)
 from asyncnn.logs import EXECUTION
-from asyncnn.service.client.answers import DeferredExecutions, Executed
+from asyncnn.service.client.answers import (
+    DeferredExecution,
+)
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.preparations import to_send
@@ -66,6 +78,9 @@ class RemotePreparedModel(SynchronousByCallback):
         self._rules = RequestRules(model)
         self._model = model
         self._staging = connection.new_staging()
+        self._plain = plain = plain_request(model)
+        arguments = () if plain is None else (*plain.inputs, *plain.outputs)
+        self._sizes = tuple([each.location.length for each in arguments])
         self.refusal = ""
         weakref.finalize(self, connection.release_prepared_soon, number)
 
@@ -122,27 +137,68 @@ class RemotePreparedModel(SynchronousByCallback):
                 if staged is not None:
                     request = staged.request
             memory = SentMemory(self._staging, request.pools, staged)
-            notify = OneShot(callback.notify_1_3)
-            executed = _Execution(connection.deferred, memory, callback, notify)
-            if staged is not None:
-                if staged.layout.has_large_inputs:
-                    connection.check_open()
-                    launch = partial(self._launch, request, staged, options, executed)
-                    deferred = connection.deferred.start(
-                        staged.fill, launch, executed, deadline
-                    )
-                    callback.link_to_death(deferred.cancel)
-                    return ErrorStatus.NONE
-                staged.fill()
-                if staged.bound_since is connection.bindings.epoch:
-                    bound = staged.number
-            if bound is None:
-                bound = self._bound(request, staged)
-            execution = connection.execute(number, request, options, executed, bound)
+            execution = _Execution(connection, memory, callback)
+            self._send(execution, request, options, bound)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
-        callback.link_to_death(partial(connection.cancel, execution))
+        callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
+
+    def bind(self, tensors: Sequence[object]) -> "_Execution | None":
+        """Return an execution on arrays of the client alone; see `IBinding.bind`."""
+        plain = self._plain
+        if plain is None or len(tensors) != len(self._sizes):
+            return None
+        for tensor, size in zip(tensors, self._sizes, strict=True):
+            if type(tensor) is not np.ndarray or tensor.nbytes != size:
+                return None
+            base = tensor.base
+            # Others may be shared: then they are not copied.
+            if not (base is None or (type(base) is np.ndarray and base.base is None)):
+                return None
+        arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
+        try:
+            staged = self._staging.stage_arrays(plain, arrays[:count], arrays[count:])
+        except (AsyncnnError, TypeError, ValueError):
+            return None  # the other way says why
+        memory = SentMemory(self._staging, staged.request.pools, staged)
+        return _Execution(self._connection, memory)
+
+    def launch(
+        self, execution: "_Execution", options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        """Launch an execution, and return its end; see `IBinding.launch`."""
+        if EXECUTION.is_on:
+            EXECUTION("send", model=self.number, deadline_ns=options.deadline)
+        staged = execution.memory.staged
+        assert staged is not None
+        try:
+            self._send(execution, staged.request, options)
+        except AsyncnnError as error:
+            execution.refuse(error)
+        return execution
+
+    def _send(
+        self,
+        execution: "_Execution",
+        request: Request,
+        options: ExecutionOptions,
+        bound: int | None = None,
+    ) -> None:
+        """Send a valid request whose pools all travel, filled in before."""
+        connection, staged = self._connection, execution.memory.staged
+        if staged is not None:
+            if staged.layout.has_large_inputs:
+                connection.check_open()
+                launch = partial(self._launch, execution, request, options, None)
+                execution.sending = connection.deferred.start(
+                    staged.fill, launch, execution, options.deadline
+                )
+                return
+            staged.fill()
+            if staged.bound_since is connection.bindings.epoch:
+                bound = staged.number
+        execution.number = self._launch(execution, request, options, bound)
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
         """Check a request as the driver will."""
@@ -151,14 +207,16 @@ class RemotePreparedModel(SynchronousByCallback):
 
     def _launch(
         self,
+        execution: "_Execution",
         request: Request,
-        staged: Staged | None,
         options: ExecutionOptions,
-        executed: Executed,
+        bound: int | None,
     ) -> int:
-        """Send a valid request whose pools all travel; return its number."""
-        bound = self._bound(request, staged)
-        return self._connection.execute(self.number, request, options, executed, bound)
+        """Send a request, by its number if it has one; return the execution's."""
+        if bound is None:
+            bound = self._bound(request, execution.memory.staged)
+        connection = self._connection
+        return connection.execute(self.number, request, options, execution, bound)
 
     def _bound(self, request: Request, staged: Staged | None) -> int | None:
         """Return the number of a bound request; bind one that is worth it."""
@@ -230,17 +288,38 @@ class RemotePreparedModel(SynchronousByCallback):
         )
 
 
-class _Execution(msgspec.Struct, frozen=True, eq=False):
-    """One execution under way: takes the outputs back and notifies.
+class _Execution(Completion):
+    """One execution under way: takes the outputs back, and is awaited or notifies.
 
     The connection calls it once, maybe after it has let it expire, and shields itself
     from what it raises.
     """
 
-    _deferred: DeferredExecutions
-    _memory: SentMemory
-    _callback: IExecutionCallback
-    _notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
+    __slots__ = (
+        "_callback",
+        "_connection",
+        "_result",
+        "_route",
+        "_waiting",
+        "memory",
+        "number",
+        "sending",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        memory: SentMemory,
+        callback: IExecutionCallback | None = None,
+    ) -> None:
+        self._connection = connection
+        self._callback = callback
+        self._result: ExecutionResult | None = None
+        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._route: Route | None = None
+        self.memory = memory
+        self.number: int | None = None
+        self.sending: DeferredExecution | None = None
 
     def __call__(
         self,
@@ -249,36 +328,49 @@ class _Execution(msgspec.Struct, frozen=True, eq=False):
         timing: Timing,
         reason: str,
     ) -> None:
-        if self._notify.is_done:  # nobody waits any more, and nobody writes to the slab
-            self._memory.let_go(status)
+        # Nobody waits any more, and nobody writes to the slab.
+        if self._result is not None:
+            self.memory.let_go(status)
             return
         if status is not ErrorStatus.NONE:
             logger.info("execution failed: %s: %s", status.name, reason)
-            self._callback.reason = reason
-        self._callback.unlink_to_death()
-        end = partial(self._end, status, shapes, timing)
-        self._memory.take_outputs(status, self._deferred.finish, end)
+        result = ExecutionResult(status, shapes, timing, reason, None, self._route)
+        end = partial(self._end, result)
+        self.memory.take_outputs(status, self._connection.deferred.finish, end)
 
     def took(self, route: Route) -> None:
-        if not self._notify.is_done:
+        self._route = route
+        if self._callback is not None and self._result is None:
             self._callback.took(route)
 
     def expire(self, error: AsyncnnError) -> None:
-        """Notify that the driver has not answered; its slab stays until it has."""
-        if not self._notify.is_done:
-            self._callback.unlink_to_death()
-            self._memory.release()
-            self._callback.reason = str(error)
-            self._notify(error.status, (), NO_TIMING)
+        """Report that the driver has not answered; its slab stays until it has."""
+        if self._result is None:
+            self.memory.release()
+            self.refuse(error)
 
-    def _end(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-        failure: AsyncnnError | None,
-    ) -> None:
-        if failure is not None:
-            self._callback.reason = str(failure)
-            status, shapes, timing = failure.status, (), NO_TIMING
-        self._notify(status, shapes, timing)
+    def refuse(self, error: AsyncnnError) -> None:
+        """Report an error of this end."""
+        self._resolve(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+
+    def abandon(self) -> None:
+        """Tell the driver that nobody waits, or send it no more."""
+        if self.sending is not None:
+            self.sending.cancel()
+        elif self.number is not None:
+            self._connection.cancel(self.number)
+
+    def _resolve(self, result: ExecutionResult) -> None:
+        super()._resolve(result)
+        callback = self._callback
+        if callback is not None:
+            callback.unlink_to_death()
+            callback.reason = result.reason
+            notify = OneShot(callback.notify_1_3)
+            notify(result.status, result.output_shapes, result.timing)
+
+    def _end(self, result: ExecutionResult, failure: AsyncnnError | None) -> None:
+        if failure is None:
+            self._resolve(result)
+        else:
+            self.refuse(failure)
