@@ -118,10 +118,7 @@ class Executable(msgspec.Struct, eq=False):
 
 
 class Lesson(msgspec.Struct, frozen=True):
-    """What an execution tells of the next ones; see `Executable.observe`.
-
-    Tracked by the garbage collector, unlike `LateEnd`: it leads to the model.
-    """
+    """What an execution tells of the next ones; see `Executable.observe`."""
 
     executable: Executable
     computed_ns: int

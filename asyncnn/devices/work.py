@@ -231,8 +231,8 @@ class ExecuteWork(Work, Completion):
             self._started_ns = resumed_ns
         spreading = self._executable.spreading
         # Of what is not known to take long, several threads are no use.
-        if takes_far_longer and spreading is not None and pause.lanes_each is not None:
-            self._threads = pause.threads = spreading.threads(pause.lanes_each())
+        if takes_far_longer and spreading is not None and pause.lanes_each:
+            self._threads = pause.threads = spreading.threads(pause.lanes_each)
         is_light = self._arrays is not None and not self._plan.uses_blas
         try:
             with NOTHING if is_light else self._executable.computing:

@@ -164,26 +164,6 @@ def count_end(
             accounting._preemptions += preemptions
 
 
-class LateEnd(msgspec.Struct, frozen=True, gc=False):
-    """The end of work that is counted later, by calling this.
-
-    The garbage collector does not track it: of those that wait there are so many that
-    it would be run for them.
-    """
-
-    of_all: WorkAccounting
-    of_client: WorkAccounting
-    of_model: WorkAccounting | None
-    latency_ns: int
-    status: ErrorStatus
-    preemptions: int
-
-    def __call__(self) -> None:
-        """Count it."""
-        accountings = self.of_all, self.of_client, self.of_model
-        count_end(accountings, self.latency_ns, self.status, self.preemptions)
-
-
 MOST_LATE = 256
 """Counts and lessons that may gather before the loop is woken for them."""
 
@@ -191,31 +171,32 @@ MOST_LATE = 256
 class LateCounts:
     """Counts of what ended on other threads, which the event loop makes later.
 
-    Counters belong to the loop, so that no execution pays for a lock around them. The
-    loop settles before it tells statistics, and when ``are_many`` is called: on the
-    thread that adds one to many. Thread-safe, but for `settle`, which is the loop's.
+    Counters belong to the loop, so that no execution pays for a lock around them. It
+    settles before it tells statistics, and when it was asked to by ``call``, which
+    tells whether the loop is open: by whoever adds one to many. Thread-safe, but for
+    `settle`, which is the loop's.
     """
 
-    def __init__(self, are_many: Callable[[], None]) -> None:
-        self._are_many = are_many
+    def __init__(self, call: Callable[[Callable[[], None]], bool]) -> None:
+        self._call = call
         self._counts: deque[Callable[[], None]] = deque()
+        self._is_due = False
 
     def add(
         self, count: Callable[[], None], lesson: Callable[[], None] | None = None
     ) -> None:
         """Have ``count``, and ``lesson`` after it, called by the next `settle`."""
-        counts = self._counts
-        counts.append(count)
+        self._counts.append(count)
         if lesson is not None:
-            counts.append(lesson)
-        if len(counts) > MOST_LATE:
-            self._are_many()
+            self._counts.append(lesson)
+        if len(self._counts) > MOST_LATE and not self._is_due:
+            self._is_due = True
+            if not self._call(self.settle):
+                self._is_due = False
+                self._counts.clear()  # nobody asks for them
 
     def settle(self) -> None:
         """Make all counts."""
+        self._is_due = False
         while self._counts:
             self._counts.popleft()()
-
-    def clear(self) -> None:
-        """Forget them: the loop that would settle is closed. From any thread."""
-        self._counts.clear()

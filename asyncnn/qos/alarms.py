@@ -2,9 +2,11 @@
 
 A timer of the loop is late by up to a millisecond: its selector waits for whole ones.
 That is as long as several parts of a model, so a run that has missed its deadline would
-keep its lane for several times what it must. The system's own timer, a descriptor that
-the loop watches, is not; and it is set for the earliest time alone, so most deadlines
-cost no system call at all.
+keep its lane for several times what it must. And a loop that has one sets an alarm of
+the system each time it waits, and cancels it when it wakes up: on a virtual machine
+that costs some microseconds, twice per execution. The system's own timer, a descriptor
+that the loop watches, costs nothing until it fires; and it is set for the earliest time
+alone, so most deadlines cost no system call at all.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextvars import Context
 from itertools import count
+from weakref import WeakKeyDictionary, ref
 
 from asyncnn.interpreter_hooks import disown_in_children
 
@@ -54,16 +57,23 @@ def _new_timer() -> int:
 class Alarm:
     """One call that is due; `Alarms.call_at` makes it."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("_alarms", "callback")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, alarms: "Alarms", callback: Callable[[], None]) -> None:
+        self._alarms = alarms
         self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Do not call; nothing happens if it was called already."""
+        if self.callback is not None:
+            self.callback = None
+            self._alarms.forget_one()
 
 
 class Alarms:
     """The alarms of one event loop, by one descriptor. Belongs to the loop.
 
-    The descriptor is opened for the first alarm. If none is to be had, a timer of the
+    The descriptor is open while an alarm is set. If none is to be had, a timer of the
     loop takes its place, and alarms may be a millisecond late.
     """
 
@@ -75,6 +85,7 @@ class Alarms:
         self._fd = -1
         self._at_ns = _NEVER
         self._fallback: asyncio.TimerHandle | None = None
+        self._is_ours = True
         disown_in_children(self)
 
     def __len__(self) -> int:
@@ -83,22 +94,21 @@ class Alarms:
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call ``callback`` at a time of `time.monotonic_ns`, at once if it is past."""
-        alarm = Alarm(callback)
+        alarm = Alarm(self, callback)
         heapq.heappush(self._due, (at_ns, next(self._serial), alarm))
         self._set += 1
-        if at_ns < self._at_ns:
+        if at_ns < self._at_ns and self._is_ours:
             self._arm(at_ns)
         return alarm
 
-    def cancel(self, alarm: Alarm) -> None:
-        """Do not call; nothing happens if it was called already."""
-        if alarm.callback is None:
-            return
-        alarm.callback = None
+    def forget_one(self) -> None:
+        """Let go of an alarm that was cancelled."""
         self._set -= 1
         # The timer stays as it is: to fire once in vain costs less than to set it anew.
         stale = len(self._due) - self._set
-        if stale > _MOST_STALE and stale > self._set:
+        if not self._set:
+            self.close()
+        elif stale > _MOST_STALE and stale > self._set:
             self._due = [entry for entry in self._due if entry[-1].callback is not None]
             heapq.heapify(self._due)
 
@@ -112,13 +122,14 @@ class Alarms:
             self._fallback.cancel()
             self._fallback = None
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
         self._fd, self._at_ns = -1, _NEVER
 
     def disown(self) -> None:
         """Leave the descriptor to the parent of this forked child."""
-        self._fd, self._at_ns = -1, 0  # and set no timer
+        self._fd, self._is_ours = -1, False
 
     def __del__(self) -> None:
         if self._fd >= 0:  # the loop has ended before it was closed
@@ -169,7 +180,9 @@ class Alarms:
                 heapq.heappop(self._due)
                 self._call(alarm)
         finally:
-            if self._due and self._due[0][0] < self._at_ns:
+            if not self._set:
+                self.close()
+            elif self._due[0][0] < self._at_ns:
                 self._arm(self._due[0][0])
 
     def _call(self, alarm: Alarm) -> None:
@@ -177,3 +190,19 @@ class Alarms:
         if callback is not None:
             self._set -= 1
             callback()
+
+
+# A loop keeps its alarms while one is set, or they would keep the loop.
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Alarms]]
+_of_loops = WeakKeyDictionary()
+
+
+def loop_alarms() -> Alarms:
+    """Return the alarms of the running loop, which all in it have in common."""
+    loop = asyncio.get_running_loop()
+    known = _of_loops.get(loop)
+    alarms = None if known is None else known()
+    if alarms is None:
+        alarms = Alarms(loop)
+        _of_loops[loop] = ref(alarms)
+    return alarms

@@ -6,33 +6,34 @@ holds while it works.
 """
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
-from asyncnn.hal.errors import ResourceExhaustedTransientError
+from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import start_thread
-from asyncnn.qos.run_queue import Policy, RunQueue
-from asyncnn.qos.work import Pause, TimedPause, Work, fail_with
+from asyncnn.qos.run_queue import RunQueue
+from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
 
-class LoopWaker:
-    """Has an event loop call ``woken`` soon after any thread has called `wake`.
+class LoopInbox:
+    """Has an event loop ``handle`` each piece of work that any thread has `put` here.
 
     An eventfd, once there is one to `open`, costs half of `loop.call_soon_threadsafe`,
     which takes its place where descriptors have run out. Belongs to the loop, but for
-    `wake` and `call`.
+    `put` and `call`.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Work], object]
     ) -> None:
         self._loop = loop
-        self._woken = woken
+        self._handle = handle
+        self._works: deque[Work] = deque()
         self._lock = threading.Lock()
         self._fd = -1
         self._is_due = False
@@ -47,20 +48,24 @@ class LoopWaker:
             return
         try:
             # In no context: that of the caller would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, self._read)
+            Context().run(self._loop.add_reader, fd, self.deliver)
         except OSError:  # there is no room among what the system watches
             os.close(fd)
             return
         self._fd = fd
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Have the loop call ``function``; nothing happens if it is closed."""
-        with contextlib.suppress(RuntimeError):  # nobody waits
+    def call(self, function: Callable[[], object]) -> bool:
+        """Have the loop call ``function``; False if it is closed, so nobody waits."""
+        try:
             self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return False
+        return True
 
-    def wake(self) -> None:
-        """Wake the loop; nothing happens if it is closed, or will be woken anyway."""
-        if self._is_due:
+    def put(self, work: Work) -> None:
+        """Have the loop handle ``work`` soon; nothing happens if it is closed."""
+        self._works.append(work)
+        if self._is_due:  # it comes to all that is there by then
             return
         self._is_due = True
         # A thread that was given up may come here late, when another file has the
@@ -69,42 +74,47 @@ class LoopWaker:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
                 return
-        self.call(self._wake_up)
+        self.call(self.deliver)
+
+    def deliver(self) -> None:
+        """Handle all that is here, as the loop does soon."""
+        if self._fd >= 0:
+            try:  # noqa: SIM105 - a context costs more than the rest
+                os.eventfd_read(self._fd)
+            except BlockingIOError:
+                pass  # it is called by something else
+        # First, so that whatever comes from here on wakes it again.
+        self._is_due = False
+        works = self._works
+        try:
+            while works:
+                self._handle(works.popleft())
+        finally:
+            if works:  # a callback stops the application, which closes us then
+                self._loop.call_soon(self.deliver)
 
     def close(self) -> None:
-        """Give the descriptor back; earlier and later calls of `wake` still work."""
+        """Give the descriptor back; earlier and later calls of `put` still work."""
         with self._lock:
             fd, self._fd = self._fd, -1
         if fd >= 0:
             self._loop.remove_reader(fd)
-            with contextlib.suppress(BlockingIOError):  # nobody has woken it
-                os.eventfd_read(fd)
-                self._loop.call_soon(self._wake_up)
             os.close(fd)
+            if self._is_due:
+                self._loop.call_soon(self.deliver)
 
     def __del__(self) -> None:
         if self._fd >= 0:  # the loop has ended before its scheduler was closed
             os.close(self._fd)
 
-    def _read(self) -> None:
-        os.eventfd_read(self._fd)
-        # First, so that whatever comes from here on wakes it again.
-        self._is_due = False
-        self._woken()
-
-    def _wake_up(self) -> None:
-        self._is_due = False
-        self._woken()
-
 
 class Lane:
-    """One worker thread, the work it has and the pause that this work looks at.
+    """One worker thread and the work that it has.
 
     A lane that ``is_dismissed`` takes no more work, and how its last work ends is
     ignored: it is idle, or stuck. It sleeps by taking ``wake``, which wakes it when
-    that is released. Work that ``has_ended`` is still its own for a moment, in which
-    the loop may submit more. ``processor_ns`` is the processor time that its thread had
-    had when its work was exchanged last.
+    that is released. ``processor_ns`` is the processor time that its thread had had
+    when its work was exchanged last.
     """
 
     def __init__(self, name: str, serve: Callable[["Lane"], None]) -> None:
@@ -112,9 +122,7 @@ class Lane:
             target=serve, args=(self,), name=name, daemon=True
         )
         self.work: Work | None = None
-        self.pause = Pause()
         self.is_dismissed = False
-        self.has_ended = False
         self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -124,31 +132,34 @@ class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
     Beside them are those that go on with work which was left to them. A thread starts
-    when there is work for it. ``completed`` is called on it for each piece that has
-    ended and must not block. ``accepted`` is called for each piece that
-    is submitted, before a lane can have it; the lock is held. Thread-safe, but for what
-    others read from ``run_queue``: its numbers may be a moment old.
+    when there is work for it. ``open`` has all work of which nobody has reported the
+    end. What has ended goes to ``inbox``, or to ``finish_here`` on its lane if it
+    ``ends_anywhere``. Thread-safe, but for what others read from ``run_queue``: its
+    numbers may be a moment old.
+
+    They take no work once there is a ``refusal``, which makes the error that says why.
     """
 
     def __init__(
         self,
         name: str,
         count: int,
-        policy: Policy,
-        completed: Callable[[Work], None],
-        accepted: Callable[[Work], None] = lambda work: None,
+        run_queue: RunQueue[Work],
+        inbox: LoopInbox,
+        finish_here: Callable[[Work], object],
     ) -> None:
         self.name = name
         self.count = count
-        self._completed = completed
-        self._accepted = accepted
-        self.run_queue: RunQueue[Work] = RunQueue(policy, count)
+        self.run_queue = run_queue
+        self.open: set[Work] = set()
+        self.refusal: Callable[[], DeviceUnavailableError] | None = None
+        self._inbox = inbox
+        self._finish_here = finish_here
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._is_closing = False
 
     @property
     def threads(self) -> int:
@@ -158,54 +169,60 @@ class Lanes:
     def submit(self, work: Work) -> None:
         """Let ``work`` wait for a lane.
 
-        :raises RuntimeError: if the lanes are closed.
-        :raises ResourceExhaustedTransientError: if there is no thread, nor can one be
-            started.
+        :raises DeviceUnavailableError: if they take no work.
+        :raises MissedDeadlinePersistentError: as `RunQueue.admit`.
+        :raises ResourceExhaustedTransientError: likewise, or if there is no thread, nor
+            can one be started.
         """
         with self._lock:
-            if self._is_closing:
-                raise RuntimeError(f"lane {self.name} is closed")
-            if self._asleep and not self.run_queue.waiting:
+            if self.refusal is not None:
+                raise self.refusal()
+            run_queue, now_ns = self.run_queue, time.monotonic_ns()
+            if self._asleep and not run_queue.waiting:
                 # Most often a lane is free, and finds here what it would ask for.
+                run_queue.admit(work, now_ns)
+                run_queue.start(work, now_ns)
+                self.open.add(work)
                 lane = self._asleep.pop()
-                self.run_queue.start(work, time.monotonic_ns())
-                self._accepted(work)
                 lane.work = work
-                work.pause = lane.pause = Pause()
-                lane.pause.lanes_each = self._lanes_each
+                work.pause = pause = Pause()
+                busy = len(self._lanes) - len(self._asleep)
+                pause.lanes_each = self.count // busy or 1
                 lane.wake.release()
                 return
-            to_stop = self.run_queue.add(work, time.monotonic_ns())
-            self._accepted(work)
+            to_stop = run_queue.add(work, now_ns)
+            self.open.add(work)
             if to_stop is not None:
                 to_stop.pause.request()
             elif self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
-            elif len(self._lanes) < self.run_queue.most_lanes:
+            elif len(self._lanes) < run_queue.most_lanes:
                 try:
                     self._start()
                 except ResourceExhaustedTransientError:
                     if not self._lanes:  # else it waits for one of them
-                        self.run_queue.discard(work)
+                        run_queue.discard(work)
+                        self.open.remove(work)
                         raise
 
     def withdraw(self, work: Work) -> bool:
-        """Take ``work`` back; False if it runs at the moment, then it soon ends."""
-        with self._lock:
-            work.is_withdrawn = True
-            return self.run_queue.discard(work)
+        """Take ``work`` from the lanes; True if the caller has its end to report.
 
-    def leave(self, work: Work) -> None:
+        Work with a decision to take ``is_left`` to its lane, which goes on with it.
+        False if a lane has come to its end, or will at the next boundary.
+        """
+        with self._lock:
+            return self._withdraw(work)
+
+    def replace(self, work: Work) -> None:
         """Have another lane take the place of one that still goes on with ``work``.
 
         Nobody waits for that any more. There are twice as many lanes at most.
         """
         with self._lock:
-            if work.keeps_its_lane or not self.run_queue.leave(work):
-                return
-            if self.run_queue.waiting and not self._is_closing:
-                self._replace()
+            if not work.keeps_its_lane and self.run_queue.set_aside(work):
+                self._start_another()
 
     def retire(self) -> None:
         """End the threads that have nothing to do; new work starts them again."""
@@ -219,46 +236,59 @@ class Lanes:
     def pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
-            return [lane.pause for lane in self._lanes if lane.work is not None]
+            return [lane.work.pause for lane in self._lanes if lane.work is not None]
 
-    def give_up(self, pause: Pause) -> Work | None:
-        """Dismiss the lane that runs with ``pause``, if any still does.
+    def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
+        """Dismiss the lanes that still run with one of ``pauses``; return their work.
 
-        Returns the work. The thread cannot be ended; another one takes its place.
+        Their threads cannot be ended; others take their places.
         """
+        given_up: list[Work] = []
         with self._lock:
-            for lane in self._lanes:
-                if lane.pause is pause and lane.work is not None:
-                    self._dismiss(lane, lane.work)
-                    if self.run_queue.waiting:
-                        self._replace()
-                    return lane.work
-        return None
-
-    def give_up_all(self) -> list[Work]:
-        """Dismiss every lane of closed lanes that still runs; return their work."""
-        with self._lock:
-            given_up: list[Work] = []
             for lane in tuple(self._lanes):
-                if lane.work is not None:
-                    self._dismiss(lane, lane.work)
-                    given_up.append(lane.work)
-            return given_up
+                work = lane.work
+                if work is not None and work.pause in pauses:
+                    given_up.append(work)
+                    # It is left to itself, with the work that it has.
+                    lane.is_dismissed = True
+                    self._lanes.remove(lane)
+                    self._threads.remove(lane.thread)
+                    self.run_queue.end(work, time.monotonic_ns())
+                    self._start_another()
+        return given_up
 
-    def close(self, status: ErrorStatus) -> list[Work]:
-        """Take no more work, abort what runs; return the work that does not run."""
+    def close(
+        self, status: ErrorStatus, refusal: Callable[[], DeviceUnavailableError]
+    ) -> list[Work]:
+        """Take no more work, abort all; return what no lane reports the end of."""
         with self._lock:
-            self._is_closing = True
+            self.refusal = refusal
             # Under the lock, so that none of it is exchanged for other work meanwhile.
-            for work in self.run_queue.running:
+            running, waiting = self.run_queue.running, self.run_queue.clear()
+            for work in (*waiting, *running):
                 work.abort(status)
             self._wake_all()
-            return self.run_queue.clear()
+            to_report = [work for work in waiting if not work.is_left]
+            return to_report + [work for work in running if self._withdraw(work)]
+
+    def disown(self, refusal: Callable[[], DeviceUnavailableError]) -> None:
+        """Take no work in a forked child, which has none of the threads."""
+        self.refusal = refusal
+        self._lock = threading.Lock()  # one of them may have held that
 
     @property
     def have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _withdraw(self, work: Work) -> bool:
+        if self.run_queue.discard(work):
+            return not work.is_left
+        work.is_withdrawn = True
+        if work.is_left or work.state is not RUNNING or not work.decides():
+            return False
+        work.is_left = True
+        return True
 
     def _start(self) -> None:
         """Start another thread; the lock is held, for which the thread waits first."""
@@ -268,144 +298,96 @@ class Lanes:
         self._lanes.append(lane)
         self._threads.append(lane.thread)
 
-    def _dismiss(self, lane: Lane, work: Work) -> None:
-        """Leave a lane to itself, with the work that it has; the lock is held."""
-        lane.is_dismissed = True
-        self._lanes.remove(lane)
-        self._threads.remove(lane.thread)
-        self.run_queue.end(work, time.monotonic_ns())
-
-    def _replace(self) -> None:
+    def _start_another(self) -> None:
         """Start a thread for what waits, if there may be one more, or let that fail.
 
-        The lock is held.
+        The lock is held. For the loop.
         """
-        if len(self._lanes) >= self.run_queue.most_lanes:
+        run_queue = self.run_queue
+        is_needed = run_queue.waiting and self.refusal is None
+        if not is_needed or len(self._lanes) >= run_queue.most_lanes:
             return
         try:
             self._start()
         except ResourceExhaustedTransientError as error:
             if self._lanes:
                 return
-            for work in self.run_queue.clear():
-                work.fail(error)
-                self._completed(work)
+            for work in run_queue.clear():
+                if not work.is_left:
+                    work.fail(error)
+                    # Not here: who is told may at once submit more.
+                    self._inbox.put(work)
 
     def _wake_all(self) -> None:
         while self._asleep:
             self._asleep.pop().wake.release()
 
     def _serve(self, lane: Lane) -> None:
+        # No name here refers to the work: its memory is freed while the thread sleeps.
         has_ended = False
-        while self._next(lane, has_ended):
-            has_ended = self._run(lane)
-
-    def _run(self, lane: Lane) -> bool:
-        """Advance the lane's work; tell whether it has ended."""
-        work = lane.work
-        assert work is not None
-        try:
-            has_ended = work.advance(lane.pause)
-        except BaseException as error:
-            fail_with(work, error)
-            has_ended = True
-        lane.has_ended = has_ended
-        # The watchdog has reported what a dismissed lane worked on.
-        if has_ended and not work.ends_anywhere and not lane.is_dismissed:
-            self._completed(work)
-        return has_ended
-
-    def _next(self, lane: Lane, has_ended: bool) -> bool:
-        """Exchange the lane's work for what is to run next; False if the thread ends.
-
-        What ``ends_anywhere`` is reported here, as the last act: whoever is told may at
-        once submit more, and finds the lane waiting and the interpreter free. No name
-        refers to what has ended while the thread sleeps, so that its memory is freed.
-        """
-        ended = lane.work if has_ended else None
-        if ended is not None and not ended.ends_anywhere:
-            ended = None
-        while True:
-            with self._lock:
-                if lane.is_dismissed:
-                    ended = None
-                dropped = self._exchange(lane, has_ended)
-                is_idle = lane.work is None and not dropped and not lane.is_dismissed
-                is_over = is_idle and self._is_closing
-                if is_idle and not is_over:
-                    self._asleep.append(lane)
-            if ended is not None:
-                self._completed(ended)
-                ended = None
-            if is_over:
-                return False
-            if is_idle:
-                lane.wake.acquire()  # at once, if it was released in between
-                if lane.work is not None and not lane.is_dismissed:
-                    return True
-                has_ended = False
+        while self._exchange(lane, has_ended):
+            lane.wake.acquire()
+            has_ended = False
+            if lane.work is None or lane.is_dismissed:
                 continue
-            # Even if the lane is dismissed by now: nobody else knows of these.
-            if dropped:
-                self._report(dropped)
+            try:
+                has_ended = lane.work.advance(lane.work.pause)
+            except BaseException as error:
+                fail_with(lane.work, error)
+                has_ended = True
+
+    def _exchange(self, lane: Lane, has_ended: bool) -> bool:
+        """Give the lane what is to run next, if anything; False if its thread ends.
+
+        What has ended is reported as the last act: whoever is told may at once submit
+        more, and finds the lane waiting and the interpreter free.
+        """
+        ended: list[Work] = []
+        with self._lock:
             if lane.is_dismissed:
                 return False
-            if lane.work is not None:
-                return True
-            has_ended = False
-
-    def _lanes_each(self) -> int:
-        busy = 0
-        for lane in tuple(self._lanes):
-            if lane.work is not None and not lane.has_ended:
-                busy += 1
-        return self.count // (busy or 1)
-
-    def _report(self, dropped: list[Work]) -> None:
-        for work in dropped:  # not in `_next`, which must keep no reference to it
-            self._completed(work)
-
-    def _exchange(self, lane: Lane, has_ended: bool) -> list[Work]:
-        """Give the lane what is to run next; return what will not go on.
-
-        The lock is held.
-        """
-        dropped: list[Work] = []
-        if lane.is_dismissed:
-            return dropped
-        now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
-        # Each thread of an engine has had as much as the lane's own.
-        used_ns = (processor_ns - lane.processor_ns) * lane.pause.threads
-        lane.processor_ns = processor_ns
-        run_queue, previous = self.run_queue, lane.work
-        if previous is not None:
-            if has_ended:
-                run_queue.end(previous, now_ns, used_ns)
-                previous = None
-            elif self._is_closing or (
-                previous.is_withdrawn and not previous.keeps_its_lane
-            ):
-                run_queue.end(previous, now_ns, used_ns)
-                dropped.append(previous)
-                previous = None
+            run_queue, work = self.run_queue, lane.work
+            now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
+            if work is not None:
+                # Each thread of an engine has had as much as the lane's own.
+                used_ns = (processor_ns - lane.processor_ns) * work.pause.threads
+                if not has_ended and not work.keeps_its_lane:
+                    has_ended = work.is_withdrawn
+                if has_ended or self.refusal is not None:
+                    run_queue.end(work, now_ns, used_ns)
+                    ended.append(work)
+                else:
+                    run_queue.give_back(work, now_ns, used_ns)
+            lane.processor_ns = processor_ns
+            lanes, following = len(self._lanes), None
+            if lanes > self.count and lanes > run_queue.most_lanes:
+                # It has ended what was left to it, and another one is in its place.
+                lane.is_dismissed = True
+                self._lanes.remove(lane)
+            elif run_queue.waiting:
+                following = run_queue.take(now_ns)
+            lane.work = following
+            if following is not None:
+                at_ns = following.review_ns
+                pause = Pause() if at_ns is None else TimedPause(at_ns)
+                pause.lanes_each = self.count // (lanes - len(self._asleep)) or 1
+                following.pause = pause
+                lane.wake.release()
+            elif self.refusal is not None:
+                lane.is_dismissed = True
+            elif not lane.is_dismissed:
+                self._asleep.append(lane)
+            if work is not None and work is not following and not ended:
+                work.preemptions += 1
+            while run_queue.missed:
+                missed = run_queue.missed.popleft()
+                missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
+                ended.append(missed)
+        for work in ended:
+            if work.is_left:  # that was reported
+                continue
+            if work.ends_anywhere:
+                self._finish_here(work)
             else:
-                run_queue.give_back(previous, now_ns, used_ns)
-        lanes = len(self._lanes)
-        if lanes > self.count and lanes > run_queue.most_lanes:
-            # It has ended what was left to it, and another one is in its place.
-            lane.work, lane.is_dismissed = None, True
-            self._lanes.remove(lane)
-            return dropped
-        lane.work = work = run_queue.take(now_ns)
-        if work is not None:
-            at_ns = work.review_ns
-            work.pause = lane.pause = Pause() if at_ns is None else TimedPause(at_ns)
-            lane.pause.lanes_each = self._lanes_each
-        lane.has_ended = False
-        if previous is not None and work is not previous:
-            previous.preemptions += 1
-        while run_queue.missed:
-            missed = run_queue.missed.popleft()
-            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
-            dropped.append(missed)
-        return dropped
+                self._inbox.put(work)
+        return not lane.is_dismissed

@@ -17,21 +17,41 @@ where that is known: a busy machine is not its doing.
    it at the next boundary. A starved priority gets a slice first: see `Policy`.
 4. Inside a priority of a client, what has begun is resumed first, the rest goes by
    deadline: see `ReadyQueue`.
-5. What would miss its deadline if it began now is not begun.
+5. What would miss its deadline if it began now is not begun, nor admitted; nor is what
+   exceeds a bound on what pends.
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from typing import Generic, TypeVar
+from sys import maxsize
+from typing import Generic
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.deadlines import format_duration
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    MissedDeadlinePersistentError,
+    ResourceExhaustedTransientError,
+    too_many,
+)
 from asyncnn.hal.types import Priority
-from asyncnn.qos.ready_queue import ReadyQueue
 from asyncnn.qos.virtual_time import Shares
-from asyncnn.qos.work import Client, ClientAccount, Job, JobState, User, UserAccount
+from asyncnn.qos.work import (
+    OUTSIDE,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+    Client,
+    ClientAccount,
+    Job,
+    JobT,
+    User,
+    UserAccount,
+)
 
 _MS = 1_000_000
 
@@ -76,8 +96,6 @@ On a busy machine a lane waits for a processor, which is not its client's doing;
 client whose work waits for something else must not have lanes for nothing.
 """
 
-JobT = TypeVar("JobT", bound=Job)
-
 _DESCENDING = tuple(int(priority) for priority in reversed(Priority))
 
 
@@ -87,26 +105,37 @@ class RunQueue(Generic[JobT]):
     A job is added, taken by a free lane, and given back or ended by that lane. One that
     is not running can be discarded. ``missed`` collects the jobs that `take` dropped
     because of their deadlines, for the caller to remove.
+
+    ``pending`` jobs, at most ``max_pending``, wait or have a lane, ``waiting`` of them
+    have none. ``filled_or_freed`` is called when the last place is taken, and when it
+    is free again.
     """
 
-    def __init__(self, policy: Policy, lanes: int = 1) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        lanes: int = 1,
+        max_pending: int = maxsize,
+        filled_or_freed: Callable[[], object] = lambda: None,
+    ) -> None:
         self._policy = policy
         self._lanes = lanes
-        self._queues = tuple(ReadyQueue[JobT]() for _ in Priority)
+        self._max_pending = max_pending
+        self._filled_or_freed = filled_or_freed
         self._running: list[JobT] = []
-        self._left: list[JobT] = []
-        self._waiting = 0
-        self._users: WeakKeyDictionary[User, UserAccount] = WeakKeyDictionary()
-        self._accounts: WeakKeyDictionary[Client, ClientAccount] = WeakKeyDictionary()
-        self._active: Shares[UserAccount] = Shares(policy.slice_ns)
-        # The latest client's: a weak look-up costs as much as the rest of `add`.
-        self._latest_number = 0
-        self._latest: ClientAccount | None = None
+        self._aside: list[JobT] = []
+        self._users: WeakKeyDictionary[User, UserAccount[JobT]] = WeakKeyDictionary()
+        self._accounts: dict[int, ClientAccount[JobT]] = {}
+        self._active: Shares[UserAccount[JobT]] = Shares(policy.slice_ns)
+        # Whose job was the last of all: it has its place until somebody else comes.
+        self._resting: ClientAccount[JobT] | None = None
+        self.pending = 0
+        self.waiting = 0
         self.missed: deque[JobT] = deque()
 
     def __repr__(self) -> str:
-        waiting = ", ".join(f"{p.name} {len(self._queues[p])}" for p in Priority)
-        return f"RunQueue(running {len(self._running)} of {self._lanes}; {waiting})"
+        running = f"running {len(self._running)} of {self._lanes}"
+        return f"RunQueue({running}; {self.waiting} wait)"
 
     @property
     def running(self) -> tuple[JobT, ...]:
@@ -115,51 +144,87 @@ class RunQueue(Generic[JobT]):
 
     @property
     def most_lanes(self) -> int:
-        """Number of lanes there may be now, with those that `leave` is about."""
-        return self._lanes + min(len(self._left), self._lanes)
+        """Number of lanes there may be now, with those of what was set aside."""
+        return self._lanes + min(len(self._aside), self._lanes)
 
     @property
-    def waiting(self) -> int:
-        """Number of jobs that have no lane."""
-        return self._waiting
+    def is_full(self) -> bool:
+        """Whether nothing more is admitted."""
+        return self.pending >= self._max_pending
 
     def clients(self) -> list[Client]:
         """Return the clients that have an account."""
         # In one step: other threads add accounts meanwhile.
-        references = self._accounts.keyrefs()
-        return [each for each in (found() for found in references) if each is not None]
+        accounts = list(self._accounts.values())
+        return [c for c in (account.client() for account in accounts) if c is not None]
 
-    def account(self, client: Client) -> ClientAccount:
+    def account(self, client: Client) -> ClientAccount[JobT]:
         """Return the account of ``client``, which lives as long as the client."""
-        account = self._accounts.get(client)
+        account = self._accounts.get(client.number)
         if account is None:
-            user = self._users.get(client.user)
-            if user is None:
-                made = UserAccount(client.user.weight, self._policy.slice_ns)
-                # In one step: another thread may have made one meanwhile.
-                user = self._users.setdefault(client.user, made)
-            mine = ClientAccount(client.weight, user)
-            account = self._accounts.setdefault(client, mine)
+            made = UserAccount[JobT](client.user.weight, self._policy.slice_ns)
+            # In one step: another thread may have made one meanwhile.
+            user = self._users.setdefault(client.user, made)
+            forget = partial(self._accounts.pop, client.number)
+            mine = ClientAccount(client, user, forget)
+            account = self._accounts.setdefault(client.number, mine)
         return account
+
+    def admit(self, job: JobT, now_ns: int) -> None:
+        """Count ``job`` among those of its client: it waits or runs from now on.
+
+        :raises ResourceExhaustedTransientError: if as much is pending as may, of its
+            client, of its user or in all.
+        :raises MissedDeadlinePersistentError: if its deadline has passed already, or
+            would have when it could end at the earliest.
+        """
+        if job.deadline_ns is not None:
+            _check_deadline(job, job.deadline_ns, now_ns)
+        pending, client = self.pending, job.client
+        if pending >= self._max_pending:
+            raise _exhausted("", "DeviceSettings.max_pending", pending)
+        account = self._accounts.get(client.number) or self.account(client)
+        most = client.max_pending
+        if most is not None and account.pending >= most:
+            raise _exhausted(f" of {client.name}", client.limit, most)
+        most = client.user.max_pending
+        if most is not None:
+            competing = account.user.clients.active
+            if sum([each.pending for each in competing]) >= most:
+                raise _exhausted(f" of {client.user.name}", client.user.limit, most)
+        job.account = account
+        job.added_ns = now_ns
+        if not account.pending:
+            if account is not self._resting:
+                self._enter(account, now_ns)
+            self._resting = None
+        account.pending += 1
+        self.pending = pending + 1
+        if pending + 1 == self._max_pending:
+            self._filled_or_freed()
 
     def add(self, job: JobT, now_ns: int) -> JobT | None:
         """Let ``job`` wait; return the running job that must stop for it, if any does.
 
         One that is returned stops at its next boundary and is given back.
+
+        :raises AsyncnnError: as `admit`.
         """
-        account = self._accept(job, now_ns)
-        priority = job.priority
+        self.admit(job, now_ns)
+        account, priority = job.account, job.priority
+        job.due_ns = now_ns + self._policy.horizon_ns
+        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
+            job.due_ns = job.deadline_ns
         was_waiting = account.waiting > 0
-        is_first = not account.waiting_at[priority]
+        ready = account.ready[priority]
+        is_first = not ready.length
         if is_first:
             account.served_ns[priority] = now_ns
-        self._queues[priority].push(job)
-        account.waiting_at[priority] += 1
+        ready.push(job)
         account.waiting += 1
         account.user.waiting += 1
-        self._waiting += 1
-        most = self.most_lanes - len(self._left) if self._left else self._lanes
-        if len(self._running) < most:
+        self.waiting += 1
+        if len(self._running) < self.most_lanes - len(self._aside):
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
         if to_stop is None and not was_waiting:
@@ -169,10 +234,15 @@ class RunQueue(Generic[JobT]):
         return to_stop
 
     def start(self, job: JobT, now_ns: int) -> None:
-        """Give ``job`` a free lane at once, as `add` and `take` would: none waits."""
-        account = self._accept(job, now_ns)
-        account.served_ns[job.priority] = now_ns
-        self._start(job, False, False, now_ns)
+        """Give a free lane to ``job``, which was admitted and does not wait.
+
+        While nothing else does, that is all that `add` and `take` would do.
+        """
+        self._running.append(job)
+        job.state = RUNNING
+        job.resumed_ns = job.charged_ns = now_ns
+        job.is_stopping = job.was_starved = False
+        job.review_ns = None
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -180,29 +250,44 @@ class RunQueue(Generic[JobT]):
         If its ``review_ns`` is not None, the job has to be given back at its first
         boundary from then on, since another one may have to run.
         """
-        for job in self._left:
+        for job in self._aside:
             self._charge(job, now_ns)
-        while self._waiting:
-            account = self._latest
-            # If all that waits is that client's, there is nothing to compare.
-            if account is None or account.waiting < self._waiting:
-                account = self._active.next().clients.next()
-            waiting_at = account.waiting_at
+        while self.waiting:
+            # Most often there is nothing to compare.
+            users = self._active.active
+            user = users[0] if len(users) == 1 else self._active.next()
+            clients = user.clients.active
+            account = clients[0] if len(clients) == 1 else user.clients.next()
+            ready = account.ready
             for top in _DESCENDING:
-                if waiting_at[top]:
+                if ready[top].length:
                     break
             # Most often nothing lower waits, and no time needs to be looked at.
-            has_lower = account.waiting > waiting_at[top]
-            starved = self._starved_below(account, top, now_ns) if has_lower else None
-            priority = top if starved is None else starved
-            job = self._queues[priority].pop(account)
-            waiting_at[priority] -= 1
+            has_lower = account.waiting > ready[top].length
+            lower = self._next_starved(account, top) if has_lower else None
+            is_starved = lower is not None and lower[0] <= now_ns
+            job = ready[lower[1] if lower is not None and is_starved else top].pop()
             account.waiting -= 1
-            account.user.waiting -= 1
-            self._waiting -= 1
-            if job.deadline_ns is not None and self._is_dropped(job, now_ns):
+            user.waiting -= 1
+            self.waiting -= 1
+            if (
+                job.deadline_ns is not None
+                and job.state is WAITING  # what has begun may try
+                and job.cannot_meet_deadline(now_ns)
+            ):
+                self._forget(job)
+                self.missed.append(job)
                 continue
-            self._start(job, starved is not None, has_lower, now_ns)
+            self.start(job, now_ns)
+            if is_starved:
+                job.was_starved = True
+                job.review_ns = now_ns + self._policy.starved_slice_ns
+            elif lower is not None:
+                job.review_ns, _ = lower
+            if self.waiting > account.waiting:
+                slice_ends_ns = now_ns + self._policy.slice_ns
+                if job.review_ns is None or slice_ends_ns < job.review_ns:
+                    job.review_ns = slice_ends_ns
             return job
         return None
 
@@ -211,9 +296,12 @@ class RunQueue(Generic[JobT]):
 
         For ``used_ns`` see `end`.
         """
-        self._stop(job, now_ns, used_ns)
-        self._queues[job.priority].suspend(job)
-        self._count_waiting(job.account, job.priority, 1)
+        account = job.account
+        self._charge(job, now_ns, used_ns)
+        (self._aside if job in self._aside else self._running).remove(job)
+        account.served_ns[job.priority] = now_ns
+        account.ready[job.priority].suspend(job)
+        self._count_waiting(account, 1)
 
     def end(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
         """Forget a running job that has come to its end.
@@ -222,138 +310,120 @@ class RunQueue(Generic[JobT]):
         stands for all the time since then.
         """
         # Charged before it leaves: a client that goes must not take lane time along.
-        self._stop(job, now_ns, used_ns)
-        job.state = JobState.OUTSIDE
-        self._leave(job.account)
+        self._charge(job, now_ns, used_ns)
+        (self._aside if job in self._aside else self._running).remove(job)
+        job.account.served_ns[job.priority] = now_ns
+        self._forget(job)
 
-    def leave(self, job: JobT) -> bool:
+    def set_aside(self, job: JobT) -> bool:
         """Let a running job go on to its end on a lane beside the others; or False.
 
         Nobody waits for it, but it counts for its client as before. Beyond as many of
         these as there are lanes, they take the places of others.
         """
-        if job.state is not JobState.RUNNING:
+        if job.state is not RUNNING:
             return False
         self._running.remove(job)
-        self._left.append(job)
+        self._aside.append(job)
         return True
 
     def discard(self, job: JobT) -> bool:
         """Forget a job that waits or is suspended; False if it does not wait here."""
-        if job.state not in (JobState.WAITING, JobState.SUSPENDED):
+        if job.state not in (WAITING, SUSPENDED):
             return False
-        self._queues[job.priority].discard(job)
-        self._count_waiting(job.account, job.priority, -1)
-        self._leave(job.account)
+        job.account.ready[job.priority].discard(job)
+        self._count_waiting(job.account, -1)
+        self._forget(job)
         return True
 
     def clear(self) -> list[JobT]:
         """Forget all jobs that wait or are suspended, and return them."""
-        jobs = [job for queue in self._queues for job in queue.drain()]
+        accounts = [
+            each for user in self._active.active for each in user.clients.active
+        ]
+        jobs = [job for each in accounts for ready in each.ready for job in ready]
         for job in jobs:
-            job.state = JobState.OUTSIDE
-            self._count_waiting(job.account, job.priority, -1)
-            self._leave(job.account)
+            self.discard(job)
         return jobs
 
-    def _accept(self, job: JobT, now_ns: int) -> ClientAccount:
-        """Count ``job`` among those of its client; return the client's account."""
-        client = job.client
-        account = self._latest
-        if account is None or client.number != self._latest_number:
-            account = self._latest = self.account(client)
-            self._latest_number = client.number
-        job.account = account
-        job.added_ns = now_ns
-        job.due_ns = now_ns + self._policy.horizon_ns
-        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
-            job.due_ns = job.deadline_ns
-        if account.pending == 0:
-            self._enter(account, now_ns)
-        account.pending += 1
-        return account
-
-    def _count_waiting(self, account: ClientAccount, priority: int, more: int) -> None:
-        account.waiting_at[priority] += more
+    def _count_waiting(self, account: ClientAccount[JobT], more: int) -> None:
         account.waiting += more
         account.user.waiting += more
-        self._waiting += more
+        self.waiting += more
 
-    def _is_dropped(self, job: JobT, now_ns: int) -> bool:
-        """Let ``job`` go as missed if it cannot end in time; what has begun may try."""
-        if job.state is JobState.SUSPENDED or not job.cannot_meet_deadline(now_ns):
-            return False
-        job.state = JobState.OUTSIDE
-        self._leave(job.account)
-        self.missed.append(job)
-        return True
+    def _charge(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
+        """Count what a job has had of its lane since it was last charged, by weight.
 
-    def _start(
-        self, job: JobT, was_starved: bool, has_lower: bool, now_ns: int
-    ) -> None:
-        self._running.append(job)
-        account = job.account
-        job.state = JobState.RUNNING
-        job.resumed_ns = job.charged_ns = now_ns
-        job.is_stopping = False
-        job.was_starved = was_starved
-        review_ns = None
-        if was_starved:
-            review_ns = now_ns + self._policy.starved_slice_ns
-        elif has_lower:
-            review_ns = self._next_starvation_ns(account, job.priority)
-        if self._waiting > account.waiting:
-            slice_ends_ns = now_ns + self._policy.slice_ns
-            if review_ns is None or slice_ends_ns < review_ns:
-                review_ns = slice_ends_ns
-        job.review_ns = review_ns
-
-    def _stop(self, job: JobT, now_ns: int, used_ns: int | None) -> None:
-        (self._left if job in self._left else self._running).remove(job)
-        job.account.served_ns[job.priority] = now_ns
+        At its end, ``used_ns`` says what it has really had since it was taken.
+        """
         owed_ns = now_ns - job.charged_ns
+        job.charged_ns = now_ns
         if used_ns is not None:
             lane_ns = now_ns - job.resumed_ns
             least_ns = lane_ns // IDLE_LANE_SHARE
-            # What was charged until now was an estimate.
             owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
-        _pay(job, owed_ns)
+        cost_ns, account = owed_ns * job.cost, job.account
+        user = account.user
+        account.virtual_ns += cost_ns / account.weight
+        user.virtual_ns += cost_ns / user.weight
 
-    def _charge(self, job: JobT, now_ns: int) -> None:
-        """Count what a running job has had of its lane since it was last charged."""
-        lane_ns = now_ns - job.charged_ns
-        job.charged_ns = now_ns
-        _pay(job, lane_ns)
+    def _enter(self, account: ClientAccount[JobT], now_ns: int) -> None:
+        """Let a client compete that has work again."""
+        if self._resting is not None:
+            self._leave(self._resting)
+        # First: virtual time advances to the least share, as `Shares.enter` finds it.
+        for job in chain(self._running, self._aside):
+            self._charge(job, now_ns)
+        user = account.user
+        if not user.clients.active:
+            self._active.enter(user)
+        user.clients.enter(account)
 
-    def _aging(self, account: ClientAccount, below: int) -> list[int]:
-        """Return the priorities under ``below`` that wait and of which no job runs."""
+    def _leave(self, account: ClientAccount[JobT]) -> None:
+        """Let a client compete no more that has no work left."""
+        user = account.user
+        user.clients.leave(account)
+        if not user.clients.active:
+            self._active.leave(user)
+
+    def _forget(self, job: JobT) -> None:
+        """Count a job no more that has no lane and does not wait."""
+        job.state = OUTSIDE
+        account = job.account
+        account.pending -= 1
+        self.pending = pending = self.pending - 1
+        if not account.pending:
+            user = account.user
+            # It would be put back to where it is, if it has had no less than that.
+            is_behind = (
+                account.virtual_ns < user.clients.virtual_ns
+                or user.virtual_ns < self._active.virtual_ns
+            )
+            if pending or is_behind:
+                self._leave(account)
+            else:
+                self._resting = account
+        if pending == self._max_pending - 1:
+            self._filled_or_freed()
+
+    def _next_starved(
+        self, account: ClientAccount[JobT], below: int
+    ) -> tuple[int, int] | None:
+        """Return when the next priority under ``below`` is starved, and which that is.
+
+        One of which a job runs is not.
+        """
         running = {job.priority for job in self._running if job.account is account}
-        waiting_at = account.waiting_at
-        return [p for p in range(below) if waiting_at[p] and p not in running]
-
-    def _starved_below(
-        self, account: ClientAccount, top: int, now_ns: int
-    ) -> int | None:
-        """Return the priority that has waited for longest, if it is starved."""
-        aging = self._aging(account, top)
-        if not aging:
-            return None
-        served_ns = account.served_ns
-        priority = min(aging, key=served_ns.__getitem__)
-        is_starved = now_ns - served_ns[priority] >= self._policy.starvation_limit_ns
-        return priority if is_starved else None
-
-    def _next_starvation_ns(self, account: ClientAccount, priority: int) -> int | None:
-        """Return when the next priority below this one will be starved."""
-        aging = self._aging(account, priority)
-        if not aging:
-            return None
-        return (
-            min(account.served_ns[p] for p in aging) + self._policy.starvation_limit_ns
-        )
+        limit_ns, served_ns = self._policy.starvation_limit_ns, account.served_ns
+        times = [
+            (served_ns[priority] + limit_ns, priority)
+            for priority in range(below)
+            if account.ready[priority].length and priority not in running
+        ]
+        return min(times, default=None)
 
     def _own_to_stop(
-        self, account: ClientAccount, priority: int, is_first: bool, now_ns: int
+        self, account: ClientAccount[JobT], priority: int, is_first: bool, now_ns: int
     ) -> JobT | None:
         """Return the job of a client that has to stop for what the client has added.
 
@@ -373,7 +443,7 @@ class RunQueue(Generic[JobT]):
                 chosen = job
         return chosen
 
-    def _other_to_stop(self, account: ClientAccount, now_ns: int) -> JobT | None:
+    def _other_to_stop(self, account: ClientAccount[JobT], now_ns: int) -> JobT | None:
         """Return the job that has to stop for a client that did not wait before.
 
         Either its client has had no less than that one, most of all, or it is not
@@ -403,27 +473,19 @@ class RunQueue(Generic[JobT]):
             job.was_starved and now_ns < job.resumed_ns + self._policy.starved_slice_ns
         )
 
-    def _enter(self, account: ClientAccount, now_ns: int) -> None:
-        """Let a client compete that has work again."""
-        # First: virtual time advances to the least share, as `Shares.enter` finds it.
-        for job in chain(self._running, self._left):
-            self._charge(job, now_ns)
-        user = account.user
-        if not user.clients.active:
-            self._active.enter(user)
-        user.clients.enter(account)
 
-    def _leave(self, account: ClientAccount) -> None:
-        account.pending -= 1
-        if account.pending == 0:
-            user = account.user
-            user.clients.leave(account)
-            if not user.clients.active:
-                self._active.leave(user)
+def _check_deadline(job: Job, deadline_ns: int, now_ns: int) -> None:
+    if not job.cannot_meet_deadline(now_ns):
+        return
+    if now_ns >= deadline_ns:
+        raise MissedDeadlinePersistentError("the deadline has passed already")
+    raise MissedDeadlinePersistentError(
+        f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
+        f"but it takes at least {format_duration(job.min_runtime_ns / 1000)}"
+    )
 
 
-def _pay(job: Job, lane_ns: int) -> None:
-    cost_ns, account = lane_ns * job.cost, job.account
-    account.virtual_ns += cost_ns / account.weight
-    user = account.user
-    user.virtual_ns += cost_ns / user.weight
+def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:
+    return too_many(
+        f"pending calls{whose}", limit, most, hint="await some of them first"
+    )

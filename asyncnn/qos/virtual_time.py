@@ -37,14 +37,14 @@ class Shares(Generic[ShareT]):
     more itself, and goes before it. So it gets a lane at once, but not for long. If it
     has entered before, up to ``credit_ns`` of lane time that it missed while it was
     away are made up for; a new one gets no credit, or a client could have it again and
-    again by coming back under a new identity.
+    again by coming back under a new identity. ``virtual_ns`` is the virtual time.
 
     Takes O(active shares).
     """
 
     def __init__(self, credit_ns: int) -> None:
         self._credit_ns = credit_ns
-        self._virtual_ns = 0.0
+        self.virtual_ns = 0.0
         self.active: list[ShareT] = []
 
     def enter(self, share: ShareT) -> None:
@@ -52,9 +52,9 @@ class Shares(Generic[ShareT]):
         if self.active:
             self._advance()
         if share.virtual_ns == _NEVER:
-            share.virtual_ns = self._virtual_ns
+            share.virtual_ns = self.virtual_ns
         else:
-            least = self._virtual_ns - self._credit_ns / share.weight
+            least = self.virtual_ns - self._credit_ns / share.weight
             if share.virtual_ns < least:
                 share.virtual_ns = least
         # In front, since `next` takes the first of equal shares.
@@ -68,17 +68,10 @@ class Shares(Generic[ShareT]):
 
     def next(self) -> ShareT:
         """Return the share that waits and has had least; one must wait."""
-        active = self.active
-        if len(active) == 1:
-            return active[0]
-        return min([share for share in active if share.waiting], key=_virtual_ns)
+        waiting = [share for share in self.active if share.waiting]
+        return min(waiting, key=_virtual_ns)
 
     def _advance(self) -> None:
         """Move the virtual time on to the least that an active share has had."""
-        active = self.active
-        if len(active) == 1:
-            least = active[0].virtual_ns
-        else:
-            least = min(map(_virtual_ns, active))
-        if least > self._virtual_ns:
-            self._virtual_ns = least
+        least = min(map(_virtual_ns, self.active))
+        self.virtual_ns = max(self.virtual_ns, least)

@@ -1,5 +1,6 @@
 """What the scheduler schedules."""
 
+import heapq
 import logging
 import threading
 import time
@@ -9,7 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
+from weakref import ref
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -115,38 +117,22 @@ def acting_for(client: Client) -> Iterator[None]:
         calling_client.reset(token)
 
 
-class UserAccount(Share):
-    """The share of a user, and those of its ``clients``."""
-
-    def __init__(self, weight: float, credit_ns: int) -> None:
-        super().__init__(weight)
-        self.clients: Shares[ClientAccount] = Shares(credit_ns)
-
-
-class ClientAccount(Share):
-    """The share of a client, inside that of its ``user``.
-
-    ``pending`` counts its jobs that wait, run or are suspended; ``accounting`` counts
-    what became of the others. By priority, ``waiting_at`` counts those that have no
-    lane, and ``served_ns`` is when one of them last ran, or began to wait.
-    """
-
-    def __init__(self, weight: float, user: UserAccount) -> None:
-        super().__init__(weight)
-        self.user = user
-        self.pending = 0
-        self.waiting_at = [0 for _ in Priority]
-        self.served_ns = [0 for _ in Priority]
-        self.accounting = WorkAccounting()
-
-
 class JobState(Enum):
-    """Where a job stands in its `RunQueue`."""
+    """Where a job stands in its `RunQueue`, which alone moves it on.
+
+    It is WAITING once it was added, RUNNING when a lane takes it, SUSPENDED when it was
+    given back until a lane takes it again, and OUTSIDE when it has ended or was
+    discarded, as before it was added.
+    """
 
     OUTSIDE = "outside"
     WAITING = "waiting"
     RUNNING = "running"
     SUSPENDED = "suspended"
+
+
+# Kept by name, since looking up a member of an enum takes as long as a call.
+OUTSIDE, WAITING, RUNNING, SUSPENDED = JobState
 
 
 class Job:
@@ -177,7 +163,7 @@ class Job:
         "was_starved",
     )
 
-    account: ClientAccount
+    account: "ClientAccount[Any]"
     added_ns: int
     charged_ns: int
     due_ns: int
@@ -198,13 +184,102 @@ class Job:
         self.min_runtime_ns = min_runtime_ns
         self.cost = 1.0
         self.preemptions = 0
-        self.state = JobState.OUTSIDE
+        self.state = OUTSIDE
         self.is_stopping = False
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
         """Tell whether it would miss its deadline if it began at ``now_ns``."""
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
+
+
+JobT = TypeVar("JobT", bound=Job)
+
+
+_FIRST = -1
+"""Before all that is due at any time."""
+
+
+class ReadyQueue(Generic[JobT]):
+    """The order of a client's waiting jobs of one priority: ``length`` of them.
+
+    What has begun is resumed before anything else begins, so that no more of these jobs
+    hold memory than there are lanes. Of the others, the one that is due first is first,
+    in the order of arrival if that is equal.
+
+    Takes O(log n). What is discarded stays in the heap for a while: taking it out of
+    the middle would cost O(n).
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._heap: list[tuple[int, int, JobT]] = []
+        self._arrivals = count()
+
+    def push(self, job: JobT) -> None:
+        """Add a job that has not begun; its ``due_ns`` is set."""
+        heapq.heappush(self._heap, (job.due_ns, next(self._arrivals), job))
+        job.state = WAITING
+        self.length += 1
+
+    def suspend(self, job: JobT) -> None:
+        """Add a job that has begun."""
+        heapq.heappush(self._heap, (_FIRST, next(self._arrivals), job))
+        job.state = SUSPENDED
+        self.length += 1
+
+    def pop(self) -> JobT:
+        """Remove and return the first job; there must be one."""
+        job = heapq.heappop(self._heap)[-1]
+        while job.state is OUTSIDE:
+            job = heapq.heappop(self._heap)[-1]
+        self.length -= 1
+        # What was discarded may hold pools: none of it waits for other work to come.
+        if not self.length:
+            self._heap.clear()
+        return job
+
+    def discard(self, job: JobT) -> None:
+        """Remove a job that is here."""
+        job.state = OUTSIDE
+        self.length -= 1
+        if not self.length or len(self._heap) > 2 * self.length + 16:
+            self._heap = [entry for entry in self._heap if entry[-1].state != OUTSIDE]
+            heapq.heapify(self._heap)
+
+    def __iter__(self) -> Iterator[JobT]:
+        return (job for *_, job in self._heap if job.state is not OUTSIDE)
+
+
+class UserAccount(Share, Generic[JobT]):
+    """The share of a user, and those of its ``clients`` that have work."""
+
+    def __init__(self, weight: float, credit_ns: int) -> None:
+        super().__init__(weight)
+        self.clients: Shares[ClientAccount[JobT]] = Shares(credit_ns)
+
+
+class ClientAccount(Share, Generic[JobT]):
+    """The share of a client, inside that of its ``user``; ``accounting`` counts ends.
+
+    ``pending`` counts its jobs that wait, run or are suspended. By priority, ``ready``
+    has those without a lane, and ``served_ns`` is when one of them last ran, or began
+    to wait.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        user: UserAccount[JobT],
+        forget: Callable[[object], object] | None = None,
+    ) -> None:
+        super().__init__(client.weight)
+        self.client = ref(client, forget)
+        self.user = user
+        self.pending = 0
+        self.ready = tuple(ReadyQueue[JobT]() for _ in Priority)
+        self.served_ns = [0 for _ in Priority]
+        self.accounting = WorkAccounting()
 
 
 logger = logging.getLogger(__name__)
@@ -214,13 +289,13 @@ class Pause:
     """Asks work to stop at its next boundary.
 
     ``interrupt`` brings that about where work computes without looking here.
-    ``lanes_each`` tells how many lanes there are for each piece of work that runs, if
-    known; the work says how many ``threads`` it has made of that.
+    ``lanes_each`` is how many lanes there are for each piece of work that runs, 0 if
+    unknown; the work says how many ``threads`` it has made of that.
     """
 
     interrupt: Callable[[], None] | None = None
     requested = False
-    lanes_each: Callable[[], int] | None = None
+    lanes_each = 0
     threads = 1
 
     def request(self) -> None:
@@ -255,6 +330,10 @@ class Work(Job, ABC):
     ``min_runtime_ns`` is what it takes at least, 0 if unknown. It is done for the
     client on whose behalf it is made; ``accounting`` counts its end beside that of all
     other work.
+
+    Its `JobState` goes from WAITING to RUNNING, back and forth to SUSPENDED, and ends
+    OUTSIDE. It is finished once on that way: when its lane comes to its end, when it is
+    discarded, or when it is left to its lane.
 
     Work that has a ``decision`` to take, a lock, writes to nothing of its client's
     before it has taken that; what ``is_separable`` never does. So its abort is reported

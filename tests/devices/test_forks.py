@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -14,7 +15,7 @@ import pytest
 import asyncnn
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.engine import Program
-from asyncnn.qos.watching import ThreadTimer
+from asyncnn.qos.alarms import loop_alarms
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
 from tests.qos.recorded import until
@@ -104,7 +105,7 @@ async def use_a_new_device() -> str:
         prepared = await device.prepare(addition(4))
         outputs = await prepared.run(INPUTS)
         fired = asyncio.Event()
-        ThreadTimer(0.001, fired.set)
+        loop_alarms().call_at(time.monotonic_ns(), fired.set)
         await fired.wait()
         while (await device.statistics()).threads:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # until it is idle

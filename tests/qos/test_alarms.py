@@ -1,15 +1,17 @@
 """Alarms of an event loop: their order, precision, and what they leave behind."""
 
 import asyncio
+import gc
 import os
 import statistics
 import time
 from collections.abc import AsyncIterator
+from weakref import ref
 
 import pytest
 
 from asyncnn.qos import alarms as module
-from asyncnn.qos.alarms import Alarms
+from asyncnn.qos.alarms import Alarm, Alarms, loop_alarms
 from tests.measuring import best_of
 
 MS = 1_000_000
@@ -33,10 +35,10 @@ def in_ms(milliseconds: float) -> int:
 async def test_they_are_called_in_the_order_of_their_times(alarms: Alarms) -> None:
     called: list[str] = []
     done = asyncio.Event()
+    began_ns = time.monotonic_ns()
     alarms.call_at(in_ms(30), lambda: (called.append("late"), done.set()))
     alarms.call_at(in_ms(-5), lambda: called.append("past"))
     alarms.call_at(in_ms(10), lambda: called.append("early"))
-    began_ns = time.monotonic_ns()
     await asyncio.wait_for(done.wait(), 20)
     assert called == ["past", "early", "late"]
     assert time.monotonic_ns() - began_ns > 25 * MS
@@ -46,9 +48,9 @@ async def test_a_cancelled_one_is_not_called(alarms: Alarms) -> None:
     done = asyncio.Event()
     first = alarms.call_at(in_ms(1), lambda: pytest.fail("cancelled"))
     alarms.call_at(in_ms(3), done.set)
-    alarms.cancel(first)
+    first.cancel()
     await asyncio.wait_for(done.wait(), 20)
-    alarms.cancel(first)  # nothing happens
+    first.cancel()  # nothing happens
 
 
 async def test_a_call_may_cancel_and_set_others(alarms: Alarms) -> None:
@@ -56,7 +58,7 @@ async def test_a_call_may_cancel_and_set_others(alarms: Alarms) -> None:
     at_ns = in_ms(2)
 
     def first() -> None:
-        alarms.cancel(second)
+        second.cancel()
         alarms.call_at(in_ms(1), done.set)
 
     alarms.call_at(at_ns, first)
@@ -86,7 +88,7 @@ async def test_after_closing_nothing_is_called_until_another_is_set(
 ) -> None:
     closed = alarms.call_at(in_ms(1), lambda: pytest.fail("closed"))
     alarms.close()
-    alarms.cancel(closed)
+    closed.cancel()
     done = asyncio.Event()
     alarms.call_at(in_ms(3), done.set)
     await asyncio.wait_for(done.wait(), 20)
@@ -96,9 +98,9 @@ async def test_those_that_were_cancelled_do_not_pile_up(alarms: Alarms) -> None:
     far_ns = in_ms(3_600_000)
     kept = alarms.call_at(far_ns, lambda: None)
     for _ in range(1000):
-        alarms.cancel(alarms.call_at(far_ns, lambda: None))
+        alarms.call_at(far_ns, lambda: None).cancel()
     assert len(alarms) < 200
-    alarms.cancel(kept)
+    kept.cancel()
 
 
 async def test_a_time_beyond_all_timers_is_waited_for(alarms: Alarms) -> None:
@@ -116,6 +118,47 @@ async def test_it_has_one_descriptor_until_it_is_closed() -> None:
         alarms.call_at(in_ms(1000), lambda: None)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     alarms.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_the_last_one_closes_the_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    alarms = Alarms(asyncio.get_running_loop())
+    far = alarms.call_at(in_ms(60_000), lambda: None)
+    fired = asyncio.Event()
+    alarms.call_at(in_ms(1), fired.set)
+    await asyncio.wait_for(fired.wait(), 20)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    far.cancel()
+    assert len(os.listdir("/proc/self/fd")) == before
+    fired.clear()
+    alarms.call_at(in_ms(1), fired.set)
+    await asyncio.wait_for(fired.wait(), 20)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_loop_has_its_alarms_until_it_ends() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def leave() -> ref[Alarms]:
+        alarms = loop_alarms()
+        assert loop_alarms() is alarms
+        alarms.call_at(in_ms(60_000), lambda: pytest.fail("the loop is closed"))
+        return ref(alarms)
+
+    left = asyncio.run(leave())
+    gc.collect()
+    assert left() is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_one_may_be_cancelled_after_its_loop_has_ended() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def leave() -> Alarm:
+        return loop_alarms().call_at(in_ms(60_000), lambda: None)
+
+    asyncio.run(leave()).cancel()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

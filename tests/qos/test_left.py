@@ -122,7 +122,7 @@ async def test_it_counts_for_its_client_until_it_has_stopped(
     open_gates([work])
     last = Recorded([])
     last.client = work.client
-    await until(lambda: scheduler._admission._of == {})
+    await until(lambda: not scheduler._run_queue.pending)
     scheduler.submit(last)
     await asyncio.wait_for(last.finished.wait(), 20)
 
@@ -137,7 +137,7 @@ async def test_a_thread_may_leave_it_as_well(scheduler: Scheduler) -> None:
     assert ended.is_set()
     assert scheduler.is_idle
     open_gates([work])
-    await until(lambda: scheduler._admission._of == {})
+    await until(lambda: not scheduler._run_queue.pending)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -155,7 +155,7 @@ async def test_what_a_lane_has_decided_is_not_left(
     assert work.finished.is_set() is not is_first
     open_gates([work])
     await asyncio.wait_for(work.finished.wait(), 20)
-    await until(lambda: scheduler._admission._of == {})
+    await until(lambda: not scheduler._run_queue.pending)
 
 
 async def test_a_lane_that_is_stuck_with_it_is_given_up() -> None:
@@ -189,7 +189,7 @@ class TestWhatIsLeftInTheRunQueue:
         r = run_queue()
         left = add(r, client=ALICE)
         assert r.take(0) is left
-        assert r.leave(left)
+        assert r.set_aside(left)
         first, second = add(r, client=BOB, now_ns=10), add(r, client=BOB, now_ns=10)
         others = add(r, client=ALICE, now_ns=10)
         assert r.take(10) is first
@@ -208,7 +208,7 @@ class TestWhatIsLeftInTheRunQueue:
         jobs = [add(r) for _ in range(4)]
         assert [r.take(0), r.take(0)] == jobs[:2]
         for left, lanes in enumerate((3, 4, 4)):
-            assert r.leave(jobs[left])
+            assert r.set_aside(jobs[left])
             assert r.most_lanes == lanes
             if left < 2:
                 assert r.take(0) is jobs[left + 2]
@@ -223,7 +223,7 @@ class TestWhatIsLeftInTheRunQueue:
 
     def test_is_nothing_that_does_not_run(self) -> None:
         r = run_queue()
-        assert not r.leave(add(r))
+        assert not r.set_aside(add(r))
 
 
 class Kept(Work):

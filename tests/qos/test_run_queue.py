@@ -455,7 +455,7 @@ class Driven(RuleBasedStateMachine):
     def is_left(self, data: st.DataObject) -> None:
         pool = sorted(self.on_lanes, key=lambda job: job.number)
         job = data.draw(st.sampled_from(pool))
-        assert self.run_queue.leave(job)
+        assert self.run_queue.set_aside(job)
         self.on_lanes.discard(job)
         self.left.add(job)
 

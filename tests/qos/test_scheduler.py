@@ -303,8 +303,7 @@ class Sharing(Recorded):
     lanes_each = 0
 
     def advance(self, pause: Pause) -> bool:
-        assert pause.lanes_each is not None
-        self.lanes_each = pause.lanes_each()
+        self.lanes_each = pause.lanes_each
         return super().advance(pause)
 
 

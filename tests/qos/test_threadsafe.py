@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from asyncnn.hal.errors import (
+    AsyncnnError,
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
@@ -18,6 +19,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.accounting import MOST_LATE as MOST
+from asyncnn.qos.lanes import LoopInbox
 from tests.forks import in_child
 from tests.qos.recorded import Recorded, until
 
@@ -250,7 +252,7 @@ async def test_all_that_was_accepted_ends_once_when_it_is_closed(
     assert refusals
     assert all(len(work.ended_on) == 1 for work in accepted)
     assert scheduler.is_idle
-    assert not scheduler._admission._of
+    assert not scheduler._run_queue.pending
 
 
 async def test_refusals_are_counted_soon_and_keep_no_work(scheduler: Scheduler) -> None:
@@ -298,42 +300,90 @@ async def test_an_idle_scheduler_counts_what_has_ended(scheduler: Scheduler) -> 
 async def test_closing_does_not_wait_for_work_that_found_no_thread(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closing = threading.Event()
+    loop = asyncio.get_running_loop()
 
-    def close() -> None:
-        scheduler.begin_closing()
-        closing.set()
+    def fail(thread: threading.Thread) -> None:
+        loop.call_soon_threadsafe(scheduler.begin_closing)
+        raise RuntimeError("can't start new thread")
 
-    def without_a_thread(work: Work) -> None:
-        scheduler._open.add(work)
-        scheduler._loop.call_soon_threadsafe(close)
-        assert closing.wait(20)
-        raise ResourceExhaustedTransientError("no thread can be started")
+    async def refused() -> None:
+        with pytest.raises(ResourceExhaustedTransientError):
+            await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
 
-    monkeypatch.setattr(scheduler._lanes, "submit", without_a_thread)
-    with pytest.raises(ResourceExhaustedTransientError):
-        await asyncio.to_thread(scheduler.submit_threadsafe, Noted())
+    await asyncio.to_thread(lambda: None)  # that thread is started
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        await refused()
     async with asyncio.timeout(20):
         await scheduler.aclose()
 
 
-async def test_an_application_that_is_stopped_still_closes() -> None:
-    scheduler = Scheduler("test-lane", max_pending=4)
-    stopping = Recorded([])
-    scheduler._open.add(stopping)
-    scheduler._done.append(stopping)
-    scheduler._has_ended_elsewhere = True
+async def test_what_fails_for_want_of_a_thread_may_at_once_submit_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler("lost-lane", max_pending=8, stuck_after_s=0.02)
+    gate, begun = threading.Event(), threading.Event()
+    told: list[Exception] = []
+
+    class Again(Noted):
+        def fail(self, error: AsyncnnError) -> None:
+            self.status = error.status
+
+        def finish(self) -> ErrorStatus:
+            try:
+                scheduler.submit_threadsafe(Noted())
+            except ResourceExhaustedTransientError as error:
+                told.append(error)
+            return super().finish()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def wait(pause: Pause) -> bool:
+        begun.set()
+        return gate.wait(20)
+
+    stuck, waiting = Noted(wait), Again()
+    scheduler.submit_threadsafe(stuck)
+    assert await asyncio.to_thread(begun.wait, 20)
+    scheduler.submit_threadsafe(waiting)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        await until(waiting.ended.is_set)
+    assert waiting.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+    assert told
+    gate.set()
+    await scheduler.aclose()
+
+
+async def test_what_is_there_when_an_application_is_stopped_is_handled_later() -> None:
+    handled: list[Work] = []
 
     def stop(work: Work) -> None:
-        scheduler._open.discard(work)
-        raise SystemExit
+        handled.append(work)
+        if work is works[0]:
+            raise SystemExit
 
-    scheduler._finish = stop  # type: ignore[method-assign]
+    inbox = LoopInbox(asyncio.get_running_loop(), stop)
+    works = [Noted() for _ in range(3)]
+    for work in works:
+        inbox.put(work)
     with pytest.raises(SystemExit):
-        scheduler._drain()
+        inbox.deliver()
     await asyncio.sleep(0)
-    assert not scheduler._has_ended_elsewhere
-    await scheduler.aclose()
+    assert handled == works
+
+
+async def test_what_is_put_as_the_inbox_closes_is_handled() -> None:
+    handled: list[Work] = []
+    inbox = LoopInbox(asyncio.get_running_loop(), handled.append)
+    inbox.open()
+    works = [Noted() for _ in range(2)]
+    inbox.put(works[0])
+    inbox.close()
+    inbox.put(works[1])
+    await asyncio.sleep(0)
+    assert handled == works
 
 
 @pytest.mark.parametrize("call", ["cancel", "cancel_threadsafe"])

@@ -1,6 +1,7 @@
 """What the scheduler does when nothing happens, or no boundary comes."""
 
 import asyncio
+import math
 import threading
 
 import pytest
@@ -65,6 +66,16 @@ async def test_an_idle_scheduler_tells_once_and_wakes_up_again() -> None:
         await until(lambda: len(calls) > turn)  # noqa: B023
         await asyncio.sleep(0.06)
     assert calls == [0, 0]
+    await scheduler.aclose()
+
+
+async def test_times_without_end_are_waited_for_without_end() -> None:
+    scheduler = Scheduler("patient-lane", max_pending=8, stuck_after_s=math.inf)
+    scheduler.call_when_idle(math.inf, lambda: pytest.fail("it has ended"))
+    for _ in range(2):
+        work = Recorded([])
+        scheduler.submit(work)
+        await work.finished.wait()
     await scheduler.aclose()
 
 

@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.interpreter_hooks import forked_error
-from asyncnn.qos.watching import ThreadTimer
+from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.service import wire
 from asyncnn.service.decoding import MessageFile
 from asyncnn.service.limits import PendingAnswers
@@ -92,7 +92,6 @@ Each keeps shared memory, which a driver that is only stopped may still write to
 _APART_NS = 5_000_000
 """Time between two looks at least, as each is at all calls."""
 
-_LONGEST_S = 3600.0
 
 Expire: TypeAlias = Callable[[int], None]
 
@@ -112,7 +111,7 @@ class DeadlineWatch:
         self._grace_ns = None if math.isinf(grace_s) else round(grace_s * 1e9)
         self.due: dict[int, tuple[int, Expire, bool]] = {}
         self.unanswered: set[int] = set()
-        self._timer: ThreadTimer | None = None
+        self._timer: Alarm | None = None
         self._looks_at_ns = 0
 
     def check_answers(self) -> None:
@@ -154,9 +153,8 @@ class DeadlineWatch:
             self._timer = None
 
     def _look_at(self, at_ns: int) -> None:
-        left_s = (at_ns - time.monotonic_ns()) / 1e9
         self._looks_at_ns = at_ns
-        self._timer = ThreadTimer(min(max(left_s, 0.0), _LONGEST_S), self._look)
+        self._timer = loop_alarms().call_at(at_ns, self._look)
 
     def _look(self) -> None:
         self._timer = None
