@@ -180,7 +180,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             self.execute_1_3(execution, options.measure, *limits, callback)
             return callback
         if EXECUTION.is_on:
-            _tell_launch("launch", execution, options.deadline)
+            _tell_launch("execute", execution, options.deadline)
         kind = ExecuteWork if active.recorder is None else recorded_work()
         work = kind(
             self._executable, execution, options, None, calling_client.get(), True
