@@ -1,7 +1,8 @@
 """Runs of straight plans on an array for each port: the short way of most requests.
 
 Such a plan has neither control flow nor steps of open shapes, so that all that a run
-needs is a workspace, whose calls are bound to its arrays, and a position.
+needs is a workspace and a position. One that an engine computes alone is a job, which
+is run by one call; else the workspace's calls are bound to the arrays.
 """
 
 import time
@@ -16,10 +17,17 @@ from asyncnn.engine.boundaries import (
     Stoppable,
     ThreadYielder,
 )
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, IJob
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineTransientError,
+    error_for,
+    failure_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 
@@ -30,7 +38,16 @@ class BoundExecution(Stoppable):
     They have the shapes and dtypes of the ports. Otherwise like `Execution`.
     """
 
-    __slots__ = ("_arrays", "_bound", "_position", "_program", "_yielder", "plan")
+    __slots__ = (
+        "_arrays",
+        "_bound",
+        "_control",
+        "_job",
+        "_position",
+        "_program",
+        "_yielder",
+        "plan",
+    )
 
     def __init__(
         self,
@@ -48,31 +65,83 @@ class BoundExecution(Stoppable):
         self.plan = plan
         self._arrays = arrays
         self._bound: Workspace | None = None
+        self._control: IControl | None = None
+        self._job: IJob | None = None
         self._yielder: ThreadYielder | None = None
 
     def advance(self, pause: Pause) -> bool:
         """Run until the end, or until ``pause`` is requested; see `Execution`."""
-        if self._deadline_ns is not None:
-            self._since_ns = time.monotonic_ns()
+        program, workspace = self._program, self._bound
         try:
-            workspace = self._bound
             if workspace is None:
-                self._bound = workspace = self._workspace(
-                    self._program, self.plan, pause
-                )
+                workspace = program.idle_workspace(self.plan)
                 if workspace is None:
-                    return False
-                workspace.bind(self._arrays)
-            if workspace.computes_elsewhere:
-                has_ended = self._run(workspace.own_calls, pause)
-            else:
+                    was_asked = pause.requested
+                    workspace = self._workspace(program, self.plan, pause)
+                    if workspace is None or (pause.requested and not was_asked):
+                        if workspace is not None:
+                            program.release(workspace)
+                        return False
+                self._bound, self._making = workspace, None
+                # It goes on as it has begun, whatever its threads are then.
+                self._job = workspace.job if pause.threads == 1 else None
+                if self._job is None:
+                    workspace.bind(self._arrays)
+            job = self._job
+            if job is None:
                 has_ended = QUIET.copy().run(self._run, workspace.own_calls, pause)
-        except BaseException:
-            self.close()
+            else:
+                control = self._control
+                if control is None:
+                    self._control = control = Control()
+                # An abort and a pause are set first, then they call what they find
+                # here. So those that were before this are seen behind it.
+                self._interrupt, pause.interrupt = control.stop, control.pause
+                if self._abort_status is not None:
+                    self._check()
+                outcome = job.run(self._arrays, control, self._deadline_ns, pause)
+                pause.interrupt = None
+                if outcome > PAUSED:
+                    raise self._ended(outcome)
+                has_ended = outcome == DONE
+        except BaseException as error:
+            self._fail(error, pause)
             raise
         if has_ended:
-            self.close()
+            self._bound = None
+            if self._job is None:
+                workspace.unbind()
+            program.release(workspace)
         return has_ended
+
+    def _ended(self, outcome: int) -> AsyncnnError:
+        status = self._abort_status
+        if outcome == LATE or status is None:
+            return MissedDeadlineTransientError("the deadline passed")
+        return error_for(status, "the execution was aborted")
+
+    def _fail(self, error: BaseException, pause: Pause) -> None:
+        """End with ``error``, or with a better one for it."""
+        self.close()
+        if self._job is None or self._control is None:
+            return
+        pause.interrupt = None
+        if isinstance(error, Exception) and not isinstance(error, AsyncnnError):
+            name = self.plan.steps[self._control.position].name
+            raise failure_of(error, f"{name} failed") from error
+
+    def longest_part(self) -> tuple[int, Step | None]:
+        """See `Stoppable`."""
+        longest = super().longest_part()
+        if self._control is None:
+            return longest
+        since_ns, part_ns, part, position = self._control.longest()
+        taken_ns = time.monotonic_ns() - since_ns if since_ns else 0
+        steps = self.plan.steps
+        parts = [longest, (part_ns, steps[part])]
+        if position < len(steps):
+            parts.append((taken_ns, steps[position]))
+        return max(parts, key=lambda each: each[0])
 
     def close(self) -> None:
         """Give the workspace back; the execution has ended."""
@@ -147,13 +216,21 @@ def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> N
     """
     workspace = program.idle_workspace(plan) or program.acquire(plan)
     try:
-        workspace.bind(arrays)
-        if workspace.computes_elsewhere:
-            _run_calls(plan, workspace.own_calls)
-        else:
+        if workspace.job is None:
+            workspace.bind(arrays)
             QUIET.copy().run(_run_calls, plan, workspace.own_calls)
+            return
+        control = Control()
+        try:
+            workspace.job.run(arrays, control)
+        except AsyncnnError:
+            raise
+        except Exception as error:
+            name = plan.steps[control.position].name
+            raise failure_of(error, f"{name} failed") from error
     finally:
-        workspace.unbind()
+        if workspace.job is None:
+            workspace.unbind()
         program.release(workspace)
 
 
