@@ -94,8 +94,9 @@ typedef struct {
     Segment *current;
     Py_ssize_t position;
     int64_t since_ns; /* the last boundary of a run with a deadline */
+    Py_ssize_t part;  /* what runs since then, counted from 1; 0 for nothing yet */
     int64_t longest_ns;
-    Py_ssize_t longest_position;
+    Py_ssize_t longest_part;
 } Control;
 
 typedef struct {
@@ -400,6 +401,10 @@ ask_words(Segment *self, const Word *addresses, Word *words, PyObject **owner)
     if (tuple)
         told = PyObject_CallMethod((PyObject *)self, "_bind", "(O)", tuple);
     Py_XDECREF(tuple);
+    if (told && !PyTuple_Check(told)) {
+        PyErr_SetString(PyExc_TypeError, "words come in a tuple");
+        Py_CLEAR(told);
+    }
     bool is_right = told && PyArg_ParseTuple(told, "O!O", &PyTuple_Type, &given, &kept);
     if (is_right && PyTuple_Size(given) > WORDS) {
         refuse("InvalidArgumentError", "a call of %zd words", PyTuple_Size(given));
@@ -748,8 +753,8 @@ static PyObject *
 Control_longest(Control *self, PyObject *Py_UNUSED(ignored))
 {
     return Py_BuildValue(
-        "LLnn", (long long)load(&self->since_ns), (long long)load(&self->longest_ns),
-        load(&self->longest_position), load(&self->position));
+        "LnLn", (long long)load(&self->since_ns), load(&self->part) - 1,
+        (long long)load(&self->longest_ns), load(&self->longest_part) - 1);
 }
 
 static PyObject *
@@ -792,10 +797,11 @@ look(Control *control, const Orders *orders)
         return DONE;
     int64_t now = now_ns(), taken = now - control->since_ns;
     if (taken > control->longest_ns) {
-        store(&control->longest_position, load(&control->position));
+        store(&control->longest_part, control->part);
         store(&control->longest_ns, taken);
     }
     store(&control->since_ns, now);
+    store(&control->part, control->position + 1);
     return now >= orders->deadline_ns ? LATE : DONE;
 }
 

@@ -77,12 +77,14 @@ class BoundExecution(Stoppable):
                 workspace = program.idle_workspace(self.plan)
                 if workspace is None:
                     was_asked = pause.requested
+                    self._since_ns = time.monotonic_ns()
                     workspace = self._workspace(program, self.plan, pause)
                     if workspace is None or (pause.requested and not was_asked):
                         if workspace is not None:
                             program.release(workspace)
                         return False
                 self._bound, self._making = workspace, None
+                self._since_ns = 0
                 # It goes on as it has begun, whatever its threads are then.
                 self._job = workspace.job if pause.threads == 1 else None
                 if self._job is None:
@@ -135,13 +137,12 @@ class BoundExecution(Stoppable):
         longest = super().longest_part()
         if self._control is None:
             return longest
-        since_ns, part_ns, part, position = self._control.longest()
+        since_ns, part, longest_ns, longest_part = self._control.longest()
         taken_ns = time.monotonic_ns() - since_ns if since_ns else 0
-        steps = self.plan.steps
-        parts = [longest, (part_ns, steps[part])]
-        if position < len(steps):
-            parts.append((taken_ns, steps[position]))
-        return max(parts, key=lambda each: each[0])
+        for part_ns, number in (longest_ns, longest_part), (taken_ns, part):
+            if part_ns > longest[0]:
+                longest = part_ns, self.plan.steps[number] if number >= 0 else None
+        return longest
 
     def close(self) -> None:
         """Give the workspace back; the execution has ended."""
@@ -153,6 +154,8 @@ class BoundExecution(Stoppable):
 
     def _run(self, calls: Sequence[Call | None], pause: Pause) -> bool:
         """Run up to the end; False if paused before. The first call is always made."""
+        if self._deadline_ns is not None:
+            self._since_ns = time.monotonic_ns()
         first = self._position
         if len(calls) >= CALLS_PER_CHECK and self._yielder is None:
             self._yielder = ThreadYielder()

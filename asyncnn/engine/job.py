@@ -242,10 +242,10 @@ class IControl(Protocol):
         """Have the run that is under way end; another call of `IJob.run` goes on."""
 
     def longest(self) -> tuple[int, int, int, int]:
-        """Return when the part under way began, and the longest one's nanoseconds.
+        """Return when the part under way began, in nanoseconds, and its segment.
 
-        Then the segments of the longest and the one under way. All of runs with a
-        deadline only.
+        Then the nanoseconds of the longest one, and its segment. A segment of -1 is
+        none yet. All of runs with a deadline only.
         """
         ...
 
