@@ -5,9 +5,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,6 +22,7 @@ from asyncnn.engine.bound_execution import BoundExecution
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
 from asyncnn.engine.job import Bound, PythonSegment
 from asyncnn.engine.job import Segment as BuiltSegment
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import Operand, OperationType
@@ -182,3 +184,38 @@ class _Computing:
 
     def record(self) -> KernelRecord:
         return KernelRecord(b"")
+
+
+def arrays(elements: int = 4, *, offset: int = 0) -> tuple[Array, Array]:
+    """Return an input, and an output that shows whether it was written to."""
+    x, y = (
+        aligned_bytes(4 * elements + offset + 64)[offset : offset + 4 * elements]
+        for _ in range(2)
+    )
+    x, y = x.view(np.float32), y.view(np.float32)
+    x[:], y[:] = np.arange(elements), np.nan
+    return x, y
+
+
+def is_untouched(y: Array) -> bool:
+    return bool(np.isnan(y).all())
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do ``work`` on a thread, and fail if that does."""
+    failed: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failed, failed
