@@ -771,11 +771,18 @@ Control_dealloc(Control *self)
 
 /* ---- jobs ----------------------------------------------------------------------- */
 
+#ifdef __APPLE__
+#define STEADY CLOCK_UPTIME_RAW
+#else
+#define STEADY CLOCK_MONOTONIC
+#endif
+
+/* Tell the time of time.monotonic_ns. */
 static int64_t
 now_ns(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(STEADY, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
@@ -898,10 +905,10 @@ take_orders(Control *control, PyObject *pause, Orders *orders)
         return false;
     orders->was_asked = was_asked;
     PyObject *usual = PyObject_GetAttrString((PyObject *)Py_TYPE(pause), "requested");
-    if (!usual)
-        return false;
     orders->is_asking = usual != Py_False;
-    Py_DECREF(usual);
+    if (!usual)
+        PyErr_Clear(); /* each has its own, and may be of any kind */
+    Py_XDECREF(usual);
     return true;
 }
 
@@ -944,11 +951,14 @@ Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
     Control *control = (Control *)args[1];
     Orders orders = {0, NULL, false, false};
     if (nargs > 2 && args[2] != Py_None) {
-        orders.deadline_ns = PyLong_AsLongLong(args[2]);
+        int beyond;
+        orders.deadline_ns = PyLong_AsLongLongAndOverflow(args[2], &beyond);
         if (PyErr_Occurred())
             return NULL;
-        /* Nothing is on time that was due when the clock began, or before. */
-        orders.deadline_ns = orders.deadline_ns > 0 ? orders.deadline_ns : 1;
+        if (beyond > 0)
+            orders.deadline_ns = INT64_MAX;
+        else if (orders.deadline_ns <= 0)
+            orders.deadline_ns = 1; /* 0 is none; the clock began with more */
         store(&control->since_ns, now_ns());
     }
     if (nargs > 3 && args[3] != Py_None)

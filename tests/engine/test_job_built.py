@@ -299,7 +299,7 @@ def test_a_sanitizer_finds_nothing(
     command = [gcc, "-shared", "-fPIC", "-O1", "-g", f"-fsanitize={name}"]
     command += [f"-I{include}", "-DPy_LIMITED_API=0x030B0000", str(source)]
     subprocess.run([*command, "-o", built], check=True)
-    arguments = [*OPTIONS, "-m", "not alone and not exhaustive"]
+    arguments = [*OPTIONS, "-s", "-m", "not alone and not exhaustive"]
     arguments += ["-k", "not fork and not may_ask and not was_built"]
     run = python(
         *("-c", WITH_A_SANITIZER, str(built), *arguments),
