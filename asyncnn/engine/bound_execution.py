@@ -18,14 +18,13 @@ from asyncnn.engine.boundaries import (
     ThreadYielder,
 )
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, IJob
+from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
-    error_for,
     failure_of,
 )
 from asyncnn.hal.operations.bound import Array
@@ -103,8 +102,10 @@ class BoundExecution(Stoppable):
                     self._check()
                 outcome = job.run(self._arrays, control, self._deadline_ns, pause)
                 pause.interrupt = None
-                if outcome > PAUSED:
-                    raise self._ended(outcome)
+                if outcome == LATE:
+                    raise MissedDeadlineTransientError("the deadline passed")
+                if outcome == STOPPED:
+                    self._check()
                 has_ended = outcome == DONE
         except BaseException as error:
             self._fail(error, pause)
@@ -115,12 +116,6 @@ class BoundExecution(Stoppable):
                 workspace.unbind()
             program.release(workspace)
         return has_ended
-
-    def _ended(self, outcome: int) -> AsyncnnError:
-        status = self._abort_status
-        if outcome == LATE or status is None:
-            return MissedDeadlineTransientError("the deadline passed")
-        return error_for(status, "the execution was aborted")
 
     def _fail(self, error: BaseException, pause: Pause) -> None:
         """End with ``error``, or with a better one for it."""

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from asyncnn.engine.array_memory import address_of, has_tail
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.pages import TAIL_BYTES
 
@@ -65,18 +65,6 @@ CLEAR, INTERRUPTED, ENDED = b"\0", b"\1", b"\2"
 """What the first byte of a flag says; the second is 0."""
 
 
-class ITensor(Protocol):
-    """An input or output of a graph: what an array has to be."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it has."""
-
-
 Bound: TypeAlias = tuple[tuple[int, ...], object]
 """The words of a call, and the object that keeps what they point to."""
 
@@ -84,8 +72,9 @@ Bound: TypeAlias = tuple[tuple[int, ...], object]
 class PythonSegment:
     """A graph of an engine, run by calling a function of up to `WORDS` words.
 
-    ``flag`` is memory of two bytes whose first one the engine asks for: it ends early
-    unless that is 0. The class that derives from this makes sure that the graph is run
+    Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
+    memory of two bytes whose first one the engine asks for: it ends early unless that
+    is 0. The class that derives from this makes sure that the graph is run
     by one thread at a time and not freed meanwhile: by ``_acquire``, ``_refuse``,
     ``_release``, ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose
     ``_check`` says what is wrong with arrays.
@@ -104,8 +93,8 @@ class PythonSegment:
         self,
         function: int,
         flag: Any,
-        inputs: tuple[ITensor, ...],
-        outputs: tuple[ITensor, ...],
+        inputs: tuple[Any, ...],
+        outputs: tuple[Any, ...],
     ) -> None:
         if not function:
             raise InvalidArgumentError("there is no function at 0")
@@ -115,7 +104,6 @@ class PythonSegment:
         words = [ctypes.c_size_t] * WORDS
         self._function = ctypes.CFUNCTYPE(ctypes.c_int, *words)(function)
         self._byte = flag
-        self._tensors = inputs, outputs
         self._standing_in: dict[int, Array] = {}
         self._bindings: dict[tuple[int, ...], Bound] = {}
 
@@ -128,12 +116,7 @@ class PythonSegment:
             refused: bool = self._refuse()
             return refused
         try:
-            if not (_fit(inputs, self._tensors[0]) and _fit(outputs, self._tensors[1])):
-                self._check(inputs, outputs)
-                raise GeneralFailureError("the arrays do not fit the graph")
-            for array in outputs:
-                if not array.flags.writeable:
-                    self._check(inputs, outputs)
+            self._check(inputs, outputs)
             arrays = [*inputs, *outputs]
             places = [self._place(*each) for each in enumerate(arrays)]
             addresses = tuple(map(address_of, places))
@@ -206,17 +189,6 @@ class PythonSegment:
         return list(self._bindings)
 
 
-def _fit(arrays: Sequence[Array], tensors: Sequence[ITensor]) -> bool:
-    if len(arrays) != len(tensors):
-        return False
-    for array, tensor in zip(arrays, tensors, strict=True):
-        if array.nbytes != tensor.nbytes or array.dtype != tensor.dtype:
-            return False
-        if not array.flags.c_contiguous:
-            return False
-    return True
-
-
 Arguments: TypeAlias = tuple[int | Array, ...]
 """Of a segment in a job: the number of a port, or memory that is the same each time."""
 
@@ -250,14 +222,6 @@ class IControl(Protocol):
         ...
 
 
-class IPause(Protocol):
-    """What a run asks whether it is to pause."""
-
-    @property
-    def requested(self) -> bool:
-        """Whether it is to."""
-
-
 class IJob(Protocol):
     """Segments that run one after the other; it has the turns of all meanwhile."""
 
@@ -266,7 +230,7 @@ class IJob(Protocol):
         arrays: Sequence[Array | None],
         control: IControl,
         deadline_ns: int | None = None,
-        pause: IPause | None = None,
+        pause: Any = None,
         /,
     ) -> int:
         """Run from where the control is; return how it ends.
