@@ -11,6 +11,7 @@ its process is gone. A driver that wants to know links to its death, as
 """
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -59,9 +60,13 @@ __all__ = (
     "SynchronousByCallback",
 )
 
+logger = logging.getLogger(__name__)
+
 _MISSED = frozenset(
     {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
 )
+
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
@@ -162,17 +167,57 @@ class PreparedModelFuture(IPreparedModelCallback):
         return outcome
 
 
-class ExecutionFuture(IExecutionCallback):
-    """An `IExecutionCallback` to await; cancelling the awaiting task kills it.
+class Completion(ABC):
+    """The end of an execution, which comes once: awaited, it is an `ExecutionResult`.
 
-    Awaiting returns the `ExecutionResult`, whatever its status. A series of executions
-    that are done at once still gives the loop a turn every `TURN_NS`.
+    Whatever its status. A series of executions that are done at once still gives the
+    loop a turn every `TURN_NS`. Cancelling the task that awaits it abandons it.
     """
+
+    __slots__ = ()
+
+    _result: ExecutionResult | None
+    _waiting: asyncio.Future[ExecutionResult] | None
+    _last_turn_ns: ClassVar[int] = 0
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Stop the execution: nobody waits for its end."""
+
+    def _resolve(self, result: ExecutionResult) -> None:
+        """Keep the result, and wake the task that awaits it.
+
+        :raises AlreadyNotifiedError: if there is one.
+        """
+        if self._result is not None:
+            raise AlreadyNotifiedError("the execution was completed before")
+        self._result = result  # type: ignore[misc]  # a slot of who has its layout
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(result)
+
+    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
+        if self._result is not None:
+            now = time.monotonic_ns()
+            if now - self._last_turn_ns > TURN_NS:
+                Completion._last_turn_ns = now
+                yield
+            return self._result
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_future()  # type: ignore[misc]
+        try:
+            return (yield from self._waiting.__await__())
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+
+
+class ExecutionFuture(Completion, IExecutionCallback):
+    """An `IExecutionCallback` to await; cancelling the awaiting task kills it."""
 
     __slots__ = ("_result", "_route", "_waiting")
 
     takes_early_results: ClassVar[bool] = True
-    _last_turn_ns: ClassVar[int] = 0
 
     def __init__(self) -> None:
         # All here, as a call of the base would be felt with tiny models.
@@ -193,13 +238,15 @@ class ExecutionFuture(IExecutionCallback):
 
         :raises AlreadyNotifiedError: if it was notified before.
         """
-        if self._result is not None:
-            raise AlreadyNotifiedError("the execution was completed before")
-        self._result = ExecutionResult(
-            status, output_shapes, timing, self.reason, None, self._route
+        self._resolve(
+            ExecutionResult(
+                status, output_shapes, timing, self.reason, None, self._route
+            )
         )
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(self._result)
+
+    def abandon(self) -> None:
+        """Die: nobody waits for a notification."""
+        self.die()
 
     def give_up(self, result: ExecutionResult) -> None:
         """Kill it, and have the task that awaits it go on with ``result`` at once.
@@ -217,20 +264,29 @@ class ExecutionFuture(IExecutionCallback):
         """Keep the route for the result."""
         self._route = route
 
-    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
-        if self._result is not None:
-            now = time.monotonic_ns()
-            if now - self._last_turn_ns > TURN_NS:
-                ExecutionFuture._last_turn_ns = now
-                yield
-            return self._result
-        if self._waiting is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-        try:
-            return (yield from self._waiting.__await__())
-        except asyncio.CancelledError:
-            self.die()
-            raise
+
+def tell_outcome(
+    callback: IExecutionCallback,
+    error: AsyncnnError | None,
+    output_shapes: tuple[OutputShape, ...],
+    timing: Timing,
+) -> None:
+    """Tell a callback how its execution ended, as the HAL has it told."""
+    callback.unlink_to_death()
+    if error is None:
+        callback.notify_1_3(_NONE, output_shapes, timing)
+        return
+    status, output_shapes = told_of(error)
+    callback.reason = str(error)
+    callback.notify_1_3(status, output_shapes, NO_TIMING)
+
+
+def told_of(error: AsyncnnError) -> tuple[ErrorStatus, tuple[OutputShape, ...]]:
+    """Return what the HAL tells of an execution that failed, which is logged."""
+    logger.info("execution failed: %s: %s", error.status.name, error)
+    if isinstance(error, OutputInsufficientSizeError):
+        return error.status, error.output_shapes
+    return error.status, ()
 
 
 class ExplainedAnswer(tuple[ErrorStatus, tuple[OutputShape, ...], Timing]):

@@ -31,6 +31,7 @@ FLOORS = {
     "extensions": 2,
     "qos": 3,
     "engine": 3,
+    "execution": 3,
     "burst": 4,
     "devices": 4,
     "service": 5,

@@ -3,6 +3,7 @@
 `Inliner` learns how long, and so which of them to run on the event loop.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -13,8 +14,8 @@ from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import Layout
-from asyncnn.hal.types import ExecutionPreference, Priority
-from asyncnn.qos import WorkAccounting
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority
+from asyncnn.qos import Work, WorkAccounting
 
 _LOW_POWER_FACTOR = 4.0
 """How much longer executions may be that run on the loop to save power."""
@@ -89,12 +90,16 @@ def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
     return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
 
 
+def _cancels_nothing(work: Work, status: ErrorStatus) -> None:
+    """Do nothing: what nobody schedules cannot be cancelled."""
+
+
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
     ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
-    there may be several. ``cost`` is that of `Job`. Kernels run within ``computing``,
-    on any number of threads at a time.
+    there may be several. ``cost`` is that of `Job`, ``cancel`` that of the scheduler.
+    Kernels run within ``computing``, on any number of threads at a time.
     """
 
     program: Program
@@ -105,6 +110,7 @@ class Executable(msgspec.Struct, eq=False):
     layout: Layout | None = None
     spreading: Spreading | None = None
     cost: float = 1.0
+    cancel: Callable[[Work, ErrorStatus], None] = _cancels_nothing
     computing: AbstractContextManager[object] = NOTHING
 
     def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:

@@ -69,6 +69,10 @@ class FencedExecutions:
         self._admit(job)
         execution = FencedExecution(self, job)
         self._open[id(execution.fence)] = execution
+        if not (active or self._ready or self._is_stalled or job.may_be_run_at_once):
+            execution.note_ready()
+            self._begin(execution)  # on a lane: nothing that waits is before it
+            return execution.fence, execution
         try:
             execution.wait(active)
         except AsyncnnError as error:

@@ -197,6 +197,23 @@ class FencedExecution(FencedOutcome):
         if not fences:
             self._become_ready()
 
+    def note_ready(self) -> None:
+        """Note that it waits for nothing any more: its duration counts from now."""
+        assert self._job is not None
+        if self._job.options.duration is not None:
+            self._due_ns = time.monotonic_ns() + self._job.options.duration
+        if self._watched:
+            self._unwatch()
+        if active.recorder is not None:
+            active.recorder.add(
+                "wait-fence",
+                Layer.DRIVER,
+                Phase.EXECUTION,
+                self._launched_ns,
+                time.monotonic_ns(),
+                active.recorder.new_group(),
+            )
+
     def begin(self, *, may_run: bool) -> bool:
         """Run at once if that is short, else on a lane; True if it is on a lane.
 
@@ -260,7 +277,8 @@ class FencedExecution(FencedOutcome):
         # It was raised: its traceback refers to this execution, and to the job.
         self._failure = None
         self._stop_timer()
-        self._unwatch()
+        if self._watched:
+            self._unwatch()
         self._owner.forget(self)
         self._work = None
 
@@ -302,19 +320,7 @@ class FencedExecution(FencedOutcome):
         self._owner.make_ready(self)
 
     def _become_ready(self) -> None:
-        assert self._job is not None
-        if self._job.options.duration is not None:
-            self._due_ns = time.monotonic_ns() + self._job.options.duration
-        self._unwatch()
-        if active.recorder is not None:
-            active.recorder.add(
-                "wait-fence",
-                Layer.DRIVER,
-                Phase.EXECUTION,
-                self._launched_ns,
-                time.monotonic_ns(),
-                active.recorder.new_group(),
-            )
+        self.note_ready()
         self._owner.make_ready(self)
 
     def _expire(self) -> None:

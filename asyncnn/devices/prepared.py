@@ -1,16 +1,22 @@
 """The reference device's prepared model."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import cast
+
+import numpy as np
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
+    ExecutionFuture,
+    ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
+    tell_outcome,
 )
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.cache_files import CacheArguments
@@ -31,26 +37,25 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork
-from asyncnn.engine.repeated_requests import RepeatedRequest, RepeatedRequests
+from asyncnn.execution import Execution
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
-    OutputInsufficientSizeError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,
     ErrorStatus,
+    ExecutionOptions,
     ExecutionPreference,
     Handle,
     MeasureTiming,
     Model,
-    OutputShape,
     Request,
-    Timing,
 )
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
@@ -99,7 +104,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._bursts = bursts
         self._client = client
         self._rules = RequestRules(program.model)
-        self._repeated = RepeatedRequests()
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self.refusal = ""
@@ -109,6 +113,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             priority,
             self._accounting,
             settings.refuses_unmeetable_deadlines,
+            cancel=new_shapes.cancel,
             computing=blas_threads_limited(settings.blas_threads),
         )
         match compiled.preference:
@@ -140,14 +145,11 @@ class ReferencePreparedModel(SynchronousByCallback):
             return ErrorStatus.INVALID_ARGUMENT
         if EXECUTION.is_on:
             _tell_launch("execute", request, deadline)
-        report = OneShot(partial(_report, callback))
+        report = OneShot(partial(tell_outcome, callback))
         try:
-            use, repeated = None, self._repeated.find(request)
-            if repeated is not None:
-                if not repeated.is_checked:
-                    self._check_plain(request, repeated)
-            # A request that is remembered has no pools but memory.
-            elif not self._rules.remembers(request):
+            use = None
+            # A request that is bound or remembered has no pools but memory.
+            if type(request) is not Execution and not self._rules.remembers(request):
                 use = self._checked(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
@@ -161,27 +163,47 @@ class ReferencePreparedModel(SynchronousByCallback):
             report,
             calling_client.get(),
             callback.takes_early_results,
-            repeated,
             callback.may_be_left,
         )
+        status = self._start(work, use)
+        if status is None:
+            callback.link_to_death(work.abandon)
+        return status or _NONE
+
+    def launch(
+        self, execution: Request, options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        """Launch an execution, and return its end; see `IInProcess.launch`."""
+        if type(execution) is not Execution:
+            callback = ExecutionFuture()
+            limits = options.deadline, options.loop_timeout
+            self.execute_1_3(execution, options.measure, *limits, callback)
+            return callback
+        if EXECUTION.is_on:
+            _tell_launch("launch", execution, options.deadline)
+        kind = ExecuteWork if active.recorder is None else recorded_work()
+        work = kind(
+            self._executable, execution, options, None, calling_client.get(), True
+        )
+        self._start(work)
+        return work
+
+    def _start(
+        self, work: ExecuteWork, use: IBufferUse | None = None
+    ) -> ErrorStatus | None:
+        """Have work executed; return the launch status, None if it is under way."""
         try:
             if use is not None:
                 work.claim(use)
             waits = not work.has_plan and work.plan_first(self._new_shapes)
-            if not waits and self._scheduler.run_or_submit(work):
-                return _NONE
+            is_over = not waits and self._scheduler.run_or_submit(work)
         except AsyncnnError as error:
             work.fail(error)
             work.finish()
             # A deadline that has passed is an outcome, not an error of the call.
             missed = isinstance(error, MissedDeadlinePersistentError)
-            return ErrorStatus.NONE if missed else error.status
-        callback.link_to_death(
-            partial(
-                self._new_shapes.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-            )
-        )
-        return ErrorStatus.NONE
+            return _NONE if missed else error.status
+        return _NONE if is_over else None
 
     def execute_threadsafe(
         self,
@@ -191,22 +213,23 @@ class ReferencePreparedModel(SynchronousByCallback):
         loop_timeout_duration: int | None,
         callback: IExecutionCallback,
     ) -> ErrorStatus:
-        """Launch an execution on any thread; see `IThreadsafe.execute_threadsafe`."""
+        """Launch an execution on any thread; see `IInProcess.execute_threadsafe`."""
         if EXECUTION.is_on:
             _tell_launch("execute_threadsafe", request, deadline)
-        report = OneShot(partial(_report, callback))
+        report = OneShot(partial(tell_outcome, callback))
         client = calling_client.get()
         try:
-            repeated = self._repeated.find(request)
-            if repeated is None or not repeated.is_checked:
-                self._check_plain(request, repeated)
+            if type(request) is not Execution and not self._rules.remembers(request):
+                self._rules.check(request)
+                if any(isinstance(pool, BufferToken) for pool in request.pools):
+                    raise InvalidArgumentError("buffers belong to the event loop")
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
         kind = ExecuteWork if active.recorder is None else recorded_work()
         executable = self._executable
-        work = kind(executable, request, options, report, client, False, repeated)
+        work = kind(executable, request, options, report, client)
         cancel = self._scheduler.cancel_threadsafe
         aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         # First: it may have ended, and been told, when the next call returns.
@@ -233,7 +256,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         if EXECUTION.is_on:
             _tell_launch("execute_fenced", request, deadline, fences=len(wait_for))
         try:
-            is_plain = self._rules.remembers(request)
+            is_plain = type(request) is Execution or self._rules.remembers(request)
             use = None if is_plain else self._checked(request, is_fenced=True)
             options = execution_options(
                 measure, deadline, loop_timeout_duration, duration
@@ -248,21 +271,25 @@ class ReferencePreparedModel(SynchronousByCallback):
             return error.status, None, None
         return ErrorStatus.NONE, fence, outcome
 
-    def expect(self, request: Request) -> None:
-        """Expect a request again and again; see `IThreadsafe.expect`."""
-        self._repeated.expect(request)
-
-    def _check_plain(self, request: Request, repeated: RepeatedRequest | None) -> None:
-        """Check a request that is to have no pools but memory.
-
-        :raises InvalidArgumentError: if it is not correct, or names buffers.
-        """
-        if not self._rules.remembers(request):
-            self._rules.check(request)
-            if any(isinstance(pool, BufferToken) for pool in request.pools):
-                raise InvalidArgumentError("buffers belong to the event loop")
-        if repeated is not None:
-            repeated.is_checked = True
+    def bind(
+        self, tensors: Sequence[object], request: Request | None = None
+    ) -> Request | None:
+        """Return a request on arrays; see `IInProcess.bind`."""
+        plan = self._program.fixed_plan
+        if plan is None or len(tensors) != len(plan.ports):
+            return None
+        for tensor, port in zip(tensors, plan.ports, strict=True):
+            if (
+                type(tensor) is not np.ndarray
+                or tensor.nbytes != port.size_bytes
+                or tensor.dtype != port.dtype
+                or not tensor.flags.aligned
+            ):
+                return None
+        arrays = cast("Sequence[Array]", tensors)
+        if request is None:
+            return Execution((), (), (), plan, arrays)
+        return Execution(request.inputs, request.outputs, request.pools, plan, arrays)
 
     def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
         """Check a request; return what it does with buffers, None if it names none."""
@@ -330,21 +357,3 @@ def _tell_launch(
 ) -> None:
     inputs, outputs = len(request.inputs), len(request.outputs)
     EXECUTION(call, inputs=inputs, outputs=outputs, deadline_ns=deadline, **more)
-
-
-def _report(
-    callback: IExecutionCallback,
-    error: AsyncnnError | None,
-    shapes: tuple[OutputShape, ...],
-    timing: Timing,
-) -> None:
-    """Tell a callback how its execution ended."""
-    callback.unlink_to_death()
-    if error is None:
-        callback.notify_1_3(_NONE, shapes, timing)
-        return
-    logger.info("execution failed: %s: %s", error.status.name, error)
-    callback.reason = str(error)
-    if isinstance(error, OutputInsufficientSizeError):
-        shapes = error.output_shapes
-    callback.notify_1_3(error.status, shapes, NO_TIMING)

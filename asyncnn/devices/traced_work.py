@@ -15,7 +15,7 @@ from asyncnn.devices.work import (
     ExecuteWork,
     ReportExecuted,
 )
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
@@ -23,7 +23,6 @@ from asyncnn.engine.observation import (
     current_observation,
 )
 from asyncnn.engine.plan import Plan
-from asyncnn.engine.repeated_requests import RepeatedRequest
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -54,15 +53,15 @@ class TracedExecuteWork(ExecuteWork):
         executable: Executable,
         request: Request,
         options: ExecutionOptions,
-        report: ReportExecuted,
+        report: ReportExecuted | None,
         client: Client,
         reports_early: bool = False,
-        repeated: RepeatedRequest | None = None,
         may_be_left: bool = False,
     ) -> None:
         self._trace = trace = Trace(recorder)
-        report = partial(_reply, trace, report)
-        more = reports_early, repeated, may_be_left
+        if report is not None:
+            report = partial(_reply, trace, report)
+        more = reports_early, may_be_left
         super().__init__(executable, request, options, report, client, *more)
         self._steps: list[tuple[Step, int, int]] = []
 
@@ -89,14 +88,16 @@ class TracedExecuteWork(ExecuteWork):
 
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
-            layout = self._executable.layout
-            arrays = None if layout is None else self._arrays(layout)
-            if layout is not None and arrays is not None:
-                self._instead_of(arrays[layout.input_count :])
-                self._begin(layout.plan, arrays[: layout.input_count])
+            arrays = self._found()
+            if arrays is not None:
+                count = len(self._plan.inputs)
+                self._instead_of(arrays[count:])
+                self._begin(self._plan, arrays[:count])
         return self._advance_unusual(pause)
 
-    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+    def _execution_of(
+        self, plan: Plan, inputs: Sequence[Array | None]
+    ) -> PlanExecution:
         return ObservedExecution(
             self._executable.program,
             plan,
@@ -117,6 +118,14 @@ class TracedExecuteWork(ExecuteWork):
         ended_ns: int,
     ) -> None:
         self._steps.append((step, begun_ns, ended_ns))
+
+    def _complete(
+        self,
+        error: AsyncnnError | None,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        _reply(self._trace, super()._complete, error, shapes, timing)
 
     def finish(self) -> ErrorStatus:
         """Report the outcome; see `ExecuteWork`."""

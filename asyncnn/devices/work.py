@@ -1,15 +1,17 @@
 """Work that executes a prepared model on a request."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 
+from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable, Lesson
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
     Layout,
     input_arrays,
@@ -19,8 +21,8 @@ from asyncnn.engine.arguments import (
 )
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
 from asyncnn.engine.plan import Plan
-from asyncnn.engine.repeated_requests import RepeatedRequest
 from asyncnn.engine.workspace import aligned_like
+from asyncnn.execution import Execution
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -43,6 +45,7 @@ ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing]
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 _OUTSIDE = JobState.OUTSIDE
+_ABANDONED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 _AT_ONCE = 1 << 20
 """Elements of an output that are copied between two looks at the clock."""
@@ -52,12 +55,12 @@ def _tell_operations(plan: Plan) -> None:
     CPUEXE("run", operations=[step.name for step in plan.steps])
 
 
-class ExecuteWork(Work):
+class ExecuteWork(Work, Completion):
     """Runs a program on a validated request and reports how it ended.
 
     What a failing execution raises is passed to `fail`. The report gets the error or
     None, the output shapes, and the timing, which includes the time in which it was
-    suspended; ``computed_ns`` does not.
+    suspended; ``computed_ns`` does not. Without a report, it is awaited.
 
     With a deadline, or if it ``may_be_left``, its outputs are computed apart and copied
     in the end, unless it is known to be short: who waits for it is then told at once.
@@ -65,6 +68,7 @@ class ExecuteWork(Work):
 
     __slots__ = (
         "_abort_status",
+        "_arrays",
         "_asked_ns",
         "_cpu_ns",
         "_ended_ns",
@@ -77,13 +81,14 @@ class ExecuteWork(Work):
         "_places",
         "_plan",
         "_planning",
-        "_repeated",
         "_report",
         "_request",
+        "_result",
         "_shapes",
         "_started_ns",
         "_threads",
         "_use",
+        "_waiting",
         "computed_ns",
         "has_plan",
     )
@@ -97,10 +102,9 @@ class ExecuteWork(Work):
         executable: Executable,
         request: Request,
         options: ExecutionOptions,
-        report: ReportExecuted,
+        report: ReportExecuted | None,
         client: Client,
         reports_early: bool = False,
-        repeated: RepeatedRequest | None = None,
         may_be_left: bool = False,
     ) -> None:
         inliner = executable.inliner
@@ -124,20 +128,26 @@ class ExecuteWork(Work):
         self.should_inline = inliner.should_inline and deadline_ns is None
         self.reports_early = reports_early
         self.ends_anywhere = False
-        layout = executable.layout
-        self.has_plan = layout is not None and request.inputs is layout.inputs
+        self._arrays: Sequence[Array] | None = None
+        if type(request) is Execution:
+            self.has_plan = True
+            self._plan, self._arrays = request.plan, request.arrays
+        else:
+            layout = executable.layout
+            self.has_plan = layout is not None and request.inputs is layout.inputs
         self._executable = executable
         self._request = request
-        self._repeated = repeated
         self._options = options
         self._report = report
+        self._result: ExecutionResult | None = None
+        self._waiting: asyncio.Future[ExecutionResult] | None = None
         self._use: IBufferUse | None = None
-        self._execution: Execution | BoundExecution | None = None
+        self._execution: PlanExecution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
-        self._threads = 1
+        self._threads = 0
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
         self._asked_ns = 0 if deadline_ns is None else monotonic_ns()
         is_measured = options.measure is not _NOT_MEASURED
@@ -161,13 +171,12 @@ class ExecuteWork(Work):
         """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
         executable = self._executable
-        layout = executable.layout
-        arrays = None if layout is None else self._arrays(layout)
-        if layout is None or arrays is None:
+        arrays = self._arrays or self._found()
+        if arrays is None:
             with executable.computing:
                 self._shapes = self._run_unusual()
         else:
-            plan = layout.plan
+            plan = self._plan
             if CPUEXE.is_on:
                 _tell_operations(plan)
             # It would take a tenth of a tiny model that multiplies no matrices.
@@ -178,11 +187,15 @@ class ExecuteWork(Work):
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         return computed_ns
 
-    def _arrays(self, layout: Layout) -> list[Array] | None:
-        repeated, use, request = self._repeated, self._use, self._request
-        if repeated is not None:
-            return repeated.arrays(layout, request)
-        return layout.arrays(request) if use is None else use.arrays(layout, request)
+    def _found(self) -> Sequence[Array] | None:
+        """Return an array for each argument, and learn the plan; None if unusual."""
+        layout, use, request = self._executable.layout, self._use, self._request
+        if self._arrays is None and layout is not None:
+            self._plan = layout.plan
+            self._arrays = (
+                layout.arrays(request) if use is None else use.arrays(layout, request)
+            )
+        return self._arrays
 
     def _run_unusual(self) -> tuple[OutputShape, ...]:
         """Execute a request with other arguments than the one before."""
@@ -195,7 +208,7 @@ class ExecuteWork(Work):
         if plan.is_straight:
             computed = run_straight(program, plan, inputs, outputs)
         else:  # an omitted input has led to another plan than that for declared shapes
-            execution = Execution(program, plan, inputs, outputs)
+            execution = PlanExecution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
         self._keep_layout(plan)
@@ -217,10 +230,12 @@ class ExecuteWork(Work):
         if not self._started_ns:
             self._started_ns = resumed_ns
         spreading = self._executable.spreading
-        if spreading is not None and pause.lanes_each is not None:
+        # Of what is not known to take long, several threads are no use.
+        if takes_far_longer and spreading is not None and pause.lanes_each is not None:
             self._threads = pause.threads = spreading.threads(pause.lanes_each())
+        is_light = self._arrays is not None and not self._plan.uses_blas
         try:
-            with self._executable.computing:
+            with NOTHING if is_light else self._executable.computing:
                 return self._advance(pause)
         finally:
             self._ended_ns = ended_ns = perf_counter_ns()
@@ -234,19 +249,18 @@ class ExecuteWork(Work):
     def _advance(self, pause: Pause) -> bool:
         execution = self._execution
         if execution is None:
-            executable = self._executable
-            layout = executable.layout
-            found = None if layout is None else self._arrays(layout)
-            if layout is None or found is None:
+            found = self._arrays or self._found()
+            if found is None:
                 return self._advance_unusual(pause)
+            plan = self._plan
             if CPUEXE.is_on:
-                _tell_operations(layout.plan)
+                _tell_operations(plan)
             arrays: Sequence[Array | None] = found
             if self.decision is not None:
-                inputs = layout.input_count
-                arrays = [*found[:inputs], *self._instead_of(found[inputs:])]
+                count = len(plan.inputs)
+                arrays = [*found[:count], *self._instead_of(found[count:])]
             self._execution = execution = BoundExecution(
-                executable.program, layout.plan, arrays, self.deadline_ns
+                self._executable.program, plan, arrays, self.deadline_ns
             )
             # Behind the execution, which `abort` looks for after it has set this.
             if self._abort_status is not None:
@@ -270,7 +284,7 @@ class ExecuteWork(Work):
             self._instead_of(output_arrays(plan, self._request))
             self._keep_layout(plan)
             execution = self._begin(plan, input_arrays(plan, self._request))
-        assert isinstance(execution, Execution)
+        assert isinstance(execution, PlanExecution)
         if not execution.advance(pause):
             return False
         computed = execution.outputs
@@ -332,7 +346,7 @@ class ExecuteWork(Work):
     def _aborted(self) -> AsyncnnError:
         return error_for(self._abort_status or _MISSED, "the execution was aborted")
 
-    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
+    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> PlanExecution:
         self._planning = None
         self._plan = plan
         if CPUEXE.is_on:
@@ -342,8 +356,10 @@ class ExecuteWork(Work):
             execution.abort(self._abort_status)
         return execution
 
-    def _execution_of(self, plan: Plan, inputs: Sequence[Array | None]) -> Execution:
-        return Execution(
+    def _execution_of(
+        self, plan: Plan, inputs: Sequence[Array | None]
+    ) -> PlanExecution:
+        return PlanExecution(
             self._executable.program,
             plan,
             inputs,
@@ -382,11 +398,28 @@ class ExecuteWork(Work):
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
             self._use.settle(status, shapes or (), self.is_left)
-        self._report(error, shapes or (), timing)
+        (self._report or self._complete)(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         return status
+
+    def _complete(
+        self,
+        error: AsyncnnError | None,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+    ) -> None:
+        """Be told of the end as a callback would be."""
+        if error is None:
+            self._resolve(ExecutionResult(_NONE, shapes, timing))
+            return
+        status, shapes = told_of(error)
+        self._resolve(ExecutionResult(status, shapes, NO_TIMING, str(error)))
+
+    def abandon(self) -> None:
+        """Stop at the next boundary: nobody waits for it."""
+        self._executable.cancel(self, _ABANDONED)
 
     def lesson(self) -> Callable[[], None] | None:
         """Return what lets the model learn how long executions take."""

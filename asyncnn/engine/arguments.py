@@ -47,24 +47,21 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
         """Return that of a request that was executed; no places if it is not plain."""
         inputs, outputs = request.inputs, request.outputs
         unknown = cls(inputs, outputs, plan, (), len(inputs))
-        if not plan.is_straight or plan.known_outputs is None:
+        if not plan.is_fixed:
             return unknown
         # A list may have other arguments the next time, though it is the same list.
         if not type(inputs) is type(outputs) is tuple:
             return unknown
         places = []
-        ports = plan.inputs + plan.outputs
-        for port, argument in zip(ports, (*inputs, *outputs), strict=True):
+        for port, argument in zip(plan.ports, (*inputs, *outputs), strict=True):
             location = argument.location
             if (
                 argument.has_no_value
                 or argument.dimensions
-                or not port.count
-                or port.shape is None
-                or port.dtype.kind == "b"
                 or location.length < port.size_bytes
             ):
                 return unknown
+            assert port.shape is not None
             at = (location.pool_index, location.offset, port.shape, port.dtype)
             places.append(at)
         return cls(inputs, outputs, plan, tuple(places), len(inputs))

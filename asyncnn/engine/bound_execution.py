@@ -34,7 +34,7 @@ from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 class BoundExecution(Stoppable):
     """Runs a straight ``plan`` on ``arrays`` for its ports, inputs first.
 
-    They have the shapes and dtypes of the ports. Otherwise like `Execution`.
+    They have the shapes and dtypes of the ports. Otherwise like `PlanExecution`.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class BoundExecution(Stoppable):
         self._yielder: ThreadYielder | None = None
 
     def advance(self, pause: Pause) -> bool:
-        """Run until the end, or until ``pause`` is requested; see `Execution`."""
+        """Run until the end, or until ``pause`` is requested; see `PlanExecution`."""
         program, workspace = self._program, self._bound
         try:
             if workspace is None:

@@ -17,8 +17,8 @@ from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.control_flow import ControlFlow
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
-from asyncnn.engine.execution import Execution
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
+from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Frame, Workspace
 from asyncnn.hal.operations.bound import Array
@@ -110,8 +110,8 @@ def observing(observe: Observe | Observation) -> Iterator[None]:
             _observation = None
 
 
-class ObservedExecution(Execution):
-    """An `Execution` that tells ``observation`` of each of its steps."""
+class ObservedExecution(PlanExecution):
+    """A `PlanExecution` that tells ``observation`` of each of its steps."""
 
     def __init__(
         self,

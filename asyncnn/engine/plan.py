@@ -123,8 +123,10 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     None where only execution tells; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
-    shapes are known. A plan ``is_straight`` if every step is prepared beforehand. It
-    ``uses_blas`` if a step may, which no delegate computes.
+    shapes are known; ``ports`` are inputs, then outputs. A plan ``is_straight`` if
+    every step is prepared beforehand. It ``uses_blas`` if a step may, which no delegate
+    computes. It ``is_fixed`` if it is straight, and has ports of known shapes and
+    ordinary numbers alone.
     """
 
     subgraph: Subgraph
@@ -134,9 +136,11 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     arena: ArenaLayout
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    ports: tuple[Port, ...]
     known_outputs: tuple[OutputShape, ...] | None
     is_straight: bool
     uses_blas: bool
+    is_fixed: bool
 
 
 def building_plan(
@@ -181,7 +185,8 @@ def assembled(
             Port.of(index, subgraph.operands[index], shapes[index]) for index in indexes
         )
 
-    outputs = ports(subgraph.output_indexes)
+    inputs, outputs = ports(subgraph.input_indexes), ports(subgraph.output_indexes)
+    is_straight = all(step.kernel is not None for step in steps)
     known = [port.shape for port in outputs if port.shape is not None]
     return Plan(
         subgraph=subgraph,
@@ -189,19 +194,23 @@ def assembled(
         constants=constants,
         steps=tuple(steps),
         arena=arena,
-        inputs=ports(subgraph.input_indexes),
+        inputs=inputs,
         outputs=outputs,
+        ports=inputs + outputs,
         known_outputs=(
             tuple(OutputShape(shape, True) for shape in known)
             if len(known) == len(outputs)
             else None
         ),
-        is_straight=all(step.kernel is not None for step in steps),
+        is_straight=is_straight,
         uses_blas=any(
             not step.parts
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),
+        # Bytes of booleans may be anything, and are looked at.
+        is_fixed=is_straight
+        and all(port.count and port.dtype.kind != "b" for port in inputs + outputs),
     )
 
 

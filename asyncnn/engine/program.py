@@ -63,7 +63,8 @@ class Program:
     are built when a request brings them. ``source`` is the model as it was given;
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
-    claims it computes; ``identity`` is that of the model in caches.
+    claims it computes; ``identity`` is that of the model in caches. The plan for
+    declared shapes is its ``fixed_plan`` once it is there, if it is fixed.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -92,6 +93,7 @@ class Program:
         self._idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
+        self.fixed_plan: Plan | None = None
         self._records = dict(records or {})
         if is_built:
             completed(self._building())
@@ -239,6 +241,7 @@ class Program:
         self._idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
+            self.fixed_plan = plan if plan.is_fixed else None
         while len(self._plans) > MAX_PLANS:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
             self._idle.pop(id(self._plans.pop(oldest)), None)

@@ -163,7 +163,7 @@ class Workspace:
                 for indexes in (step.inputs, step.outputs)
             )
             segments.append((segment, inputs, outputs))
-        return Job(tuple(segments), len(self.plan.inputs + self.plan.outputs))
+        return Job(tuple(segments), len(self.plan.ports))
 
     def runs(self) -> list[Any]:
         """Return the runs of all steps that were prepared beforehand."""
@@ -264,7 +264,7 @@ def _argument(
 def _numbers_of(plan: Plan) -> dict[int, int]:
     """Return the numbers of ports by their operands."""
     # An operand that is an input and an output is written to: the output counts.
-    return {port.index: n for n, port in enumerate(plan.inputs + plan.outputs)}
+    return {port.index: n for n, port in enumerate(plan.ports)}
 
 
 class Frame:

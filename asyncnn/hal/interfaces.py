@@ -12,7 +12,14 @@ durations nanoseconds; None is "none given".
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    runtime_checkable,
+)
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.routes import Route
@@ -314,32 +321,6 @@ class ISavable(Protocol):
         INVALID_ARGUMENT if there is not one descriptor in each handle, both are of the
         same file, or the token has not its 32 bytes; GENERAL_FAILURE if a file cannot
         be read and written, or the device does not cache models.
-        """
-
-
-@runtime_checkable
-class IThreadsafe(Protocol):
-    """A prepared model that takes executions on any thread. Not in the HAL."""
-
-    def execute_threadsafe(
-        self,
-        request: Request,
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        callback: IExecutionCallback,
-    ) -> ErrorStatus:
-        """Launch an execution as `IPreparedModel.execute_1_3` does, on any thread.
-
-        ``callback`` is told on the thread that ends it: no event loop has a part in
-        that. It may be told to die on any thread. A request that names device-managed
-        buffers is INVALID_ARGUMENT: these belong to the loop.
-        """
-
-    def expect(self, request: Request) -> None:
-        """Expect ``request``, which names no device-managed buffers, again and again.
-
-        What is found out about it is known for as long as it exists.
         """
 
 

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
 from asyncnn.deadlines import DEADLINE_GRACE_S
+from asyncnn.execution import IInProcess, binding_of
 from asyncnn.fences import SyncFence
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IThreadsafe
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -112,6 +113,12 @@ class PreparedModel:
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
+        binding = binding_of(hal)
+        self._local = binding if isinstance(binding, IInProcess) else None
+        # What is given is all that the model takes, unless it has state.
+        tensors = (*model.inputs, *model.outputs)
+        is_whole = not model.states and all(map(has_fixed_shape, tensors))
+        self._binding = binding if is_whole and self._forced is None else None
         self._device = device
         self._model = model
         self._sessions: SessionModel | None = None
@@ -129,6 +136,7 @@ class PreparedModel:
             home=Home(),
             owner=owner,
             loop=running_loop(),
+            local=self._local if is_whole else None,
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -191,8 +199,13 @@ class PreparedModel:
             if arrays is None:
                 arrays = await target.converted(inputs)
             spaces = space.allocate() if given is None else target.spaces(given)
-            request = target.build_request(arrays, spaces)
-            result = await self._launch(path, request, options)
+            binding = self._binding if path == "async" else None
+            execution = None if binding is None else binding.bind((*arrays, *spaces))
+            if binding is not None and execution is not None:
+                result = await binding.launch(execution, options)
+            else:
+                request = target.build_request(arrays, spaces)
+                result = await self._launch(path, request, options)
             if result.status is _INSUFFICIENT_SIZE:
                 _, spaces, result = await target.with_more_space(
                     arrays,
@@ -277,7 +290,7 @@ class PreparedModel:
             return failed_run(failed, outputs)
         if awaited:
             target.check_settled(arrays, awaited)
-        request = target.build_request(arrays, spaces)
+        request = target.request(arrays, spaces)
         outputs.route = target.route
         return launch_fenced(self.hal, request, awaited, options, outputs)
 
@@ -304,14 +317,13 @@ class PreparedModel:
             leaves the shape of one open, or there is no such path.
         """
         check_path(path)
-        is_threadsafe = path != "fenced" and isinstance(self.hal, IThreadsafe)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
-            threadsafe=self.hal if is_threadsafe else None,  # type: ignore[arg-type]
+            threadsafe=self._local if path != "fenced" else None,
         )
 
     def check_usable_here(self) -> None:
@@ -385,10 +397,9 @@ class PreparedModel:
     def with_open_states(
         self,
     ) -> tuple["PreparedModel", dict[str, str], dict[str, Array]]:
-        """Return this model with states as inputs and outputs.
+        """Return this model with states as inputs and outputs, for a `Pipeline`, say.
 
-        For callers that hand the state on themselves, as a `Pipeline` does: after it
-        the outputs that are state, each with its input, and first values of inputs.
+        After it the outputs that are state, each with its input, and first values.
         """
         opened, model = copy(self), self._model.with_open_states()
         opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
@@ -397,7 +408,9 @@ class PreparedModel:
             check=InputCheck(model.inputs),
             space=OutputSpace(model.outputs),
             build_request=RequestBuilder(model.inputs, model.outputs),
+            local=None,
         )
+        opened._binding = None
         first = {
             state.info.name: state.first_value()
             for state in self._model.kept
@@ -457,6 +470,8 @@ class PreparedModel:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):
+            if self._local is not None and self._forced is None:
+                return self._local.launch(request, options)
             callback = ExecutionFuture()
             self.hal.execute_1_3(
                 request,

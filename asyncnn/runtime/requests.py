@@ -29,6 +29,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
+from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.execution_options import Outputs
@@ -67,21 +68,22 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
-_Usual: TypeAlias = tuple[np.dtype[Any], Dimensions]
-"""Dtype and shape that the model declares."""
-
 _OMITTED = RequestArgument(has_no_value=True)
 _NO_HANDLE = Handle()
 
 
 class InputCheck:
-    """Checks what a caller passes against ``infos``, and puts it in their order."""
+    """Checks what a caller passes against ``infos``, and puts it in their order.
 
-    def __init__(self, infos: Sequence[TensorInfo]) -> None:
+    ``kind`` is what errors call it.
+    """
+
+    def __init__(self, infos: Sequence[TensorInfo], kind: str = "input") -> None:
         self.infos = infos
-        self._names = tuple(info.name for info in infos)
-        self._known = frozenset(self._names)
-        self._usual = _usual(infos)
+        self.names = tuple(info.name for info in infos)
+        self._kind = kind
+        self._known = frozenset(self.names)
+        self._usual = tuple((info.dtype, info.dimensions) for info in infos)
 
     def __call__(self, inputs: Any) -> Sequence[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
@@ -89,28 +91,44 @@ class InputCheck:
         :raises InvalidArgumentError: if an input is missing, unknown, or of the wrong
             dtype or shape.
         """
-        values = _in_order("input", self._names, self._known, inputs)
-        if _are_usual(values, self._usual):
-            return tuple(values)
-        return [
+        return self.usual(inputs) or [
             _checked(info, value)
-            for info, value in zip(self.infos, values, strict=True)
+            for info, value in zip(self.infos, self.in_order(inputs), strict=True)
         ]
 
-    def usual(self, inputs: Any) -> Sequence[Array] | None:
-        """Return inputs that are what most callers pass; None for any others.
+    def usual(self, values: Any) -> Sequence[Array] | None:
+        """Return what most callers pass, which needs no second look; None for others.
 
         :raises InvalidArgumentError: if one is missing or unknown.
         """
-        usual, values = self._usual, inputs
-        if type(values) is not list or len(values) != len(usual):
-            values = _in_order("input", self._names, self._known, inputs)
-        return tuple(values) if _are_usual(values, usual) else None
+        usual = self._usual
+        if type(values) is list and len(values) == len(usual):
+            values = tuple(values)
+        elif type(values) is dict and values.keys() == self._known:
+            values = tuple(map(values.__getitem__, self.names))
+        else:
+            values = tuple(self.in_order(values))
+        for index, (dtype, dimensions) in enumerate(usual):
+            value = values[index]
+            if (
+                type(value) is not np.ndarray
+                or (value.dtype is not dtype and value.dtype != dtype)
+                or value.shape != dimensions
+                or not value.flags.c_contiguous
+            ):
+                return None
+        return values  # type: ignore[no-any-return]
+
+    def in_order(self, values: Any) -> Sequence[Any]:
+        """Return what a caller passes by name, in order, or alone as a sequence.
+
+        :raises InvalidArgumentError: if one is missing or unknown.
+        """
+        return _in_order(self._kind, self.names, self._known, values)
 
     def is_long(self, inputs: Any) -> bool:
         """Tell whether it may take long to make arrays of inputs that are unusual."""
-        values = _in_order("input", self._names, self._known, inputs)
-        return sum(map(_elements, values)) > SHORT_ELEMENTS
+        return sum(map(_elements, self.in_order(inputs))) > SHORT_ELEMENTS
 
     def with_buffers(self, inputs: Any) -> Sequence[Tensor | None]:
         """Let inputs be in device-managed buffers; otherwise like a call.
@@ -119,34 +137,16 @@ class InputCheck:
             dtype or shape.
         :raises ResourceExhaustedError: if there is no memory for one to be converted.
         """
-        values = _in_order("input", self._names, self._known, inputs)
-        if _are_usual(values, self._usual):
-            return tuple(values)
+        usual = self.usual(inputs)
+        if usual is not None:
+            return usual
         try:
             return [
                 value if isinstance(value, DeviceBuffer) else _checked(info, value)
-                for info, value in zip(self.infos, values, strict=True)
+                for info, value in zip(self.infos, self.in_order(inputs), strict=True)
             ]
         except MemoryError as error:
             raise failure_of(error, "converting the inputs") from error
-
-
-def _usual(infos: Sequence[TensorInfo]) -> tuple[_Usual, ...]:
-    return tuple((info.dtype, info.dimensions) for info in infos)
-
-
-def _are_usual(values: Sequence[Any], usual: tuple[_Usual, ...]) -> bool:
-    """Tell whether values are what most callers pass, and need no second look."""
-    for index, (dtype, dimensions) in enumerate(usual):
-        value = values[index]
-        if (
-            type(value) is not np.ndarray
-            or (value.dtype is not dtype and value.dtype != dtype)
-            or value.shape != dimensions
-            or not value.flags.c_contiguous
-        ):
-            return False
-    return True
 
 
 def _in_order(
@@ -256,9 +256,8 @@ class OutputSpace:
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self.infos = infos
-        self._names = tuple(info.name for info in infos)
-        self._known = frozenset(self._names)
-        self._usual = _usual(infos)
+        self._check = InputCheck(infos, "output")
+        self._names = self._check.names
         self.is_fixed = all(has_fixed_shape(info) for info in infos)
         self._declared = [(info.dimensions, info.dtype) for info in infos]
         self._elements = [_guess(info) for info in infos]
@@ -303,12 +302,13 @@ class OutputSpace:
         :raises InvalidArgumentError: if one is missing or unknown, is not what the
             model computes, or cannot be written to.
         """
-        spaces = _in_order("output", self._names, self._known, out)
-        is_usual = self.is_fixed and _are_usual(spaces, self._usual)
-        if not is_usual or not all(space.flags.carray for space in spaces):
-            for info, space in zip(self.infos, spaces, strict=True):
-                if space is not None and not isinstance(space, DeviceBuffer):
-                    _check_space(info, space)
+        usual = self._check.usual(out) if self.is_fixed else None
+        if usual is not None and all(space.flags.carray for space in usual):
+            return list(usual)
+        spaces = self._check.in_order(out)
+        for info, space in zip(self.infos, spaces, strict=True):
+            if space is not None and not isinstance(space, DeviceBuffer):
+                _check_space(info, space)
         return list(spaces)
 
     def completed(
@@ -408,11 +408,7 @@ class RequestBuilder:
             self._sizes = tuple(
                 math.prod(i.dimensions) * i.dtype.itemsize for i in infos
             )
-            plain = tuple(
-                RequestArgument(False, DataLocation(index, 0, size), ())
-                for index, size in enumerate(self._sizes)
-            )
-            self._plain = plain[: len(inputs)], plain[len(inputs) :]
+            self._plain = plain_arguments(self._sizes, len(inputs))
 
     def __call__(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

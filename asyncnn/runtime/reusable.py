@@ -9,9 +9,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
+from asyncnn.execution import IInProcess
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
-from asyncnn.hal.interfaces import IPreparedModel, IThreadsafe, cause_of_death
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -70,6 +71,15 @@ class Target(NamedTuple):
     owner: object = None
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    local: IInProcess | None = None
+
+    def request(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Request:
+        """Return the request of one run in this process, or of any elsewhere."""
+        local = self.local
+        bound = None if local is None else local.bind((*inputs, *outputs))
+        return self.build_request(inputs, outputs) if bound is None else bound
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
@@ -201,7 +211,7 @@ class ReusableExecution:
         carry: Carry,
         options: ExecutionOptions = DEFAULT_OPTIONS,
         *,
-        threadsafe: IThreadsafe | None = None,
+        threadsafe: IInProcess | None = None,
     ) -> None:
         self._target = target
         self._inputs = inputs
@@ -219,8 +229,7 @@ class ReusableExecution:
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
-        if self._threadsafe is not None:
-            self._threadsafe.expect(self._request)
+        self._bind()
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -264,6 +273,14 @@ class ReusableExecution:
         """
         self._inputs = inputs
         self._request = self._target.build_request(inputs, self._spaces)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Have nothing looked at again that is the same in each execution."""
+        if self._threadsafe is not None:
+            tensors = (*self._inputs, *self._spaces)
+            bound = self._threadsafe.bind(tensors, self._request)
+            self._request = self._request if bound is None else bound
 
     async def run(
         self,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.boundaries import Pause
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
@@ -148,12 +148,14 @@ def while_model(dimensions: Dimensions, *, endless: bool = False) -> Model:
 
 def launch(
     model: Model, *inputs: Array, loop_timeout_ns: int | None = None
-) -> Execution:
+) -> PlanExecution:
     validate_model(model)
     program = Program(model)
     plan = program.plan(tuple(x.shape for x in inputs))
     outputs = [None] * len(plan.outputs)
-    return Execution(program, plan, inputs, outputs, loop_timeout_ns=loop_timeout_ns)
+    return PlanExecution(
+        program, plan, inputs, outputs, loop_timeout_ns=loop_timeout_ns
+    )
 
 
 def scalar(value: int) -> Array:
@@ -189,7 +191,7 @@ class TestWhile:
         x = np.zeros(1000, np.float32)
         inputs = (scalar(0), x, scalar(50))
         plan = program.plan(tuple(i.shape for i in inputs))
-        execution = Execution(program, plan, inputs, [None, None])
+        execution = PlanExecution(program, plan, inputs, [None, None])
         seen: set[int] = set()
 
         class Spy(Pause):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.bound_execution import run_straight
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
@@ -133,9 +133,9 @@ def steps_of(program: Program) -> tuple[Step, ...]:
 
 def execution_of(
     program: Program, x: Array, deadline_ns: int | None = None
-) -> Execution:
+) -> PlanExecution:
     plan = program.plan((x.shape,))
-    return Execution(program, plan, [x], [None], deadline_ns=deadline_ns)
+    return PlanExecution(program, plan, [x], [None], deadline_ns=deadline_ns)
 
 
 X = np.array([-3, -1, 0, 2], np.float32)

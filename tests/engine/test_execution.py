@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.bound_execution import run_straight
 from asyncnn.engine.boundaries import Pause
 from asyncnn.hal.errors import (
@@ -20,10 +20,10 @@ from tests.networks import addition, chain
 X = np.arange(16, dtype=np.float32)
 
 
-def launch(program: Program, *, deadline_ns: int | None = None) -> Execution:
+def launch(program: Program, *, deadline_ns: int | None = None) -> PlanExecution:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
-    return Execution(program, plan, [X], [None], deadline_ns=deadline_ns)
+    return PlanExecution(program, plan, [X], [None], deadline_ns=deadline_ns)
 
 
 class PauseAfter(Pause):
@@ -84,7 +84,7 @@ def test_a_kernel_that_breaks_is_a_failure_that_names_the_operation() -> None:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     wrong = np.zeros(3, np.float32)
-    execution = Execution(program, plan, [wrong], [None])
+    execution = PlanExecution(program, plan, [wrong], [None])
     with pytest.raises(GeneralFailureError, match="ADD failed: ValueError"):
         execution.advance()
 
@@ -101,7 +101,7 @@ def test_overflow_is_a_result_whatever_the_caller_wants_numpy_to_do_about_it(
         if is_straight:
             outputs = run_straight(program, plan, inputs, [None])
         else:
-            execution = Execution(program, plan, inputs, [None])
+            execution = PlanExecution(program, plan, inputs, [None])
             assert execution.advance()
             outputs = execution.outputs
         assert set(np.geterr().values()) == {"raise"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
@@ -80,7 +80,7 @@ def both(program: Program, *inputs: Array) -> tuple[list[Array], Seen]:
     """Run twice, once observed; the results are the same."""
     plan = program.plan(tuple(x.shape for x in inputs))
     none = [None] * len(plan.outputs)
-    plain = Execution(program, plan, inputs, none)
+    plain = PlanExecution(program, plan, inputs, none)
     assert plain.advance()
     seen = Seen()
     observed = ObservedExecution(program, plan, inputs, none, Observation(seen))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
@@ -21,7 +21,7 @@ def main_plan(program: Program) -> Plan:
 def run(program: Program, *inputs: Array | None) -> list[Array]:
     shapes = tuple(None if x is None else x.shape for x in inputs)
     plan = program.plan(shapes)
-    execution = Execution(program, plan, inputs, [None] * len(plan.outputs))
+    execution = PlanExecution(program, plan, inputs, [None] * len(plan.outputs))
     assert execution.advance()
     return execution.outputs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.engine import Execution, PlanRecord, Program
+from asyncnn.engine import PlanExecution, PlanRecord, Program
 from asyncnn.engine.program import MAIN, Records
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import (
@@ -42,7 +42,7 @@ def outputs(program: Program, batch: int = 1) -> np.ndarray:
     x = image(False, batch)
     plan = program.plan((x.shape,))
     out = np.empty(plan.outputs[0].shape, np.float32)
-    Execution(program, plan, [x], [out]).advance()
+    PlanExecution(program, plan, [x], [out]).advance()
     return out
 
 
@@ -122,7 +122,7 @@ def test_tables_of_codes_are_restored_and_not_computed(type_: OperationType) -> 
     program = Program(model, {MAIN: lambda: replace(record, steps=(sevens,))})
     x = np.arange(4, dtype=np.uint8)
     out = np.empty(4, np.uint8)
-    Execution(program, program.plan(((4,), (4,))), [x, x], [out]).advance()
+    PlanExecution(program, program.plan(((4,), (4,))), [x, x], [out]).advance()
     assert (out == 7).all()
 
 

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program, boundaries
+from asyncnn.engine import PlanExecution, Program, boundaries
 from asyncnn.engine.boundaries import CALLS_PER_CHECK, YIELD_AFTER_NS, ThreadYielder
 from tests.measuring import best_of
 from tests.networks import chain
@@ -56,7 +56,7 @@ def test_calls_of_many_short_series_add_up(sleeps: Sleeps) -> None:
 def test_an_execution_counts_its_calls(sleeps: Sleeps) -> None:
     program = Program(chain(3 * CALLS_PER_CHECK, 4).model)
     x, z = np.zeros(4, np.float32), np.empty(4, np.float32)
-    execution = Execution(program, program.plan(((4,),)), [x], [z])
+    execution = PlanExecution(program, program.plan(((4,),)), [x], [z])
     sleeps.now_ns += YIELD_AFTER_NS
     assert execution.advance()
     assert sleeps.count == 1

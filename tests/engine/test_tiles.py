@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -67,12 +67,12 @@ def program(request: pytest.FixtureRequest) -> Program:
     return PROGRAMS[request.param]()
 
 
-def launch(program: Program) -> Execution:
+def launch(program: Program) -> PlanExecution:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     (port,) = plan.inputs
     x = np.random.default_rng(4).normal(size=port.shape).astype(port.dtype)
-    return Execution(program, plan, [x], [None])
+    return PlanExecution(program, plan, [x], [None])
 
 
 def test_one_operation_stops_between_its_tiles(program: Program) -> None:

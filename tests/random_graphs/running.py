@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
@@ -29,7 +29,7 @@ def program_of(graph: Graph) -> Program:
     return Program(graph.named.model)
 
 
-def launch(program: Program, inputs: Sequence[Array]) -> Execution:
+def launch(program: Program, inputs: Sequence[Array]) -> PlanExecution:
     """Return an execution on read-only inputs and outputs that begin as garbage.
 
     Each is aligned for its elements, without which NumPy multiplies matrices in
@@ -37,7 +37,7 @@ def launch(program: Program, inputs: Sequence[Array]) -> Execution:
     """
     plan = program.plan(tuple(array.shape for array in inputs))
     outputs = [_garbage(port.shape, port.dtype) for port in plan.outputs]
-    return Execution(
+    return PlanExecution(
         program,
         plan,
         [_read_only(array) for array in inputs],
@@ -97,7 +97,7 @@ class Spoil(Pause):
     Nothing that anyone still reads may lie there, least of all its own inputs.
     """
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: PlanExecution) -> None:
         self._execution = execution
 
     @property

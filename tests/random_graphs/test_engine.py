@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime
 from tests.random_graphs.running import (
@@ -52,7 +52,7 @@ def test_executions_that_alternate_do_not_disturb_each_other(
         assert_same(execution.outputs, directly(graph, inputs))
 
 
-def _alternate(executions: Sequence[Execution], boundaries: Sequence[int]) -> None:
+def _alternate(executions: Sequence[PlanExecution], boundaries: Sequence[int]) -> None:
     """Advance them in turn, by the next number of boundaries each; by 1 in the end."""
     running, turns = list(executions), iter(boundaries)
     while running:

@@ -1,6 +1,7 @@
 """The HAL call that carries runs can be forced, as the HAL's runtime can be."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,19 +20,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Which of the two HAL calls were made, the synchronous one alone counting so."""
     seen: Counter[str] = Counter()
     cls = ReferencePreparedModel
-    synchronously, execute = cls.execute_synchronously_1_3, cls.execute_1_3
+    synchronously = cls.execute_synchronously_1_3
 
     async def sync(self: object, *arguments: object) -> object:
         seen["sync"] += 1
         seen["async"] -= 1  # it is made of that here
         return await synchronously(self, *arguments)  # type: ignore[arg-type]
 
-    def launch(self: object, *arguments: object) -> object:
-        seen["async"] += 1
-        return execute(self, *arguments)  # type: ignore[arg-type]
+    def launching(method: Callable[..., object]) -> Callable[..., object]:
+        def launch(self: object, *arguments: object) -> object:
+            seen["async"] += 1
+            return method(self, *arguments)
+
+        return launch
 
     monkeypatch.setattr(cls, "execute_synchronously_1_3", sync)
-    monkeypatch.setattr(cls, "execute_1_3", launch)
+    monkeypatch.setattr(cls, "execute_1_3", launching(cls.execute_1_3))
+    monkeypatch.setattr(cls, "launch", launching(cls.launch))
     return seen
 
 

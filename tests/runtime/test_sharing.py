@@ -9,6 +9,7 @@ import pytest
 
 from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.execution import Execution
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory, OperandType, OperationType, Request
@@ -40,18 +41,25 @@ async def device(
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Requests as the driver has them."""
     requests: list[Request] = []
-    execute = ReferencePreparedModel.execute_1_3
 
-    def watched(self: Any, request: Request, *arguments: Any) -> Any:
-        requests.append(request)
-        return execute(self, request, *arguments)
+    def watch(name: str) -> None:
+        method = getattr(ReferencePreparedModel, name)
 
-    monkeypatch.setattr(ReferencePreparedModel, "execute_1_3", watched)
+        def watched(self: Any, request: Request, *arguments: Any) -> Any:
+            requests.append(request)
+            return method(self, request, *arguments)
+
+        monkeypatch.setattr(ReferencePreparedModel, name, watched)
+
+    watch("execute_1_3")
+    watch("launch")
     return requests
 
 
 def arrays_of(request: Request) -> list[Array]:
     """The driver's own views of the arguments."""
+    if isinstance(request, Execution):
+        return list(request.arrays)
     views = []
     for argument in (*request.inputs, *request.outputs):
         memory, offset = request.pools[argument.location.pool_index], argument.location

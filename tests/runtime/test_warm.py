@@ -110,10 +110,10 @@ async def resident_bytes(device: asyncnn.Device) -> int:
 @pytest.mark.alone
 @pytest.mark.parametrize("name", DEVICES)
 async def test_only_a_warm_one_takes_the_memory_of_its_runs(name: str) -> None:
-    model = asyncnn.load(mobilenet_v1(quantized=False, size=320, width=0.25))
+    model = asyncnn.load(mobilenet_v1(quantized=False, size=640, width=0.25))
     async with opened(name) as device:
         kept = [await device.prepare(model)]  # what the first one takes of its own
-        await kept[0].run(np.zeros((1, 320, 320, 3), np.float32))
+        await kept[0].run(np.zeros((1, 640, 640, 3), np.float32))
         before = await resident_bytes(device)
         kept.append(await device.prepare(model))
         cold = await resident_bytes(device)

@@ -57,7 +57,13 @@ asyncnn.hal.errors.InvalidArgumentError: the request has 0 inputs, the model 1 [
 """
 
 from asyncnn.hal.validate.model import validate_model, validating
-from asyncnn.hal.validate.request import RequestRules, signature_of, validate_request
+from asyncnn.hal.validate.request import (
+    RequestRules,
+    plain_arguments,
+    plain_request,
+    signature_of,
+    validate_request,
+)
 from asyncnn.hal.validate.rules import (
     execution_options,
     validate_execution_preference,
@@ -69,6 +75,8 @@ from asyncnn.hal.validate.rules import (
 __all__ = (
     "RequestRules",
     "execution_options",
+    "plain_arguments",
+    "plain_request",
     "signature_of",
     "validate_execution_preference",
     "validate_measure_timing",

@@ -141,6 +141,32 @@ def signature_of(model: Model) -> Model:
     )
 
 
+def plain_arguments(
+    sizes: Sequence[int], inputs: int
+) -> tuple[tuple[RequestArgument, ...], tuple[RequestArgument, ...]]:
+    """Return inputs and outputs of so many bytes each, in pools of their own."""
+    plain = tuple(
+        RequestArgument(False, DataLocation(index, 0, size), ())
+        for index, size in enumerate(sizes)
+    )
+    return plain[:inputs], plain[inputs:]
+
+
+def plain_request(model: Model) -> Request | None:
+    """Return a request with a pool for each argument, which are left out.
+
+    None if the model leaves a shape open.
+    """
+    main = model.main
+    operands = [main.operands[i] for i in (*main.input_indexes, *main.output_indexes)]
+    if any(operand.type in _UNSIZED for operand in operands):
+        return None
+    sizes = [size_of_data_bytes(each.type, each.dimensions) for each in operands]
+    if not all(sizes):
+        return None
+    return Request(*plain_arguments(sizes, len(main.input_indexes)), ())
+
+
 def validate_request(
     request: Request, model: Model, *, allow_unspecified_output: bool = True
 ) -> None:

@@ -1,13 +1,18 @@
 """A prepared model in another process, as an `IPreparedModel`."""
 
+import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
+import numpy as np
 
 from asyncnn.callbacks import (
+    Completion,
+    ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
@@ -20,6 +25,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -33,9 +39,18 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.validate import (
+    RequestRules,
+    execution_options,
+    plain_request,
+    signature_of,
+)
 from asyncnn.logs import EXECUTION
-from asyncnn.service.client.answers import DeferredExecutions, Executed
+from asyncnn.service.client.answers import (
+    DeferredExecution,
+    DeferredExecutions,
+    Executed,
+)
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.preparations import to_send
@@ -66,6 +81,9 @@ class RemotePreparedModel(SynchronousByCallback):
         self._rules = RequestRules(model)
         self._model = model
         self._staging = connection.new_staging()
+        self._plain = plain = plain_request(model)
+        arguments = () if plain is None else (*plain.inputs, *plain.outputs)
+        self._sizes = tuple([each.location.length for each in arguments])
         self.refusal = ""
         weakref.finalize(self, connection.release_prepared_soon, number)
 
@@ -143,6 +161,61 @@ class RemotePreparedModel(SynchronousByCallback):
             return refuse_execution(callback, error)
         callback.link_to_death(partial(connection.cancel, execution))
         return ErrorStatus.NONE
+
+    def bind(self, tensors: Sequence[object]) -> "_Awaited | None":
+        """Return an execution on arrays of the client alone; see `IBinding.bind`."""
+        plain = self._plain
+        if plain is None or len(tensors) != len(self._sizes):
+            return None
+        for tensor, size in zip(tensors, self._sizes, strict=True):
+            if type(tensor) is not np.ndarray or tensor.nbytes != size:
+                return None
+            base = tensor.base
+            # Others may be shared: then they are not copied.
+            if not (base is None or (type(base) is np.ndarray and base.base is None)):
+                return None
+        arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
+        try:
+            staged = self._staging.stage_arrays(plain, arrays[:count], arrays[count:])
+        except AsyncnnError:
+            return None  # the other way says why
+        return _Awaited(
+            self._connection, SentMemory(self._staging, staged.request.pools, staged)
+        )
+
+    def launch(
+        self, execution: "_Awaited", options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        """Launch an execution, and return its end; see `IBinding.launch`."""
+        connection, number = self._connection, self.number
+        if EXECUTION.is_on:
+            EXECUTION("send", model=number, deadline_ns=options.deadline)
+        staged = execution.memory.staged
+        assert staged is not None
+        try:
+            if staged.layout.has_large_inputs:
+                connection.check_open()
+                send = partial(self._send, staged, options, execution)
+                execution.sending = connection.deferred.start(
+                    staged.fill, send, execution, options.deadline
+                )
+            else:
+                staged.fill()
+                execution.number = self._send(staged, options, execution)
+        except AsyncnnError as error:
+            execution.refuse(error)
+        return execution
+
+    def _send(
+        self, staged: Staged, options: ExecutionOptions, executed: Executed
+    ) -> int:
+        """Send what is staged and filled in; return the number of the execution."""
+        connection, bound = self._connection, None
+        if staged.bound_since is connection.bindings.epoch:
+            bound = staged.number
+        if bound is None:
+            bound = self._bound(staged.request, staged)
+        return connection.execute(self.number, staged.request, options, executed, bound)
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
         """Check a request as the driver will."""
@@ -282,3 +355,68 @@ class _Execution(msgspec.Struct, frozen=True, eq=False):
             self._callback.reason = str(failure)
             status, shapes, timing = failure.status, (), NO_TIMING
         self._notify(status, shapes, timing)
+
+
+class _Awaited(Completion):
+    """An execution on arrays, which is awaited; `_Execution` for all others."""
+
+    __slots__ = (
+        "_connection",
+        "_result",
+        "_route",
+        "_waiting",
+        "memory",
+        "number",
+        "sending",
+    )
+
+    def __init__(self, connection: Connection, memory: SentMemory) -> None:
+        self._connection = connection
+        self._result: ExecutionResult | None = None
+        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._route: Route | None = None
+        self.memory = memory
+        self.number: int | None = None
+        self.sending: DeferredExecution | None = None
+
+    def __call__(
+        self,
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...],
+        timing: Timing,
+        reason: str,
+    ) -> None:
+        if self._result is not None:  # nobody waits any more
+            self.memory.let_go(status)
+            return
+        if status is not ErrorStatus.NONE:
+            logger.info("execution failed: %s: %s", status.name, reason)
+        result = ExecutionResult(status, shapes, timing, reason, None, self._route)
+        end = partial(self._end, result)
+        self.memory.take_outputs(status, self._connection.deferred.finish, end)
+
+    def took(self, route: Route) -> None:
+        self._route = route
+
+    def expire(self, error: AsyncnnError) -> None:
+        """Report that the driver has not answered; its slab stays until it has."""
+        if self._result is None:
+            self.memory.release()
+            self.refuse(error)
+
+    def refuse(self, error: AsyncnnError) -> None:
+        """Report an error of this end."""
+        self._resolve(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+
+    def abandon(self) -> None:
+        """Tell the driver that nobody waits, or send it no more."""
+        if self.sending is not None:
+            self.sending.cancel()
+        elif self.number is not None:
+            self._connection.cancel(self.number)
+
+    def _end(self, result: ExecutionResult, failure: AsyncnnError | None) -> None:
+        if failure is None:
+            self._resolve(result)
+        else:
+            self.refuse(failure)

@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     failure_of,
 )
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -315,6 +316,26 @@ class Staging:
         except BaseException:
             self.give_back(staged)
             raise
+        return staged
+
+    def stage_arrays(
+        self, plain: Request, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> Staged:
+        """Return what to send instead of arrays, which are the arguments ``plain``.
+
+        These are all in pools of their own, and the same tuples each time.
+
+        :raises ResourceExhaustedTransientError: if there is no shared memory left.
+        """
+        travelling = (False,) * (len(inputs) + len(outputs))
+        key = (id(plain.inputs), id(plain.outputs), travelling)
+        layout = self._layouts.get(key) or self._new_layout(plain, travelling)
+        ready = self._ready[layout]
+        staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
+        for array in inputs:
+            staged.inputs.append(array.data.cast("B"))
+        for array in outputs:
+            staged.outputs.append(array.data)
         return staged
 
     def give_back(self, staged: Staged) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from asyncnn.devices import DeviceSettings
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import open_device
@@ -122,4 +122,4 @@ async def _measure(rounds: int) -> dict[str, Figure]:
 def _engine_call(model: NamedModel, inputs: Sequence[Array]) -> Callable[[], object]:
     program = Program(model.model)
     plan = program.plan(tuple(array.shape for array in inputs))
-    return lambda: Execution(program, plan, inputs, [None]).advance()
+    return lambda: PlanExecution(program, plan, inputs, [None]).advance()

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.accelerated import usual_device_name
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.runtime.device import Device
@@ -371,7 +371,7 @@ async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
 class _PlanWork(Work):
     """An execution of a plan without a request."""
 
-    def __init__(self, execution: Execution, ended: Callable[[], None]) -> None:
+    def __init__(self, execution: PlanExecution, ended: Callable[[], None]) -> None:
         super().__init__(Priority.MEDIUM)
         self._execution = execution
         self._ended = ended
@@ -404,7 +404,7 @@ async def _measure_overhead(rounds: int) -> Overhead:
             call()
         direct_ns = time.process_time_ns() - started
         added_ns = -direct_ns + await _scheduled_ns(
-            scheduler, lambda: Execution(program, plan, [x], [None])
+            scheduler, lambda: PlanExecution(program, plan, [x], [None])
         )
         started = time.process_time_ns()
         await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))
@@ -420,7 +420,7 @@ async def _measure_overhead(rounds: int) -> Overhead:
     )
 
 
-async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], Execution]) -> int:
+async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], PlanExecution]) -> int:
     is_over = asyncio.get_running_loop().create_future()
     left = _QUEUED_RUNS
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from asyncnn import hal
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
@@ -118,7 +118,7 @@ SMALL = Convolutions(layers=13, side=16)
 def direct(program: Program, x: Array) -> Callable[[], bool]:
     """Return a function that executes ``program`` in the calling thread."""
     plan = program.plan((x.shape,))
-    return lambda: Execution(program, plan, [x], [None]).advance()
+    return lambda: PlanExecution(program, plan, [x], [None]).advance()
 
 
 def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.cache_format import Compiled
-from asyncnn.engine import Execution
+from asyncnn.engine import PlanExecution
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.runtime.model_file import load as load_model
 from tests.devices.cache.folder import Folder, shape_of_plans
@@ -79,7 +79,7 @@ def run(compiled: Compiled) -> None:
     plan = program.plan(program.declared_shapes)
     inputs = [np.zeros(port.shape, port.dtype) for port in plan.inputs]
     outputs = [np.zeros(port.shape, port.dtype) for port in plan.outputs]
-    Execution(program, plan, inputs, outputs).advance()
+    PlanExecution(program, plan, inputs, outputs).advance()
 
 
 @pytest.mark.parametrize("may_map", [True, False], ids=["mapped", "copied"])

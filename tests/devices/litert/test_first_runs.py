@@ -10,8 +10,8 @@ from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine, Source
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine import Program
-from asyncnn.engine.execution import Execution
 from asyncnn.engine.plan import Plan
+from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.program import Records
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
@@ -92,7 +92,7 @@ def zeros(plan: Plan) -> list[Array]:
 def run(program: Program) -> None:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
-    Execution(program, plan, zeros(plan), [None] * len(plan.outputs)).advance()
+    PlanExecution(program, plan, zeros(plan), [None] * len(plan.outputs)).advance()
 
 
 @pytest.fixture

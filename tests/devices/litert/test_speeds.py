@@ -27,7 +27,7 @@ from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.devices.litert.self_test import speeds_of
 from asyncnn.devices.litert.speed_trials import measured_speeds
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.types import Model
 from asyncnn.runtime.model_file import load
@@ -120,9 +120,9 @@ async def test_estimates_are_about_what_runs_take(tmp_path: Path) -> None:
     x = np.zeros(plan.inputs[0].shape or (), plan.inputs[0].dtype)
 
     async def factor() -> float:
-        Execution(program, plan, [x], [None]).advance()
+        PlanExecution(program, plan, [x], [None]).advance()
         started_ns = time.perf_counter_ns()
-        Execution(program, plan, [x], [None]).advance()
+        PlanExecution(program, plan, [x], [None]).advance()
         ratio = (time.perf_counter_ns() - started_ns) / estimate_ns
         return max(ratio, 1 / ratio)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from asyncnn.devices.litert import write_graph
 from asyncnn.devices.litert.claims import RULES, written
 from asyncnn.devices.litert.writer import MAX_FILE_BYTES, write_file
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.delegation import Segment
 from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.errors import GeneralFailureError
@@ -278,7 +278,7 @@ def test_operand_read_in_two_forms_is_converted_once() -> None:
 
 def _runs_like_the_kernels(program: Program, plan: Plan) -> None:
     x: Array = np.random.default_rng(3).integers(0, 256, (1, 5, 5, 4)).astype(np.uint8)
-    execution = Execution(program, plan, [x], [None] * len(plan.outputs))
+    execution = PlanExecution(program, plan, [x], [None] * len(plan.outputs))
     assert execution.advance()
     segment = whole(plan)
     results = dict(

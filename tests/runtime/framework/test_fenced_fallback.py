@@ -305,7 +305,7 @@ async def test_a_buffer_between_them_is_read_when_it_is_written() -> None:
             it.counting.output("z"), it.adding.input("x")
         )
         it.x[:] = LONG
-        a = it.counting.run_fenced(it.x, out=[buffer])
+        a = it.counting.run_fenced(it.x, out=[buffer], loop_timeout=15)
         q = it.adding.run_fenced([buffer, ONE], wait_for=[a])
         it.kill(LONG)
         assert (await q)["z"] == [1]

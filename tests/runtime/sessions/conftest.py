@@ -12,7 +12,7 @@ import pytest
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.work import ExecuteWork
-from asyncnn.engine.execution import Execution
+from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
@@ -82,9 +82,9 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, advance, abort = Gate(), Execution.advance, ExecuteWork.abort
+    gate, advance, abort = Gate(), PlanExecution.advance, ExecuteWork.abort
 
-    def gated(self: Execution, *arguments: Any) -> bool:
+    def gated(self: PlanExecution, *arguments: Any) -> bool:
         gate.wait()
         return advance(self, *arguments)
 
@@ -92,7 +92,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         abort(self, status)
         gate.aborted.set()
 
-    monkeypatch.setattr(Execution, "advance", gated)
+    monkeypatch.setattr(PlanExecution, "advance", gated)
     monkeypatch.setattr(ExecuteWork, "abort", aborted)
     yield gate
     gate.open()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.engine import Execution, Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.tflite import import_tflite
@@ -33,7 +33,7 @@ class Steps:
         arrays += self.states
         plan = self._program.plan(tuple(array.shape for array in arrays))
         count = len(self.named.outputs) + len(self.states)
-        execution = Execution(self._program, plan, arrays, [None] * count)
+        execution = PlanExecution(self._program, plan, arrays, [None] * count)
         assert execution.advance()
         outputs = [array.copy() for array in execution.outputs]
         self.states = outputs[len(self.named.outputs) :]

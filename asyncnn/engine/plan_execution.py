@@ -28,7 +28,7 @@ from asyncnn.kernels.kernel import (
 )
 
 
-class Execution(Stoppable):
+class PlanExecution(Stoppable):
     """Runs ``plan`` of ``program`` on request arrays.
 
     ``inputs`` holds None for an omitted input; ``outputs`` holds None where the caller
