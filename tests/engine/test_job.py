@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.bound_execution import BoundExecution, run_bound
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
-from asyncnn.engine.job import COPIED_BYTES, MOST_BINDINGS
+from asyncnn.engine.job import COPIED_BYTES
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -58,33 +57,20 @@ def test_a_run_computes_what_its_segments_do(
     assert [graph.script.ended for graph in chain.graphs] == [6] * links
 
 
-@pytest.mark.parametrize("elements", [4, COPIED_BYTES])
-@pytest.mark.parametrize("offset", [0, 4])
-def test_large_aligned_memory_is_used_in_place(
-    way: Way, elements: int, offset: int
-) -> None:
-    chain = Chain(way, 1, elements)
-    (graph,) = chain.graphs
-    for _ in range(2):
-        x, y = arrays(elements, offset=offset)
-        run_bound(chain.program, chain.plan, [x, y])
-        found = (address_of(x), address_of(y)) in graph.bound_addresses()
-        assert found == (4 * elements > COPIED_BYTES and not offset)
-
-
-def test_only_so_many_addresses_are_known(way: Way) -> None:
-    chain = Chain(way, 1, COPIED_BYTES)
-    (graph,) = chain.graphs
-    sets = [arrays(COPIED_BYTES) for _ in range(MOST_BINDINGS + 5)]
-    for _ in range(2):
-        for x, y in sets:
-            y.fill(0)
-            run_bound(chain.program, chain.plan, [x, y])
-            np.testing.assert_array_equal(y, x + 1)
-            assert len(graph.bound_addresses()) <= MOST_BINDINGS
-    assert len(graph.bound_addresses()) == MOST_BINDINGS
-    graph.forget()
-    assert not graph.bound_addresses()
+@pytest.mark.parametrize("links", [1, 3])
+def test_a_run_on_several_threads_goes_on_as_it_has_begun(way: Way, links: int) -> None:
+    chain = Chain(way, links)
+    x, y = arrays()
+    for first, then in (1, 2), (2, 1), (2, 2), (1, 1):
+        y.fill(np.nan)
+        execution = chain.execution(x, y)
+        pause = Pause()
+        pause.threads = first
+        pause.request()
+        while not execution.advance(pause):
+            pause.threads = then
+        np.testing.assert_array_equal(y, x + chain.total)
+    assert [graph.script.ended for graph in chain.graphs] == [4] * links
 
 
 @pytest.mark.parametrize("at", [0, 2])
