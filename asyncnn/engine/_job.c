@@ -35,6 +35,8 @@ enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1 };
 
 enum { FIXED = -1 };
 
+enum { UNUSED, READ, WRITTEN }; /* an array of a run */
+
 typedef uintptr_t Word;
 typedef int (*Function)(Word, Word, Word, Word, Word, Word);
 
@@ -65,7 +67,7 @@ typedef struct Segment Segment;
 typedef struct {
     Segment *segment;
     Route *routes;
-    Word *places; /* the addresses that the engine is given */
+    Word *places; /* the addresses that the engine is given; once if fixed */
     Word words[WORDS];
     PyObject *owner;
 } Step;
@@ -82,6 +84,7 @@ struct Segment {
     int oldest;
     int latest;
     Step alone; /* for runs of this segment only: every argument is a port */
+    char *are_used;
     Py_buffer *views;
 };
 
@@ -104,11 +107,9 @@ typedef struct {
     Py_ssize_t count;
     Step *steps;
     Py_ssize_t ports;
-    char *are_used; /* by port: READ, WRITTEN or neither */
+    char *are_used; /* by port */
     Py_buffer *views;
 } Job;
-
-enum { UNUSED, READ, WRITTEN };
 
 typedef struct {
     PyTypeObject *segment;
@@ -331,12 +332,14 @@ stand_in(Slot *slot)
     return slot->memory ? slot->aligned : NULL;
 }
 
+static Word page_size;
+
 /* Tell whether what is behind an array can be read: 1, 0, or -1 with an error. */
 static int
 has_tail(const Py_buffer *view)
 {
-    Word begin = (Word)view->buf, page = (Word)sysconf(_SC_PAGESIZE);
-    if (-(begin + (Word)view->len) % page >= TAIL_BYTES)
+    Word begin = (Word)view->buf;
+    if (-(begin + (Word)view->len) % page_size >= TAIL_BYTES)
         return 1;
     PyObject *memory = PyImport_ImportModule("asyncnn.engine.array_memory");
     if (!memory)
@@ -464,9 +467,9 @@ get_ready(Step *step, Py_buffer *views)
 {
     Segment *segment = step->segment;
     for (Py_ssize_t i = 0; i < segment->count; i++) {
-        bool is_fixed = step->routes[i].port == FIXED;
-        if (!place(&segment->slots[i], source_of(step, i, views), is_fixed,
-                   &step->places[i]))
+        Py_ssize_t port = step->routes[i].port;
+        if (port != FIXED
+            && !place(&segment->slots[i], &views[port], false, &step->places[i]))
             return false;
     }
     Binding *found = find(segment, step->places);
@@ -515,57 +518,56 @@ explain(Segment *self, int status)
 
 /* ---- segments ------------------------------------------------------------------- */
 
+/* Return all arrays of a run in one tuple, if these are as many as the graph takes. */
 static PyObject *
-Segment_run(Segment *self, PyObject *args)
+arrays_of(Segment *self, PyObject *inputs, PyObject *outputs)
 {
-    PyObject *inputs, *outputs, *arrays = NULL;
-    if (!is_ready(self) || !PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
-        return NULL;
-    int is_ours = take_turn(self);
-    if (is_ours != 1)
-        return is_ours ? NULL : Py_NewRef(Py_False);
-    Step *step = &self->alone;
-    int status = 0;
-    bool is_right = false;
-    Py_ssize_t given = PySequence_Size(inputs), made = PySequence_Size(outputs);
-    if (given == self->inputs && given + made == self->count) {
-        PyObject *first = PySequence_Tuple(inputs), *last = PySequence_Tuple(outputs);
-        if (first && last)
-            arrays = PySequence_Concat(first, last);
-        Py_XDECREF(first);
-        Py_XDECREF(last);
-    } else if (given >= 0 && made >= 0) {
+    PyObject *first = PySequence_Tuple(inputs);
+    PyObject *last = first ? PySequence_Tuple(outputs) : NULL;
+    PyObject *arrays = last ? PySequence_Concat(first, last) : NULL;
+    if (arrays && (PyTuple_Size(first) != self->inputs
+                   || PyTuple_Size(arrays) != self->count)) {
+        Py_CLEAR(arrays);
         PyObject *told =
             PyObject_CallMethod((PyObject *)self, "_check", "OO", inputs, outputs);
         if (told)
-            refuse("InvalidArgumentError", "the graph takes other numbers of arrays");
+            refuse("GeneralFailureError", "the arrays do not fit the graph");
         Py_XDECREF(told);
     }
-    if (arrays && PyTuple_Size(arrays) == self->count) {
-        for (Py_ssize_t i = 0; i < self->count; i++) {
-            self->views[i].obj = NULL;
-            if (!view_of(PyTuple_GetItem(arrays, i), i >= self->inputs, &self->views[i])) {
-                PyErr_Clear();
-                self->views[i].obj = NULL;
-            }
-        }
-        is_right = all_fit(step, self->views, arrays) && get_ready(step, self->views);
-        if (is_right) {
+    Py_XDECREF(first);
+    Py_XDECREF(last);
+    return arrays;
+}
+
+static PyObject *
+Segment_run(Segment *self, PyObject *args)
+{
+    PyObject *inputs, *outputs;
+    if (!is_ready(self) || !PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
+        return NULL;
+    int is_ours = take_turn(self), status = 0;
+    if (is_ours != 1)
+        return is_ours ? NULL : Py_NewRef(Py_False);
+    PyObject *arrays = arrays_of(self, inputs, outputs);
+    if (arrays) {
+        Step *step = &self->alone;
+        open_views(arrays, self->are_used, self->views, self->count);
+        if (all_fit(step, self->views, arrays) && get_ready(step, self->views)) {
             Py_BEGIN_ALLOW_THREADS
             copy_in(step, self->views);
             status = call(step);
             if (!status)
                 copy_out(step, self->views);
             Py_END_ALLOW_THREADS
-            is_right = !status || explain(self, status) == 0;
+            if (status)
+                explain(self, status);
             Py_CLEAR(step->owner);
         }
         release_views(self->views, self->count);
-    } else if (arrays)
-        refuse("InvalidArgumentError", "the arrays have changed their number");
-    Py_XDECREF(arrays);
+        Py_DECREF(arrays);
+    }
     give_turn(self);
-    return is_right && !PyErr_Occurred() ? PyBool_FromLong(!status) : NULL;
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(!status);
 }
 
 static PyObject *
@@ -659,6 +661,7 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
     self->count = self->inputs + PyTuple_Size(outputs);
     size_t count = (size_t)self->count;
     if (!(self->slots = memory_of(count, sizeof(Slot)))
+        || !(self->are_used = memory_of(count, 1))
         || !(self->views = memory_of(count, sizeof(Py_buffer)))
         || !(self->alone.routes = memory_of(count, sizeof(Route)))
         || !(self->alone.places = memory_of(count, sizeof(Word))))
@@ -668,6 +671,7 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         PyObject *tensor = i < self->inputs ? PyTuple_GetItem(inputs, i)
                                             : PyTuple_GetItem(outputs, i - self->inputs);
         self->alone.routes[i].port = i;
+        self->are_used[i] = i < self->inputs ? READ : WRITTEN;
         if (!tensor || !slot_of(tensor, &self->slots[i]))
             return -1;
     }
@@ -715,6 +719,7 @@ Segment_dealloc(Segment *self)
     for (Py_ssize_t i = 0; self->slots && i < self->count; i++)
         PyMem_Free(self->slots[i].memory);
     PyMem_Free(self->slots);
+    PyMem_Free(self->are_used);
     PyMem_Free(self->views);
     PyMem_Free(self->alone.routes);
     PyMem_Free(self->alone.places);
@@ -1021,10 +1026,11 @@ route_of(Job *self, Py_ssize_t at, Py_ssize_t number, PyObject *given)
         route->fixed.obj = NULL;
         return false;
     }
-    if (route->fixed.len == step->segment->slots[number].size)
-        return true;
+    Slot *slot = &step->segment->slots[number];
+    if (route->fixed.len == slot->size)
+        return place(slot, &route->fixed, true, &step->places[number]);
     refuse("InvalidArgumentError", "segment %zd, argument %zd has %zd bytes; the graph "
-           "has %zd", at, number, route->fixed.len, step->segment->slots[number].size);
+           "has %zd", at, number, route->fixed.len, slot->size);
     return false;
 }
 
@@ -1231,6 +1237,7 @@ static int
 execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    page_size = (Word)sysconf(_SC_PAGESIZE);
     if (!(state->segment = type_of(module, &segment_spec))
         || !(state->control = type_of(module, &control_spec)))
         return -1;
