@@ -78,9 +78,10 @@ class BoundExecution(Stoppable):
                     was_asked = pause.requested
                     self._since_ns = time.monotonic_ns()
                     workspace = self._workspace(program, self.plan, pause)
-                    if workspace is None or (pause.requested and not was_asked):
-                        if workspace is not None:
-                            program.release(workspace)
+                    if workspace is None:
+                        return False
+                    if pause.requested and not was_asked:  # which took long, maybe
+                        program.release(workspace)
                         return False
                 self._bound, self._making = workspace, None
                 self._since_ns = 0

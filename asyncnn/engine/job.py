@@ -1,8 +1,8 @@
 """Runs of plans that an engine computes alone: one call, without the interpreter lock.
 
-A `Segment` is a graph of an engine, on which it is run by a function of C. A `Job` is
-a straight plan of such segments, made once for a workspace. Each argument of a segment
-is an array of the run, by the number of its port, or memory of the workspace's own.
+A `Segment` is a graph of an engine that a function of C runs. A `Job` is a straight
+plan of such segments, made once for a workspace. Each argument of a segment is an array
+of the run, by the number of its port, or memory of the workspace's own.
 All numbers and sizes are checked as the job is made; the arrays of a run are when it
 begins. Then the interpreter lock is given up until all segments have run.
 
@@ -28,9 +28,9 @@ ends that early without a reason, which then begins anew (`MOST_ATTEMPTS`).
 A pause does the same with a word of its own, at most `MOST_INTERRUPTED` times for one
 segment: what that has computed is lost, and it has to end some time. Whoever requests a
 pause says so before calling `Control.pause`. So a run forgets older calls first, reads
-``requested`` second. One whose ``requested`` is computed is asked at each boundary.
+``requested`` second. A pause that computes ``requested`` is asked at each boundary.
 
-A flag whose graph has `end`\\ ed, as the process does, is never lowered again.
+The flag of a graph that was told to `end`, as the process does, stays raised.
 """
 
 import ctypes
