@@ -104,8 +104,11 @@ class _Collector:
             if self._building:
                 return
             if self._allowing and gc.isenabled():
-                # What the application has frozen is its own to thaw.
-                self._has_frozen |= gc.get_freeze_count() <= MOST_IMMORTAL
+                # What the application has frozen is its own to thaw. Asked once: all
+                # that is frozen is counted one by one.
+                self._has_frozen = (
+                    self._has_frozen or gc.get_freeze_count() <= MOST_IMMORTAL
+                )
                 gc.freeze()
             if gc.get_threshold() == self._ours:  # nobody has changed it meanwhile
                 gc.set_threshold(*self._usual)

@@ -25,6 +25,13 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 """Yields between two steps and returns the result."""
 
+TakeTurn: TypeAlias = Callable[[Callable[[], bool]], bool]
+"""Tells whether something may be read now.
+
+If not, what it is given is called in a later turn of the loop, and tells whether it has
+read something.
+"""
+
 
 def completed(steps: Steps[T]) -> T:
     """Take all steps; return the result."""

@@ -56,6 +56,26 @@ def test_no_full_collection_comes_while_something_large_is_built(
     assert 2 not in collections
 
 
+def test_what_is_frozen_is_not_counted_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter counts one by one, and does nothing else meanwhile."""
+    counted: list[int] = []
+    count = gc.get_freeze_count
+
+    def counting() -> int:
+        counted.append(count())
+        return counted[-1]
+
+    monkeypatch.setattr(gc, "get_freeze_count", counting)
+    with freezing_allowed():
+        for _ in range(3):
+            with building_large():
+                built = build(10_000)
+        assert count() >= len(built)
+    assert len(counted) == 1
+
+
 def test_what_was_built_is_left_out_until_nobody_allows_it_any_more() -> None:
     frozen = frozen_count()
     with freezing_allowed():

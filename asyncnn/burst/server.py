@@ -82,7 +82,9 @@ class BurstServer(CallbackObject):
         self._is_paused = False
         # Executions belong to the client that calls now, in whatever context they run.
         serve = partial(contextvars.copy_context().run, self._serve)
-        self._served = LoopPoller.running().serve(requests, serve, self._give_up)
+        self._served = LoopPoller.running().serve(
+            requests, serve, self._give_up, callback.take_turn
+        )
         disown_in_children(self)
 
     def free_memory(self, slot: int) -> None:

@@ -29,7 +29,8 @@ from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
-from asyncnn.offload import offload, offload_steps
+from asyncnn.offload import offload_steps
+from asyncnn.pacing import Steps
 
 if TYPE_CHECKING:
     from asyncnn.devices.litert.engine import Engine
@@ -146,13 +147,16 @@ class AcceleratedDevice(ReferenceDevice):
 
         :raises AsyncnnError: if it cannot be.
         """
-        extensions = self._extensions
-        program = await offload_steps(
-            Program.compiling(model, None, extensions, self._delegate)
+        return await offload_steps(self._sharing(model))
+
+    def _sharing(self, model: Model) -> Steps[tuple[EngineShare, ...]]:
+        # What is prepared here ends here, too: freeing it takes as long as a trial.
+        program = yield from Program.compiling(
+            model, None, self._extensions, self._delegate
         )
         if program.declared_shapes is None:
             return ()
-        steps = (await offload(program.plan, program.declared_shapes)).steps
+        steps = program.plan(program.declared_shapes).steps
         shares: list[EngineShare] = []
         for is_litert, group in groupby(steps, lambda step: bool(step.parts)):
             if is_litert:

@@ -13,12 +13,14 @@ less often than every 5 ms is not waited for: a camera costs a wake-up a frame.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from asyncnn.fmq.layout import QueueBusyError
 from asyncnn.fmq.spin import MANY_LOOKS, AdaptiveSpinner, clock, yield_core
 from asyncnn.interpreter_hooks import disown_in_children
+from asyncnn.pacing import TakeTurn
 
 SPIN_SLICE_NS = 50_000
 """Nanoseconds for which hot queues keep the loop from its other work."""
@@ -68,6 +70,7 @@ class Served:
     ``on_ready`` is called by the loop soon after a packet has come, and again while one
     is there. An exception in it, or that the queue cannot be listened to, ends the
     serving; ``on_failed`` is called with it, or by default the loop's handler.
+    Beside others, it waits until ``take_turn`` lets it.
     """
 
     def __init__(
@@ -76,11 +79,13 @@ class Served:
         queue: Readable,
         on_ready: Callable[[], object],
         on_failed: Callable[[BaseException], object] | None = None,
+        take_turn: TakeTurn | None = None,
     ) -> None:
         self._poller = poller
         self.queue = queue
         self.on_ready = on_ready
         self.on_failed = on_failed or _report
+        self.take_turn = take_turn
         self.is_paused = False
         self.is_stopped = False
         self.window_ns = 0
@@ -196,17 +201,19 @@ class LoopPoller:
         queue: Readable,
         on_ready: Callable[[], object],
         on_failed: Callable[[BaseException], object] | None = None,
+        take_turn: TakeTurn | None = None,
     ) -> Served:
         """Have ``on_ready`` called whenever there is something to read.
 
         No task may wait at this end then. ``on_failed`` is called with an error that
-        ends the serving.
+        ends the serving. Where more than one queue is served, each packet has to
+        ``take_turn``.
 
         :raises QueueBusyError: if it is served already.
         """
         if queue.served is not None:
             raise QueueBusyError("this end of the queue is served already")
-        served = queue.served = Served(self, queue, on_ready, on_failed)
+        served = queue.served = Served(self, queue, on_ready, on_failed, take_turn)
         self.served.append(served)
         self.heat(served)
         return served
@@ -362,6 +369,25 @@ class LoopPoller:
         self._sleep(served)
 
     def _handle(self, served: Served) -> None:
+        take = served.take_turn
+        if (
+            take is None
+            or len(self.served) == 1
+            or take(partial(self._proceed, served))
+        ):
+            self._call_back(served)
+        else:
+            served.pause()
+
+    def _proceed(self, served: Served) -> bool:
+        """Serve a queue that has waited for its turn, if it is still readable."""
+        served.resume()
+        if served.is_stopped or not served.queue.is_readable():
+            return False
+        self._call_back(served)
+        return True
+
+    def _call_back(self, served: Served) -> None:
         self._is_serving = True
         on_failed = served.on_failed
         try:

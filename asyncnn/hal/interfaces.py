@@ -43,6 +43,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+from asyncnn.pacing import TakeTurn
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,7 @@ class IBurstCallback(ABC):
     """Resolves memory slots of a burst (1.2/IBurstCallback.hal)."""
 
     __slots__ = ()
+    take_turn: TakeTurn | None = None  # asked before each packet
 
     @abstractmethod
     async def get_memories(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from asyncnn.devices.measured_capabilities import reference_capabilities
 from asyncnn.extensions import (
     Extension,
+    ExtensionNames,
     Extensions,
     Vocabulary,
     check_extended_operation,
@@ -40,7 +41,9 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
-from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate import validating
+from asyncnn.offload import offload, offload_steps
+from asyncnn.pacing import Steps
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.costs import ModelCosts, chosen_figure
 from asyncnn.runtime.framework.partition import Plan
@@ -177,39 +180,46 @@ async def explain(
             hint="asyncnn.load_model reads one from a file",
         )
     names = model.extension_names if isinstance(model, NamedModel) else ()
-    known = Extensions(extensions).resolved(whole)
+    known, words = await offload(_named, whole, names, extensions)
     context = _Context(
         model=whole,
         known=known,
         version=version,
-        problem=_broken_rule(whole, version),
+        problem=await offload_steps(_finding_broken_rule(whole, version)),
         device=device,
-        words=Vocabulary(whole, joined(names, names_in(known))),
+        words=words,
     )
     reports: list[OperationReport] = []
     # Of referenced subgraphs a device says nothing, but each can be asked for as main.
     for number in (None, *range(len(whole.referenced))):
         supported = await context.ask(number)
-        operations = context.subgraph(number).operations
-        answers = supported or (False,) * len(operations)
-        reports += [
-            context.report(number, index, answer)
-            for index, answer in enumerate(answers)
-        ]
-    explanation = Explanation(
-        device.name, context.problem, _with_culprits(whole, reports)
-    )
+        reports += await offload_steps(context.reporting(number, supported))
+    operations = await offload_steps(_with_culprits(whole, reports))
+    explanation = Explanation(device.name, context.problem, operations)
     hal = device.hal
-    if explanation.is_supported and isinstance(hal, IPlanning):
+    if not explanation.is_supported:
+        return explanation
+    if isinstance(hal, IPlanning):
         plan = await hal.plan(whole, ExecutionPreference.FAST_SINGLE_ANSWER)
-        explanation = _with_plan(explanation, plan)
+        explanation = await offload_steps(_with_plan(explanation, plan))
         shares = await hal.engine_shares_of(whole, plan)
-        return _with_shares(explanation, whole, shares)
-    if explanation.is_supported and isinstance(hal, IEngineShares):
+        return await offload(_with_shares, explanation, whole, shares)
+    if isinstance(hal, IEngineShares):
         declared = device.capabilities
         own = [(declared, share) for share in await hal.engine_shares(whole)]
-        return _with_shares(explanation, whole, own)
+        return await offload(_with_shares, explanation, whole, own)
     return explanation
+
+
+def _named(
+    model: Model, names: Iterable[ExtensionNames], extensions: Iterable[Extension]
+) -> tuple[Model, Vocabulary]:
+    """Return a model with what is known of extensions, and what its types are called.
+
+    :raises InvalidArgumentError: if a type has two names.
+    """
+    known = Extensions(extensions).resolved(model)
+    return known, Vocabulary(model, joined(names, names_in(known)))
 
 
 @runtime_checkable
@@ -265,7 +275,7 @@ def _with_shares(
     return replace(explanation, operations=tuple(operations), segments=tuple(segments))
 
 
-def _with_plan(explanation: Explanation, plan: Plan) -> Explanation:
+def _with_plan(explanation: Explanation, plan: Plan) -> Steps[Explanation]:
     """Say which device each operation of the main subgraph would go to, and why."""
     partitions = tuple(
         PartitionReport(plan.devices[each.device], each.operations, each.expected_us)
@@ -277,15 +287,16 @@ def _with_plan(explanation: Explanation, plan: Plan) -> Explanation:
         for index in partition.operations
     }
     reasons = plan.division.reasons
-    operations = tuple(
-        report
-        if report.subgraph is not None
-        else replace(report, device=devices[report.index], choice=reasons[report.index])
-        for report in explanation.operations
-    )
+    operations: list[OperationReport] = []
+    for report in explanation.operations:
+        yield
+        if report.subgraph is None:
+            device, choice = devices[report.index], reasons[report.index]
+            report = replace(report, device=device, choice=choice)
+        operations.append(report)
     return replace(
         explanation,
-        operations=operations,
+        operations=tuple(operations),
         partitions=partitions,
         left_out=plan.refusals,
     )
@@ -316,10 +327,20 @@ class _Context(msgspec.Struct, frozen=True):
             raise error_for(status, f"{self.device.name} does not tell: {status.name}")
         return supported
 
-    def report(
+    def reporting(
+        self, number: int | None, supported: Sequence[bool]
+    ) -> Steps[list[OperationReport]]:
+        """Report on each operation of a subgraph, by what the device has answered."""
+        answers = supported or (False,) * len(self.subgraph(number).operations)
+        reports: list[OperationReport] = []
+        for index, answer in enumerate(answers):
+            yield
+            reports.append(self._report(number, index, answer))
+        return reports
+
+    def _report(
         self, number: int | None, index: int, supported: bool
     ) -> OperationReport:
-        """Return the report on one operation, of which the device has been asked."""
         subgraph = self.subgraph(number)
         operation = subgraph.operations[index]
         report = OperationReport(
@@ -399,9 +420,9 @@ def _subgraph(model: Model, number: int | None) -> Subgraph:
     return model.main if number is None else model.referenced[number]
 
 
-def _broken_rule(model: Model, version: HalVersion) -> str:
+def _finding_broken_rule(model: Model, version: HalVersion) -> Steps[str]:
     try:
-        validate_model(model, version)
+        yield from validating(model, version)
     except InvalidArgumentError as error:
         return error.message
     return ""
@@ -409,13 +430,17 @@ def _broken_rule(model: Model, version: HalVersion) -> str:
 
 def _with_culprits(
     model: Model, reports: Sequence[OperationReport]
-) -> tuple[OperationReport, ...]:
+) -> Steps[tuple[OperationReport, ...]]:
     """Blame the subgraph that an operation runs, where that is what is missing."""
     culprits: dict[int, OperationReport] = {}
     for report in reports:
         if report.subgraph is not None and not report.is_supported:
             culprits.setdefault(report.subgraph, report)
-    return tuple(_with_culprit(model, report, culprits) for report in reports)
+    blamed: list[OperationReport] = []
+    for report in reports:
+        yield
+        blamed.append(_with_culprit(model, report, culprits))
+    return tuple(blamed)
 
 
 def _with_culprit(

@@ -24,7 +24,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ from asyncnn.memory.descriptors import (
     received_fds,
 )
 from asyncnn.offload import offload
+from asyncnn.pacing import TakeTurn
 from asyncnn.service.decoding import MessageFile, ReceivedFile
 from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
 
@@ -78,18 +79,6 @@ class _Unsent(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class ReadingTurn(Protocol):
-    """Has channels that belong together read one after the other."""
-
-    def take(self, proceed: Callable[[], bool]) -> bool:
-        """Tell whether a packet may be read now.
-
-        If not, ``proceed`` is called in a later turn of the loop, and tells whether it
-        has read one.
-        """
-        ...
-
-
 class Channel(Generic[MessageT]):
     """One end of a connection.
 
@@ -106,9 +95,10 @@ class Channel(Generic[MessageT]):
     has hung up because of what the peer has done.
 
     What comes beside messages, and files for what is sent, may take from ``reserve``
-    when descriptors have run out. ``turn`` says when to read, ``decoding`` is entered
-    to decode a large message; ``may_hold`` tells whether so many more `descriptors` may
-    be kept until then, and those that came beside it are as good as lost otherwise.
+    when descriptors have run out. ``take_turn`` says when to read, ``decoding`` is
+    entered to decode a large message; ``may_hold`` tells whether so many more
+    `descriptors` may be kept until then, and those that came beside it are as good as
+    lost otherwise.
     """
 
     def __init__(
@@ -123,7 +113,7 @@ class Channel(Generic[MessageT]):
         max_fds: int,
         max_unread_bytes: int,
         reserve: DescriptorReserve | None = None,
-        turn: ReadingTurn | None = None,
+        take_turn: TakeTurn | None = None,
         decoding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         may_hold: Callable[[int], bool] = lambda _: True,
     ) -> None:
@@ -142,7 +132,7 @@ class Channel(Generic[MessageT]):
         self._max_fds = max_fds
         self._max_unread_bytes = max_unread_bytes
         self._reserve = reserve
-        self._turn = turn
+        self._take_turn = take_turn
         self._decoding = decoding
         self._may_hold = may_hold
         self._held = 0
@@ -309,7 +299,7 @@ class Channel(Generic[MessageT]):
 
     def _readable(self) -> None:
         """Take one packet; if more wait, the loop calls again at once."""
-        if self._turn is None or self._turn.take(self._proceed):
+        if self._take_turn is None or self._take_turn(self._proceed):
             self._read()
         else:
             self._pause()

@@ -79,6 +79,54 @@ class TestServing:
         assert not echo.read
         await until(lambda: echo.read == [elements(1)])
 
+    @pytest.mark.parametrize("is_cold_first", [False, True])
+    async def test_beside_others_it_waits_for_its_turn(
+        self, ends: Ends, is_cold_first: bool
+    ) -> None:
+        got: list[bytes | None] = []
+        waiting: list[Callable[[], bool]] = []
+        may_read = False
+
+        def take_turn(proceed: Callable[[], bool]) -> bool:
+            if not may_read:
+                waiting.append(proceed)
+            return may_read
+
+        poller = LoopPoller.running()
+        served = poller.serve(
+            ends.reader,
+            lambda: got.append(ends.reader.read_nowait()),
+            take_turn=take_turn,
+        )
+        if is_cold_first:
+            await until(lambda: is_cold(ends.reader))
+        ends.writer.write_nowait(elements(1))
+        await until(lambda: len(got) == 1)
+        assert not waiting, "it is the only one"
+        with (
+            MessageQueue.create(QUANTUM, COUNT) as other,
+            MessageQueue.open(other.descriptor) as end,
+        ):
+            echo = Echo(end)
+            if is_cold_first:
+                await until(lambda: is_cold(ends.reader))
+            ends.writer.write_nowait(elements(2))
+            await until(lambda: bool(waiting))
+            other.write_nowait(elements(3))
+            await until(lambda: echo.read == [elements(3)])
+            assert len(got) == len(waiting) == 1, "it is asked for once"
+            assert waiting.pop()()
+            assert got[1] == elements(2)
+            may_read = True
+            ends.writer.write_nowait(elements(3))
+            await until(lambda: len(got) == 3)
+            may_read = False
+            ends.writer.write_nowait(elements(4))
+            await until(lambda: bool(waiting))
+            served.stop()
+            assert not waiting.pop()()
+            assert len(got) == 3
+
     async def test_it_may_pause_itself(self, ends: Ends) -> None:
         echo = Echo(ends.reader)
         read = echo.on_ready

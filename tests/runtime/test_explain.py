@@ -1,3 +1,4 @@
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,6 +18,7 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
 from asyncnn.runtime.opening_devices import open_device
+from asyncnn.tools.bench.activities import long_model
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.samples import (
     extension_model,
@@ -134,3 +136,17 @@ async def test_a_device_that_is_gone_is_an_error(
     monkeypatch.setattr(device.hal, "get_supported_operations_1_3", gone)
     with pytest.raises(DeviceUnavailableError, match="reference"):
         await explain(device, float_model(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("reference", 4), ("accelerated", 25), ("framework", 25)]
+)
+async def test_a_long_model_is_explained_beside_the_loop(name: str, share: int) -> None:
+    model = long_model(3000, 0)
+    async with open_device(name) as device:
+        on_loop, everywhere = time.thread_time(), time.process_time()
+        explanation = await explain(device, model)
+        on_loop = time.thread_time() - on_loop
+        everywhere = time.process_time() - everywhere
+    assert explanation.is_supported
+    assert on_loop < everywhere / share

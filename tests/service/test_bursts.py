@@ -6,15 +6,18 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+import asyncnn
 from asyncnn.burst import BurstController
 from asyncnn.burst.packets import DATUM_BYTES, RequestShape, decode_result
 from asyncnn.burst.slots import PoolSlots
+from asyncnn.devices import ReferenceDevice
 from asyncnn.fmq import MessageQueue, queue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import DriverDiedError
@@ -29,7 +32,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.runtime.opening_devices import connect
-from asyncnn.service import wire
+from asyncnn.service import Server, wire
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.limits import ServiceLimits
@@ -56,6 +59,32 @@ async def test_a_run_through_queues_is_a_run(service: Service) -> None:
                 outputs = await burst.run({"x": x, "y": x + k})
                 assert np.array_equal(outputs["z"], 2 * x + k)
             assert burst.statistics().sent == 100
+
+
+async def test_many_bursts_take_the_turns_of_their_process(tmp_path: Path) -> None:
+    """A turn of the loop is the measure, whatever a packet costs."""
+    path, x = tmp_path / "driver.sock", np.ones(4, np.float32)
+    async with (
+        ReferenceDevice() as reference,
+        Server(reference, path, limits=ServiceLimits(max_bursts=40)),
+        connect(path) as device,
+        AsyncExitStack() as stack,
+    ):
+        model = await device.prepare(SUM)
+        bursts = [await stack.enter_async_context(model.burst()) for _ in range(40)]
+        ended = [0]
+
+        async def run(burst: asyncnn.Burst) -> None:
+            await burst.run({"x": x, "y": x})
+            ended[-1] += 1
+
+        for _ in range(3):  # the first time, each is asked for its memory
+            ended[:] = [0]
+            tasks = [asyncio.create_task(run(burst)) for burst in bursts]
+            while not all(task.done() for task in tasks):
+                await asyncio.sleep(0)
+                ended.append(0)
+        assert max(ended) <= 16, ended  # 8, which may begin within a turn
 
 
 async def test_a_cancelled_run_stops_in_the_driver(service: Service) -> None:

@@ -32,7 +32,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
 from asyncnn.service.supervision import SETTLED_S, Backoff
-from tests.networks import addition, chain
+from tests.networks import FOREVER, addition, chain, counting_up
 from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running
 from tests.service.test_descriptors import only
@@ -66,7 +66,11 @@ class TestReconnecting:
     async def test_what_was_pending_gets_the_error(self, driver: Driver) -> None:
         async with connect(driver.path, supervised=BRIEFLY) as device:
             model = await device.prepare(addition(2))
-            running = [asyncio.create_task(add(model)) for _ in range(5)]
+            endless = await device.prepare(counting_up())
+            running = [
+                asyncio.create_task(endless.run(FOREVER, loop_timeout=15))
+                for _ in range(5)
+            ]
             preparing = asyncio.create_task(device.prepare(addition(2)))
             await asyncio.sleep(0)
             await driver.restart(device)
@@ -99,8 +103,17 @@ class TestReconnecting:
             model = await device.prepare(addition(2))
             await driver.stop()
             await lost(device)
-            with only(0):
-                await until(lambda: "Too many open files" in caplog.text)
+            with only(0), contextlib.ExitStack() as taken:
+
+                def is_told() -> bool:
+                    with contextlib.suppress(
+                        OSError
+                    ):  # that of an attempt that was under way
+                        fd = os.open(os.devnull, os.O_RDONLY)
+                        taken.callback(os.close, fd)
+                    return "Too many open files" in caplog.text
+
+                await until(is_told)
             await driver.start()
             await add(model)
 

@@ -12,16 +12,18 @@ from asyncnn.service.process import Peer
 
 
 class Flood:
-    """A connection on which there is always more to be read."""
+    """A connection on which there is always more to be read, or one of its bursts."""
 
-    def __init__(self, turns: ReadingTurns) -> None:
+    def __init__(self, turns: ReadingTurns, *, is_burst: bool = False) -> None:
         self.turns = turns
+        self.take = turns.take_for_burst if is_burst else turns.take
         self.read = 0
         self.may_go_on = True
-        turns.opened()
+        if not is_burst:
+            turns.opened()
 
     def readable(self) -> None:
-        if self.turns.take(self.proceed):
+        if self.take(self.proceed):
             self.read += 1
 
     def proceed(self) -> bool:
@@ -30,10 +32,14 @@ class Flood:
         return self.may_go_on
 
 
-async def test_a_flood_of_many_connections_is_read_in_small_portions() -> None:
+@pytest.mark.parametrize("are_bursts", [False, True], ids=["connections", "bursts"])
+async def test_a_flood_is_read_in_small_portions(are_bursts: bool) -> None:
     driver = Readers()
     floods = [Flood(ReadingTurns(driver))]
-    floods += [Flood(floods[0].turns) for _ in range(199)]
+    turns = floods[0].turns
+    floods += [Flood(turns, is_burst=are_bursts) for _ in range(199)]
+    if are_bursts:  # the connection waits behind them
+        floods.append(floods.pop(0))
     ReadingTurns(driver).opened()  # somebody else's
     for flood in floods:
         flood.readable()
@@ -53,14 +59,16 @@ BURDENS = 40
 class Burden(Flood):
     """Each of its packets keeps the loop busy, at once or by a task that it begins."""
 
-    def __init__(self, turns: ReadingTurns, *, by_task: bool) -> None:
-        super().__init__(turns)
+    def __init__(
+        self, turns: ReadingTurns, *, by_task: bool, is_burst: bool = False
+    ) -> None:
+        super().__init__(turns, is_burst=is_burst)
         self.by_task = by_task
         self.began: list[float] = []
         self.is_over = asyncio.Event()
 
     def readable(self) -> None:
-        if self.turns.take(self.proceed):
+        if self.take(self.proceed):
             self.handle()
 
     def proceed(self) -> bool:
@@ -84,9 +92,12 @@ class Burden(Flood):
 
 
 @pytest.mark.parametrize("by_task", [False, True], ids=["at once", "by a task"])
-async def test_a_flood_leaves_most_of_the_loop_to_others(by_task: bool) -> None:
+@pytest.mark.parametrize("is_burst", [False, True], ids=["connections", "a burst"])
+async def test_a_flood_leaves_most_of_the_loop_to_others(
+    by_task: bool, is_burst: bool
+) -> None:
     driver = Readers()
-    flood = Burden(ReadingTurns(driver), by_task=by_task)
+    flood = Burden(ReadingTurns(driver), by_task=by_task, is_burst=is_burst)
     flood.turns.opened()
     ReadingTurns(driver).opened()  # somebody else's
     flood.readable()

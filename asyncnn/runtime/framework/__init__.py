@@ -66,10 +66,11 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     ``moving_weight`` is how much the estimated cost of handing tensors from device to
     device counts; with 0 each operation goes to the device that is best for it.
 
-    A device that has failed ``failures_to_leave_out`` times in a row is left out for
-    ``pause_s`` seconds, for twice as long the next time, and so on up to
-    ``longest_pause_s``. One that has died is left out at once. Between partitions lie
-    at most ``max_intermediate_bytes`` for one execution.
+    A device that has failed ``failures_to_leave_out`` times in a row with one status is
+    left out for ``pause_s`` seconds, for twice as long the next time, and so on up to
+    ``longest_pause_s``. One that has died is left out at once. What requests are the
+    cause of does not count (see `fallback`). Between partitions lie at most
+    ``max_intermediate_bytes`` for one execution.
 
     With ``chains_drivers``, neighbouring partitions of driver processes follow each
     other by fences in executions that are not fenced, too: they go on while the event

@@ -48,9 +48,10 @@ from asyncnn.hal.validate import (
     validate_execution_preference,
     validate_model,
     validate_priority,
+    validating,
 )
 from asyncnn.logs import DRIVER
-from asyncnn.offload import offload
+from asyncnn.offload import offload, offload_steps
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
@@ -242,7 +243,7 @@ class FrameworkDevice:
 
         :raises AsyncnnError: if it breaks a rule, or no device supports some operation.
         """
-        validate_model(model, runtime_only_features=True)
+        await offload_steps(validating(model, runtime_only_features=True))
         return await self._planner.plan(model, preference)
 
     async def engine_shares_of(

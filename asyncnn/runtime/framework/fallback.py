@@ -5,8 +5,10 @@ output that is too small. What else a device may fail with is: it refuses, dies,
 misses a deadline. A late result is better than none, so the CPU goes by a deadline only
 while that lies ahead.
 
-A device that keeps failing is left out for a while: nothing is sent to it. Then one
-execution tries it again; if that fails, the next pause is twice as long.
+A device that keeps failing for one cause is left out for a while: nothing is sent to
+it. Then one execution tries it again; if that fails, the next pause is twice as long.
+All who share the device feel that, so only what it did wrong counts: not a request that
+is wrong or one too many, nor a deadline that was too short for it.
 
 Source: the HAL's runtime (ExecutionBuilder: which errors are recoverable), which has no
 pauses.
@@ -42,6 +44,22 @@ MISSED = frozenset(
     {ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT}
 )
 
+_OF_REQUESTS = FINAL | {
+    ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT,
+    ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT,
+}
+"""What requests are the cause of: they are wrong, too large or too many."""
+
+AMPLE = 10
+"""How many times as long as needed a device has that misses a deadline by its fault.
+
+Needed is what it took for the latest request, and what the CPU then takes for the same:
+one request may be a thousand times the work of the one before.
+"""
+
+LEAST_AMPLE_NS = 100_000_000
+"""Nanoseconds that it has at least: less is lost by the way, or to other requests."""
+
 closed_error = partial(DeviceClosedError, "the device is closed")
 """Makes a new error each time: one that is raised again keeps ever more frames."""
 
@@ -56,14 +74,23 @@ class Health:
     is all that executions look at then.
     """
 
-    __slots__ = ("_clock", "_in_a_row", "_pauses", "_settings", "_until", "has_failed")
+    __slots__ = (
+        "_clock",
+        "_in_a_row",
+        "_is_tried",
+        "_pauses",
+        "_settings",
+        "_until",
+        "has_failed",
+    )
 
     def __init__(self, settings: FrameworkSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._in_a_row = 0
+        self._in_a_row: Counter[ErrorStatus] = Counter()
         self._pauses = 0
         self._until = 0.0
+        self._is_tried = False
         self.has_failed = False
 
     def allows(self) -> bool:
@@ -78,19 +105,31 @@ class Health:
         if now < self._until:
             return False
         self._until = now + self._pause_s()
+        self._is_tried = True
         return True
 
     def succeeded(self) -> None:
         """Note that an execution went well."""
-        self._in_a_row = self._pauses = 0
-        self.has_failed = False
+        self._in_a_row.clear()
+        self._pauses = 0
+        self.has_failed = self._is_tried = False
 
-    def failed(self, *, has_died: bool = False) -> bool:
+    def told_nothing(self) -> None:
+        """Note that an execution shows neither: after a pause another one may try."""
+        if self._is_tried:
+            self._is_tried = False
+            self._until = self._clock()
+
+    def failed(self, cause: ErrorStatus) -> bool:
         """Note a failure; return whether it has the device left out from now on."""
         self.has_failed = True
-        self._in_a_row += 1
+        if self.left_out_s and not self._is_tried:
+            return False  # it was begun before, as others that have failed since
+        self._is_tried = False
+        self._in_a_row[cause] += 1
+        has_died = cause is ErrorStatus.DEVICE_UNAVAILABLE
         most = self._settings.failures_to_leave_out
-        if not has_died and not self._pauses and self._in_a_row < most:
+        if not has_died and not self._pauses and self._in_a_row[cause] < most:
             return False
         self._pauses += 1
         self._until = self._clock() + self._pause_s()
@@ -145,20 +184,26 @@ class Member:
         """Whether the device cannot work on memory of this process where it is."""
         return self.copies or self.hal.get_type()[1] is not DeviceType.CPU
 
-    def fell_back(self, status: ErrorStatus, reason: str) -> None:
-        """Count that the CPU computed instead, and log it, once for each reason."""
-        self._fallbacks[status] += 1
-        has_died = status is ErrorStatus.DEVICE_UNAVAILABLE
-        is_left_out = self.health.failed(has_died=has_died)
-        self._log(reason)
-        if is_left_out:
+    def fell_back(
+        self, status: ErrorStatus, reason: str, *, had_time: bool = False
+    ) -> None:
+        """Count that the CPU computed instead, and whether that was the device's fault.
+
+        A missed deadline is, if the device ``had_time``; see `had_ample_time`.
+        """
+        self.passed_over(status, reason)
+        if status in _OF_REQUESTS or (status in MISSED and not had_time):
+            self.health.told_nothing()
+        elif self.health.failed(status):
             pause = self.health.left_out_s
             logger.info("device %s is left out for %.1f s", self.name, pause)
 
     def passed_over(self, status: ErrorStatus, reason: str) -> None:
-        """Count that the CPU computed instead, as the device was not asked."""
+        """Count that the CPU computed instead, and log it, once for each reason."""
         self._fallbacks[status] += 1
-        self._log(reason)
+        if reason not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(reason)
+            logger.warning("the CPU computes instead of %s: %s", self.name, reason)
 
     def fallbacks(self) -> tuple[FallbackCount, ...]:
         """Return how often the CPU computed instead, by status."""
@@ -167,13 +212,13 @@ class Member:
             for status, count in sorted(self._fallbacks.items())
         )
 
-    def _log(self, reason: str) -> None:
-        if reason not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add(reason)
-            logger.warning("the CPU computes instead of %s: %s", self.name, reason)
-
     def __repr__(self) -> str:
         return f"<Member {self.name}>"
+
+
+def had_ample_time(given_ns: int, *needed_ns: int) -> bool:
+    """Tell whether a deadline was missed by the fault of the device."""
+    return given_ns >= max(LEAST_AMPLE_NS, AMPLE * max(needed_ns))
 
 
 def reason_of(status: ErrorStatus, words: str) -> str:

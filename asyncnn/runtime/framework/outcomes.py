@@ -18,6 +18,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import execution_options
+from asyncnn.runtime.framework.fallback import Health
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.stepping import IClosable, Outcome
 
@@ -27,7 +28,9 @@ _NONE = ErrorStatus.NONE
 
 
 class IWatchedModel(Protocol):
-    """What a `Watch` needs of its model."""
+    """What a `Watch` needs of its model; ``health`` is that of its only device."""
+
+    health: Health
 
     def recovers_from(self, status: ErrorStatus) -> bool:
         """Tell whether the CPU is to be tried after a device ended so."""
@@ -108,6 +111,8 @@ class Watch(IExecutionCallback):
         if self._is_linked:
             model.ended(self)
             callback.unlink_to_death()
+        if status is _NONE and model.health.has_failed:
+            model.health.succeeded()
         if status is _NONE or self._is_dead or not model.recovers_from(status):
             callback.reason = self.reason
             callback.notify_1_3(status, output_shapes, timing)

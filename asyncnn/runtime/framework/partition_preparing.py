@@ -232,17 +232,18 @@ class Preparer:
         if cache is not None:
             device = self._planner.members.index(member)
             slot = cache.layout.slot(cache, number, device, partition.operations)
+        had_time = arguments.deadline is None
         try:
             prepared = await prepared_on(member, part, slot)
         except AsyncnnError as error:
+            reason = reason_of_error(error)
             if member.is_cpu or self._fallback is not Fallback.PARTIAL:
                 if not member.is_cpu:
-                    member.fell_back(error.status, reason_of_error(error))
+                    member.fell_back(error.status, reason, had_time=had_time)
                 raise
             _check_time(arguments.deadline, error)
-            reason = reason_of_error(error)
             prepared = await _prepared_by(cpu)
-            member.fell_back(error.status, reason)
+            member.fell_back(error.status, reason, had_time=had_time)
             member = self._cpu
             usual = RouteStep(member.name, usual.operations, usual.device, reason)
         return Step(member, prepared, usual, outputs, cpu)

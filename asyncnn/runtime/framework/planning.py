@@ -8,13 +8,15 @@ Source: the HAL's runtime (CompilationBuilder: finish).
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from asyncnn.hal.errors import GeneralFailureError, error_for, failure_of
 from asyncnn.hal.types import ErrorStatus, Model
+from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.offload import offload
 from asyncnn.runtime.framework import FrameworkSettings, Partitioning
 from asyncnn.runtime.framework.fallback import Member, reason_of_error
-from asyncnn.runtime.framework.partition import Candidate, Plan, divide
+from asyncnn.runtime.framework.partition import Candidate, Division, Plan, divide
 from asyncnn.runtime.framework.stepping import LEFT_OUT
 
 logger = logging.getLogger(__name__)
@@ -65,13 +67,13 @@ class Planner:
         if len(model.main.operations) <= FEW_OPERATIONS:
             division = divide(model, candidates, preference, weight)
         else:
-            division = await offload(divide, model, candidates, preference, weight)
+            division = await offload(_divide, model, candidates, preference, weight)
         return Plan(division, tuple(each.name for each in candidates), refusals)
 
     async def _ask(self, member: Member, model: Model) -> Candidate | str:
         """Return what a device supports, or why it has no part."""
-        health = member.health
-        if not member.is_cpu and health.has_failed and not health.allows():
+        # Not `allows`: an answer tells nothing of how executions go.
+        if not member.is_cpu and member.health.left_out_s:
             return LEFT_OUT
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -94,3 +96,12 @@ class Planner:
             member.is_remote,
             member.tells_shapes,
         )
+
+
+def _divide(
+    model: Model, candidates: Sequence[Candidate], preference: int, weight: float
+) -> Division:
+    """Divide a model that may have more parts than a collection looks at in time."""
+    is_large = model.operation_count > LARGE_OPERATIONS
+    with building_large() if is_large else nullcontext():
+        return divide(model, candidates, preference, weight)

@@ -121,7 +121,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self._host = host
         self._rules = RequestRules(model)
         self._direct = self.steps[0].prepared if len(self.steps) == 1 else None
-        self._health = self.steps[0].member.health
+        self.health = self.steps[0].member.health
         self._output_bytes = [
             size_of_data_bytes(o.type, o.dimensions) for o in operands
         ]
@@ -149,7 +149,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             direct is not None
             and deadline is None
             and not self.has_buffers
-            and not self._health.has_failed
+            and not self.health.has_failed
             and not self._host.is_closed
         ):
             kind = Watch if callback.takes_early_results else LaterWatch
@@ -248,7 +248,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
         if (
             direct is not None
             and not self.has_buffers
-            and not self._health.has_failed
+            and not self.health.has_failed
             and not self._host.is_closed
         ):
             was_refused = True
@@ -326,7 +326,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Have the only device serve a burst itself, or else serve it here."""
         direct = self._direct
-        if direct is not None and not self._health.has_failed:
+        if direct is not None and not self.health.has_failed:
             status, context = await direct.configure_execution_burst(
                 callback, requests, results
             )
@@ -337,7 +337,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
     @property
     def is_well(self) -> bool:
         """Whether the only device has not failed lately; see `IRecovering`."""
-        return self._direct is None or not self._health.has_failed
+        return self._direct is None or not self.health.has_failed
 
     def recovers_from(self, status: ErrorStatus) -> bool:
         """Tell whether `execute_1_3` may do better; see `IRecovering`."""

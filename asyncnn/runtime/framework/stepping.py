@@ -27,7 +27,12 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import CPU, Fallback
-from asyncnn.runtime.framework.fallback import FINAL, MISSED, reason_of
+from asyncnn.runtime.framework.fallback import (
+    FINAL,
+    MISSED,
+    had_ample_time,
+    reason_of,
+)
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space, Spaces
 from asyncnn.runtime.framework.steps import Step
 from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
@@ -122,9 +127,11 @@ class SteppedRun(IExecutionCallback):
     __slots__ = (
         "__weakref__",
         "_answer",
+        "_called_ns",
         "_client",
         "_ended",
         "_failed",
+        "_given_ns",
         "_growths",
         "_index",
         "_instead",
@@ -158,6 +165,7 @@ class SteppedRun(IExecutionCallback):
         self._ended = ended
         self._client = calling_client.get()
         self._started_ns = time.monotonic_ns()
+        self._called_ns = self._given_ns = 0
         self._index = 0
         self._growths = 0
         self._on_device_us = 0
@@ -291,13 +299,13 @@ class SteppedRun(IExecutionCallback):
     def _call(self, prepared: IPreparedModel, request: Request) -> _Answer | None:
         """Execute a partition; return its outcome if that is there at once."""
         options, deadline = self._options, self._options.deadline
-        if (
-            self._instead is not None
-            and self._instead.status in MISSED
-            and deadline is not None
-            and time.monotonic_ns() >= deadline
-        ):
-            deadline = None  # late rather than never
+        self._called_ns = time.monotonic_ns()
+        if deadline is not None:
+            left_ns = deadline - self._called_ns
+            if self._instead is None:
+                self._given_ns = left_ns
+            elif self._instead.status in MISSED and left_ns <= 0:
+                deadline = None  # late rather than never
         self._is_calling = self._is_outstanding = True
         self._answer = None
         try:
@@ -382,7 +390,9 @@ class SteppedRun(IExecutionCallback):
         """Return how a partition went, and count it if it was not as planned."""
         failure, failed = self._instead, self._failed
         self._instead = self._failed = None
+        took_ns = time.monotonic_ns() - self._called_ns
         if failure is None:
+            step.took_ns = took_ns
             if step.member.health.has_failed:
                 step.member.health.succeeded()
             return step.usual
@@ -393,7 +403,8 @@ class SteppedRun(IExecutionCallback):
             if failure.reason is LEFT_OUT:
                 failed.member.passed_over(failure.status, reason)
             else:
-                failed.member.fell_back(failure.status, reason)
+                had_time = had_ample_time(self._given_ns, took_ns, failed.took_ns)
+                failed.member.fell_back(failure.status, reason, had_time=had_time)
         return RouteStep(CPU, step.usual.operations, instead_of, reason)
 
     def _grow(self, answer: _Answer) -> None:

@@ -57,6 +57,7 @@ class Step:
 
     ``usual`` is how it goes as a rule. ``outputs`` has, for each of its outputs, which
     of the model's that is, and -1 for others. ``cpu`` is the same on the CPU.
+    ``took_ns`` is for how long the latest execution was on the device.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Step:
         self.usual = usual
         self.outputs = outputs
         self.cpu = cpu
+        self.took_ns = 0
 
     @property
     def on_cpu(self) -> IPreparedModel | None:

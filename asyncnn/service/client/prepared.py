@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from asyncnn.callbacks import (
@@ -48,8 +47,6 @@ from asyncnn.hal.validate import (
 from asyncnn.logs import EXECUTION
 from asyncnn.service.client.answers import (
     DeferredExecution,
-    DeferredExecutions,
-    Executed,
 )
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
@@ -140,29 +137,14 @@ class RemotePreparedModel(SynchronousByCallback):
                 if staged is not None:
                     request = staged.request
             memory = SentMemory(self._staging, request.pools, staged)
-            notify = OneShot(callback.notify_1_3)
-            executed = _Execution(connection.deferred, memory, callback, notify)
-            if staged is not None:
-                if staged.layout.has_large_inputs:
-                    connection.check_open()
-                    launch = partial(self._launch, request, staged, options, executed)
-                    deferred = connection.deferred.start(
-                        staged.fill, launch, executed, deadline
-                    )
-                    callback.link_to_death(deferred.cancel)
-                    return ErrorStatus.NONE
-                staged.fill()
-                if staged.bound_since is connection.bindings.epoch:
-                    bound = staged.number
-            if bound is None:
-                bound = self._bound(request, staged)
-            execution = connection.execute(number, request, options, executed, bound)
+            execution = _Execution(connection, memory, callback)
+            self._send(execution, request, options, bound)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
-        callback.link_to_death(partial(connection.cancel, execution))
+        callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
 
-    def bind(self, tensors: Sequence[object]) -> "_Awaited | None":
+    def bind(self, tensors: Sequence[object]) -> "_Execution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):
@@ -177,45 +159,46 @@ class RemotePreparedModel(SynchronousByCallback):
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
         try:
             staged = self._staging.stage_arrays(plain, arrays[:count], arrays[count:])
-        except AsyncnnError:
+        except (AsyncnnError, TypeError, ValueError):
             return None  # the other way says why
-        return _Awaited(
-            self._connection, SentMemory(self._staging, staged.request.pools, staged)
-        )
+        memory = SentMemory(self._staging, staged.request.pools, staged)
+        return _Execution(self._connection, memory)
 
     def launch(
-        self, execution: "_Awaited", options: ExecutionOptions
+        self, execution: "_Execution", options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IBinding.launch`."""
-        connection, number = self._connection, self.number
         if EXECUTION.is_on:
-            EXECUTION("send", model=number, deadline_ns=options.deadline)
+            EXECUTION("send", model=self.number, deadline_ns=options.deadline)
         staged = execution.memory.staged
         assert staged is not None
         try:
-            if staged.layout.has_large_inputs:
-                connection.check_open()
-                send = partial(self._send, staged, options, execution)
-                execution.sending = connection.deferred.start(
-                    staged.fill, send, execution, options.deadline
-                )
-            else:
-                staged.fill()
-                execution.number = self._send(staged, options, execution)
+            self._send(execution, staged.request, options)
         except AsyncnnError as error:
             execution.refuse(error)
         return execution
 
     def _send(
-        self, staged: Staged, options: ExecutionOptions, executed: Executed
-    ) -> int:
-        """Send what is staged and filled in; return the number of the execution."""
-        connection, bound = self._connection, None
-        if staged.bound_since is connection.bindings.epoch:
-            bound = staged.number
-        if bound is None:
-            bound = self._bound(staged.request, staged)
-        return connection.execute(self.number, staged.request, options, executed, bound)
+        self,
+        execution: "_Execution",
+        request: Request,
+        options: ExecutionOptions,
+        bound: int | None = None,
+    ) -> None:
+        """Send a valid request whose pools all travel, filled in before."""
+        connection, staged = self._connection, execution.memory.staged
+        if staged is not None:
+            if staged.layout.has_large_inputs:
+                connection.check_open()
+                launch = partial(self._launch, execution, request, options, None)
+                execution.sending = connection.deferred.start(
+                    staged.fill, launch, execution, options.deadline
+                )
+                return
+            staged.fill()
+            if staged.bound_since is connection.bindings.epoch:
+                bound = staged.number
+        execution.number = self._launch(execution, request, options, bound)
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
         """Check a request as the driver will."""
@@ -224,14 +207,16 @@ class RemotePreparedModel(SynchronousByCallback):
 
     def _launch(
         self,
+        execution: "_Execution",
         request: Request,
-        staged: Staged | None,
         options: ExecutionOptions,
-        executed: Executed,
+        bound: int | None,
     ) -> int:
-        """Send a valid request whose pools all travel; return its number."""
-        bound = self._bound(request, staged)
-        return self._connection.execute(self.number, request, options, executed, bound)
+        """Send a request, by its number if it has one; return the execution's."""
+        if bound is None:
+            bound = self._bound(request, execution.memory.staged)
+        connection = self._connection
+        return connection.execute(self.number, request, options, execution, bound)
 
     def _bound(self, request: Request, staged: Staged | None) -> int | None:
         """Return the number of a bound request; bind one that is worth it."""
@@ -303,64 +288,15 @@ class RemotePreparedModel(SynchronousByCallback):
         )
 
 
-class _Execution(msgspec.Struct, frozen=True, eq=False):
-    """One execution under way: takes the outputs back and notifies.
+class _Execution(Completion):
+    """One execution under way: takes the outputs back, and is awaited or notifies.
 
     The connection calls it once, maybe after it has let it expire, and shields itself
     from what it raises.
     """
 
-    _deferred: DeferredExecutions
-    _memory: SentMemory
-    _callback: IExecutionCallback
-    _notify: OneShot[[ErrorStatus, tuple[OutputShape, ...], Timing]]
-
-    def __call__(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-        reason: str,
-    ) -> None:
-        if self._notify.is_done:  # nobody waits any more, and nobody writes to the slab
-            self._memory.let_go(status)
-            return
-        if status is not ErrorStatus.NONE:
-            logger.info("execution failed: %s: %s", status.name, reason)
-            self._callback.reason = reason
-        self._callback.unlink_to_death()
-        end = partial(self._end, status, shapes, timing)
-        self._memory.take_outputs(status, self._deferred.finish, end)
-
-    def took(self, route: Route) -> None:
-        if not self._notify.is_done:
-            self._callback.took(route)
-
-    def expire(self, error: AsyncnnError) -> None:
-        """Notify that the driver has not answered; its slab stays until it has."""
-        if not self._notify.is_done:
-            self._callback.unlink_to_death()
-            self._memory.release()
-            self._callback.reason = str(error)
-            self._notify(error.status, (), NO_TIMING)
-
-    def _end(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-        failure: AsyncnnError | None,
-    ) -> None:
-        if failure is not None:
-            self._callback.reason = str(failure)
-            status, shapes, timing = failure.status, (), NO_TIMING
-        self._notify(status, shapes, timing)
-
-
-class _Awaited(Completion):
-    """An execution on arrays, which is awaited; `_Execution` for all others."""
-
     __slots__ = (
+        "_callback",
         "_connection",
         "_result",
         "_route",
@@ -370,8 +306,14 @@ class _Awaited(Completion):
         "sending",
     )
 
-    def __init__(self, connection: Connection, memory: SentMemory) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        memory: SentMemory,
+        callback: IExecutionCallback | None = None,
+    ) -> None:
         self._connection = connection
+        self._callback = callback
         self._result: ExecutionResult | None = None
         self._waiting: asyncio.Future[ExecutionResult] | None = None
         self._route: Route | None = None
@@ -386,7 +328,8 @@ class _Awaited(Completion):
         timing: Timing,
         reason: str,
     ) -> None:
-        if self._result is not None:  # nobody waits any more
+        # Nobody waits any more, and nobody writes to the slab.
+        if self._result is not None:
             self.memory.let_go(status)
             return
         if status is not ErrorStatus.NONE:
@@ -397,6 +340,8 @@ class _Awaited(Completion):
 
     def took(self, route: Route) -> None:
         self._route = route
+        if self._callback is not None and self._result is None:
+            self._callback.took(route)
 
     def expire(self, error: AsyncnnError) -> None:
         """Report that the driver has not answered; its slab stays until it has."""
@@ -414,6 +359,15 @@ class _Awaited(Completion):
             self.sending.cancel()
         elif self.number is not None:
             self._connection.cancel(self.number)
+
+    def _resolve(self, result: ExecutionResult) -> None:
+        super()._resolve(result)
+        callback = self._callback
+        if callback is not None:
+            callback.unlink_to_death()
+            callback.reason = result.reason
+            notify = OneShot(callback.notify_1_3)
+            notify(result.status, result.output_shapes, result.timing)
 
     def _end(self, result: ExecutionResult, failure: AsyncnnError | None) -> None:
         if failure is None:

@@ -15,6 +15,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
 from asyncnn.memory.descriptors import Descriptor
+from asyncnn.pacing import TakeTurn
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
@@ -198,11 +199,19 @@ class CallsToClient:
 
 
 class RemoteBurstCallback(IBurstCallback):
-    """A client's callback that knows the memory of burst ``number``'s slots."""
+    """A client's callback that knows the memory of burst ``number``'s slots.
+
+    Packets are read when its process may ``take_turn``.
+    """
 
     def __init__(
-        self, calls: CallsToClient, pools: AnnouncedPools, number: int
+        self,
+        calls: CallsToClient,
+        pools: AnnouncedPools,
+        number: int,
+        take_turn: TakeTurn,
     ) -> None:
+        self.take_turn = take_turn
         self._calls = calls
         self._pools = pools
         self._number = number

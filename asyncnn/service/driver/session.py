@@ -122,7 +122,7 @@ class Session:
                 max_fds=limits.max_fds_per_message,
                 max_unread_bytes=limits.max_unread_bytes,
                 reserve=resources.reserve,
-                turn=resources.reading,
+                take_turn=resources.reading.take,
                 decoding=resources.decoding,
                 may_hold=self._may_hold,
             )
@@ -152,7 +152,8 @@ class Session:
 
     def burst_callback(self, number: int) -> RemoteBurstCallback:
         """Return the client's callback for burst ``number``."""
-        return RemoteBurstCallback(self._calls, self._pools, number)
+        take_turn = self._resources.reading.take_for_burst
+        return RemoteBurstCallback(self._calls, self._pools, number, take_turn)
 
     def _release(self) -> None:
         """Close each part, whatever happens to the others."""

@@ -56,8 +56,9 @@ class Readers:
 class ReadingTurns:
     """Lets a few packets of a process be read in each turn of the loop.
 
-    That is for processes with several connections; others have one in each anyway. What
-    packets cause counts as well: the calls and tasks that they make the loop's next.
+    That is for processes with several connections; others have one in each anyway, and
+    for bursts, in which packets of all of a process's take the same turns. What packets
+    cause counts as well: the calls and tasks that they make the loop's next.
     """
 
     def __init__(self, driver: Readers) -> None:
@@ -80,10 +81,15 @@ class ReadingTurns:
         self._loop.call_later(_MEMORY_S, self._forget, context=Context())
 
     def take(self, proceed: Callable[[], bool]) -> bool:
-        """Tell whether a packet may be read now; see `ReadingTurn`."""
+        """Tell whether a packet of a connection may be read now; see `TakeTurn`."""
+        if not self._taken and self._connections <= 1:
+            return True
+        return self.take_for_burst(proceed)
+
+    def take_for_burst(self, proceed: Callable[[], bool]) -> bool:
+        """Tell it for a packet of a burst, of which one connection has many."""
         if not self._taken:
-            if self._connections > 1:
-                self._begin()
+            self._begin()
             return True
         if self._waiting or self._is_used_up():
             # It is called from a turn that another connection began: what it reads is

@@ -22,6 +22,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.explain import explain
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
 
@@ -122,6 +123,10 @@ async def _querying(stage: Stage) -> Watched:
         return supported
 
     return act
+
+
+async def _explaining(stage: Stage) -> Watched:
+    return partial(explain, stage.plain, stage.model())
 
 
 async def _saving(stage: Stage) -> Watched:
@@ -247,6 +252,7 @@ ACTIVITIES = {
     IDLE: Activity("nothing", _idling),
     PREPARE: Activity("a long model: prepared", _preparing),
     "query": Activity("which operations are supported", _querying),
+    "explain": Activity("explained, operation by operation", _explaining),
     "save": Activity("prepared and saved in a cache", _saving),
     "load": Activity("loaded from the cache", _loading),
     "first_run": Activity("first run", _running_first),

@@ -68,6 +68,7 @@ class CrippledDevice:
     Faults of executions begin after some, ``healthy`` of them. All else goes to
     ``inner``, a reference device. ``figure`` is what it declares to cost. One that
     ``has_memory`` declares so, and has buffers. ``in_buffers`` counts executions there.
+    Executions that do not fail wait for ``gate``, if there is one.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class CrippledDevice:
         self.fenced = 0
         self.loadings = 0
         self.is_dead = False
+        self.gate: SyncFence | None = None
         self.bursts = OpenBursts(64)
 
     def __getattr__(self, name: str) -> Any:
@@ -202,6 +204,11 @@ class CrippledModel(SynchronousByCallback):
         pools = arguments[0].pools
         device.in_buffers += any(isinstance(pool, BufferToken) for pool in pools)
         if not device.fails_now():
+            if device.gate is not None:
+                device.gate.add_done_callback(
+                    lambda _: self.inner.execute_1_3(*arguments)
+                )
+                return ErrorStatus.NONE
             return self.inner.execute_1_3(*arguments)
         status = EXECUTING[device.fault]
         if device.fault is Fault.RAISES_AT_EXECUTING:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from msgspec.structs import replace
@@ -188,6 +188,55 @@ async def test_a_failing_device_is_left_out_and_comes_back() -> None:
             assert not outputs.route.steps[0].instead_of
             outputs = await prepared.run(inputs())
             assert not outputs.route.fell_back
+
+
+@pytest.mark.parametrize(
+    ("fault", "limit", "is_left_out"),
+    [
+        (Fault.LATE, 0.05, False),
+        (Fault.BUSY, None, False),
+        (Fault.LATE, 600.0, True),
+        (Fault.EXECUTING_LATER, 600.0, True),
+        (Fault.EXECUTING, None, True),
+    ],
+)
+@pytest.mark.parametrize("refuses", [FLOATS_ONLY, set()])
+async def test_only_what_a_device_did_wrong_takes_it_from_others(
+    fault: Fault, limit: float | None, is_left_out: bool, refuses: set[T]
+) -> None:
+    settings = replace(WHEREVER_BETTER, pause_s=60.0)
+    async with framework_with(fault, settings, refuses) as (device, odd):
+        prepared = await device.prepare(mixed())
+        while not (await device.statistics()).fallbacks:  # prepared on the CPU as well
+            with suppress(asyncnn.MissedDeadlineError):
+                await prepared.run(inputs(), timeout=limit)
+        for _ in range(9):
+            with suppress(asyncnn.MissedDeadlineError):
+                await prepared.run(inputs(), timeout=limit)
+        odd.fault = Fault.NONE
+        another = await device.prepare(mixed())
+        outputs = await another.run(inputs())
+        assert outputs.route.fell_back is False
+        assert ("odd" not in outputs.route.devices) is is_left_out
+        outputs = await prepared.run(inputs())
+        assert outputs.route.fell_back is is_left_out
+
+
+async def test_others_that_succeed_show_that_a_device_is_well() -> None:
+    settings = replace(WHEREVER_BETTER, failures_to_leave_out=2, pause_s=60.0)
+    async with framework_with(Fault.NONE, settings, set()) as (device, odd):
+        prepared = await device.prepare(mixed())
+        gate, source = asyncnn.fences.SyncFence.pair()
+        odd.gate = gate
+        waiting = asyncio.create_task(prepared.run(inputs()))
+        await until(lambda: odd.executions == 1)
+        odd.fault, odd.gate = Fault.EXECUTING, None
+        assert (await prepared.run(inputs())).route.fell_back
+        source.signal()
+        assert not (await waiting).route.fell_back
+        assert (await prepared.run(inputs())).route.fell_back
+        odd.fault = Fault.NONE
+        assert not (await prepared.run(inputs())).route.fell_back
 
 
 async def test_a_deadline_that_has_passed_is_one_of_the_client() -> None:

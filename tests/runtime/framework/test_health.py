@@ -14,10 +14,11 @@ from asyncnn.runtime.framework import (
     chosen_fallback,
     chosen_partitioning,
 )
-from asyncnn.runtime.framework.fallback import Health, Member
+from asyncnn.runtime.framework.fallback import Health, Member, had_ample_time
 
 FAILED = ErrorStatus.GENERAL_FAILURE
 DEAD = ErrorStatus.DEVICE_UNAVAILABLE
+LATE = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 SETTINGS = FrameworkSettings(failures_to_leave_out=3, pause_s=1.0, longest_pause_s=5.0)
 
 
@@ -30,21 +31,88 @@ class Clock:
 
 def test_a_device_is_left_out_after_some_failures_in_a_row() -> None:
     health = Health(SETTINGS, Clock())
-    assert not health.failed()
-    assert not health.failed()
+    assert not health.failed(FAILED)
+    assert not health.failed(FAILED)
     health.succeeded()
     assert not health.has_failed
-    assert not health.failed()
-    assert not health.failed()
+    assert not health.failed(FAILED)
+    assert not health.failed(FAILED)
     assert health.allows()
-    assert health.failed()
+    assert health.failed(FAILED)
     assert not health.allows()
+
+
+def test_causes_are_counted_apart() -> None:
+    health = Health(SETTINGS, Clock())
+    for cause in (FAILED, LATE, FAILED, LATE):
+        assert not health.failed(cause)
+    assert health.allows()
+    assert health.failed(LATE)
+    assert not health.allows()
+
+
+def test_what_requests_are_the_cause_of_does_not_count() -> None:
+    member = Member("odd", object(), SETTINGS, clock=Clock())  # type: ignore[arg-type]
+    for status in ErrorStatus:
+        if status not in (FAILED, DEAD):
+            for _ in range(5):
+                member.fell_back(status, "so it was asked")
+            assert not member.health.has_failed, status.name
+    for _ in range(3):
+        assert member.health.allows()
+        member.fell_back(LATE, "it hangs", had_time=True)
+    assert not member.health.allows()
+
+
+@pytest.mark.parametrize(
+    ("given_s", "needed_s", "had_time"),
+    [
+        (-1.0, (0.001, 0.0), False),
+        (0.099, (0.001, 0.0), False),
+        (0.1, (0.001, 0.01), True),
+        (0.1, (0.011, 0.001), False),
+        (0.1, (0.001, 0.011), False),
+        (30.0, (3.1, 0.0), False),
+        (30.0, (3.0, 0.0), True),
+    ],
+)
+def test_ample_time_is_measured_by_the_cpu_and_by_the_device(
+    given_s: float, needed_s: tuple[float, float], had_time: bool
+) -> None:
+    needed_ns = [round(each * 1e9) for each in needed_s]
+    assert had_ample_time(round(given_s * 1e9), *needed_ns) is had_time
+
+
+def test_what_was_begun_before_a_pause_does_not_lengthen_it() -> None:
+    clock = Clock()
+    health = Health(SETTINGS, clock)
+    assert health.failed(DEAD)
+    for _ in range(20):
+        assert not health.failed(DEAD), "it was under way when the device died"
+    assert health.left_out_s == 1.0
+    clock.now += 1.0
+    assert health.allows()
+
+
+def test_a_trial_that_tells_nothing_leaves_it_to_the_next() -> None:
+    clock = Clock()
+    member = Member("odd", object(), SETTINGS, clock=clock)  # type: ignore[arg-type]
+    member.fell_back(DEAD, "it died")
+    member.fell_back(LATE, "it was begun before")
+    assert not member.health.allows()
+    clock.now += 1.0
+    assert member.health.allows()
+    assert not member.health.allows()
+    member.fell_back(LATE, "the deadline was hopeless")
+    assert member.health.allows()
+    member.health.succeeded()
+    assert not member.health.has_failed
 
 
 def test_pauses_grow_and_one_caller_tries_after_each() -> None:
     clock = Clock()
     health = Health(SETTINGS, clock)
-    assert health.failed(has_died=True)
+    assert health.failed(DEAD)
     for pause in (1.0, 2.0, 4.0, 5.0, 5.0):
         assert health.left_out_s == pause
         clock.now += pause - 0.01
@@ -52,7 +120,7 @@ def test_pauses_grow_and_one_caller_tries_after_each() -> None:
         clock.now += 0.01
         assert health.allows()
         assert not health.allows(), "a second caller while the first one tries"
-        assert health.failed()
+        assert health.failed(DEAD)
     health.succeeded()
     assert health.allows()
     assert health.left_out_s == 0
@@ -61,7 +129,7 @@ def test_pauses_grow_and_one_caller_tries_after_each() -> None:
 def test_a_trial_that_is_never_told_of_does_not_leave_it_out_for_good() -> None:
     clock = Clock()
     health = Health(SETTINGS, clock)
-    health.failed(has_died=True)
+    health.failed(DEAD)
     clock.now += 1.0
     assert health.allows()
     clock.now += 1.0

@@ -1,20 +1,25 @@
 """Partitions are prepared together: how many at a time, and what ends the others."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.hal.types import ErrorStatus, Model
+from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model
+from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework import Fallback
+from asyncnn.runtime.framework import Fallback, planning
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+from asyncnn.runtime.framework.partition import divide
 from asyncnn.runtime.framework.partition_preparing import MOST_AT_ONCE
+from asyncnn.tools.bench.activities import long_model
 from tests.runtime.framework.crippled import CrippledDevice
 from tests.runtime.framework.mixed import (
     FLOATS,
@@ -159,3 +164,26 @@ async def test_cancelling_ends_all() -> None:
             await task
         await until(lambda: not held.awaited)
         assert held.held
+
+
+async def test_a_long_model_is_planned_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = [long_model(3000, number).model for number in range(2)]
+    thresholds: list[tuple[int, int, int]] = []
+
+    def noting(*arguments: Any) -> Any:
+        thresholds.append(gc.get_threshold())
+        return divide(*arguments)
+
+    monkeypatch.setattr(planning, "divide", noting)
+    usual = gc.get_threshold()
+    async with asyncnn.open_device("framework") as device:
+        began = time.thread_time()
+        await device.hal.plan(models[0], ExecutionPreference.FAST_SINGLE_ANSWER)
+        on_loop = time.thread_time() - began
+    began = time.thread_time()
+    validate_model(models[1], runtime_only_features=True)
+    assert on_loop < (time.thread_time() - began) / 2
+    assert thresholds[0][2] > 1000 * usual[2], "full collections while it is divided"
+    assert gc.get_threshold() == usual
