@@ -9,6 +9,7 @@ function is C's, and looks at a byte of ours, so a run needs no interpreter lock
 
 import ctypes
 import errno
+from collections.abc import Iterable
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from asyncnn.devices.litert.graph_file import (
     for_want_of_room,
     may_be_packed,
 )
-from asyncnn.devices.litert.tensor_buffers import TensorBuffers
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import INTERRUPTED, Bound, Segment
 from asyncnn.hal.errors import GeneralFailureError
@@ -184,7 +184,7 @@ class CApiGraph(Segment, CompiledGraph):
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         """See `Segment`."""
         tensors = zip(self._types, self.inputs + self.outputs, addresses, strict=True)
-        buffers = TensorBuffers(self._library, tensors)
+        buffers = _TensorBuffers(self._library, tensors)
         split, count = len(self.inputs), len(addresses)
         words = (
             0,
@@ -211,3 +211,31 @@ class CApiGraph(Segment, CompiledGraph):
             self._library.destroy("CompiledModel", self._compiled)
         if self._model:
             self._library.destroy("Model", self._model)
+
+
+class _TensorBuffers:
+    """Tensor buffers over a set of addresses, which are freed with the last reference.
+
+    Buffers over memory that is gone are harmless as long as they are not run.
+    """
+
+    def __init__(
+        self, library: Library, tensors: Iterable[tuple[TensorType, Tensor, int]]
+    ) -> None:
+        self._library = library
+        self._made: list[int] = []
+        for type_, tensor, address in tensors:
+            made = library.create(
+                "CreateTensorBufferFromHostMemory",
+                *(byref(type_), address, tensor.nbytes, None),
+            )
+            self._made.append(made)
+        self._array = (ctypes.c_void_p * len(self._made))(*self._made)
+
+    def address_of(self, number: int) -> int:
+        """Return where C finds the buffers, from this one on."""
+        return ctypes.addressof(self._array) + number * ctypes.sizeof(ctypes.c_void_p)
+
+    def __del__(self) -> None:
+        for made in self._made:
+            self._library.destroy("TensorBuffer", made)
