@@ -2,12 +2,18 @@
 
 A process loads the parts that it uses: a client no kernels, a driver no model files.
 What computes or serves names its imports by their modules all the same: a driver that
-imported something late could not do so once its descriptors have run out.
+imported something late could not do so once its descriptors have run out. Kernels, and
+tables of the files that models are read from and written to, are for preparations,
+which are refused then anyway.
 """
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
 
 
 def lazy_names(
@@ -41,3 +47,19 @@ def lazy_names(
         return sorted({*namespace, *module_of, *parts})
 
     return getattr_, dir_
+
+
+@cache
+def module_alone(package: str, name: str) -> Any:
+    """Return a module of another package, without all that the package imports.
+
+    :raises ModuleNotFoundError: if there is none.
+    """
+    found = PathFinder.find_spec(package)
+    folders = None if found is None else found.submodule_search_locations
+    spec = PathFinder.find_spec(f"{package}.{name}", folders) if folders else None
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"no module {package}.{name}", name=package)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -13,6 +13,7 @@ import pytest
 
 import asyncnn
 from asyncnn.service.process import driver_process
+from asyncnn.tools.mobilenets import mobilenet_v1
 
 LAZY = (
     "asyncnn",
@@ -34,6 +35,21 @@ async def main():
         model = await device.prepare(addition(2))
         x = np.ones(2, np.float32)
         await model.run({"x": x, "y": x})
+
+asyncio.run(main())
+"""
+
+
+RUN = """
+import asyncio, sys
+import asyncnn
+import numpy as np
+
+async def main():
+    model = await asyncnn.load_model(sys.argv[1])
+    async with asyncnn.open_device("accelerated") as device:
+        prepared = await device.prepare(model)
+        await prepared.run(np.zeros((1, 32, 32, 3), np.int8))
 
 asyncio.run(main())
 """
@@ -95,6 +111,23 @@ def test_a_device_in_this_process_loads_no_service() -> None:
     assert "asyncnn.devices.reference" in modules
     assert not {"cli", "pipeline", "service", "tools"} & parts_of(modules)
     assert "tflite" not in modules
+
+
+def test_a_model_that_the_engine_computes_loads_what_it_needs(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    path = tmp_path / "mobilenet.tflite"
+    path.write_bytes(mobilenet_v1(quantized=True, size=32, width=0.25))
+    modules = loaded_after(RUN, str(path))
+    assert "asyncnn.runtime.tflite.importer" in modules
+    assert "asyncnn.devices.litert.c_api_engine" in modules
+    assert not {"cli", "pipeline", "service", "tools"} & parts_of(modules)
+    assert {m for m in modules if m.startswith("asyncnn.kernels.")} == {
+        "asyncnn.kernels.kernel",
+        "asyncnn.kernels.registry",
+    }
+    others = {"onnx", "rich", "tflite", "typer", "ai_edge_litert"}
+    assert not {m.partition(".")[0] for m in modules} & others
+    assert "importlib.metadata" not in modules
 
 
 @pytest.mark.parametrize("name", LAZY)

@@ -242,12 +242,9 @@ def print_explanation(explanation: "Explanation") -> None:
         )
     for segment in explanation.segments:
         count = len(segment.operations)
-        measured = ""
-        if segment.measured_us is not None:
-            measured = f", {format_duration(segment.measured_us)} in a trial"
         typer.echo(
             f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
-            f"about {format_duration(segment.expected_us)}{measured}"
+            f"about {format_duration(segment.expected_us)}"
         )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")

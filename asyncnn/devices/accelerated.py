@@ -133,11 +133,7 @@ class AcceleratedDevice(ReferenceDevice):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
 
         self._engine = f"LiteRT {engine.version}, {engine.name}"
-        self._delegate = LiteRtDelegate(
-            engine,
-            _weights_folder(self._settings),
-            may_map=self._settings.maps_cache_files,
-        )
+        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate
 
     async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
@@ -189,8 +185,7 @@ class AcceleratedDevice(ReferenceDevice):
 
 def _share(step: Step) -> EngineShare:
     positions = tuple(part.position for part in step.parts)
-    us = None if step.measured_ns is None else step.measured_ns / 1000
-    return EngineShare("LiteRT", positions, (), us)
+    return EngineShare("LiteRT", positions)
 
 
 def _kernels_share(steps: Sequence[Step]) -> EngineShare:
@@ -211,6 +206,8 @@ _DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevic
 
 
 def _weights_folder(settings: DeviceSettings) -> Path | None:
+    if not settings.maps_cache_files:
+        return None
     if settings.packed_weights_dir:
         return Path(settings.packed_weights_dir)
     try:

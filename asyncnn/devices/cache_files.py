@@ -18,6 +18,7 @@ from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 import msgspec
 
 from asyncnn.deadlines import deadline_after
+from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -28,8 +29,8 @@ from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
+from asyncnn.memory.pages import TAIL_BYTES, os_errors, read_into
 from asyncnn.memory.pools import from_buffer
-from asyncnn.memory.shared import copied
 from asyncnn.pacing import Steps
 
 MODEL_FILES = 1
@@ -259,10 +260,14 @@ def _map(fd: int, size: int, header: bytes) -> Memory | None:
 
 def _copy(fd: int, size: int, header: bytes) -> Memory:
     _check_size(os.fstat(fd), size)
-    copy = copied(fd, size, "the data cache")
+    with os_errors("the data cache", size):
+        copy = aligned_bytes(size + TAIL_BYTES)[:size]
+        if read_into(copy.data, fd, 0) < size:
+            raise GeneralFailureError("the data cache has lost bytes")
     # Read last: writers write it first, so none began before the copy was complete.
     _check_header(os.pread(fd, len(header), 0), header)
-    return copy
+    copy.flags.writeable = False
+    return from_buffer(copy)
 
 
 def _check_header(found: bytes, header: bytes) -> None:

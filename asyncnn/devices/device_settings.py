@@ -57,8 +57,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     memory that all processes share. A driver maps copies of what its clients send.
 
     ``packed_weights_dir`` is where the accelerated device keeps what its engine makes
-    of the weights of cached models, a gigabyte at most; by default that is beside the
-    key. It is copied or mapped like cache files.
+    of the weights of cached models, if it maps cache files: a gigabyte at most, by
+    default beside the key.
 
     ``capabilities_file`` holds what `asyncnn.tools.capabilities` has measured here;
     by default it lies where the user's programs keep their state.

@@ -44,6 +44,8 @@ class Inliner:
     would not have to on the loop. ``takes_far_longer`` tells whether they have taken
     `_FAR` times that: then it does not matter how much of it was of a thread.
     ``are_short`` tells whether they are known to have taken less than `SHORT_NS`.
+    Before the first, which a lane runs, none is: an estimate would be wrong at times,
+    and block the loop.
     """
 
     def __init__(self, program: Program, below_ns: float) -> None:
@@ -51,13 +53,8 @@ class Inliner:
         self._below_ns = below_ns
         # The first execution decides: it may have to restore a plan.
         self._is_foreseeable: bool | None = None
-        measured_ns = program.measured_ns
-        self._least_ns = self._least_cpu_ns = (
-            float("inf") if measured_ns is None else measured_ns
-        )
-        self.should_inline = self._least_cpu_ns < below_ns
-        self.takes_far_longer = False
-        self.are_short = self._least_ns < SHORT_NS
+        self._least_ns = self._least_cpu_ns = float("inf")
+        self.should_inline = self.takes_far_longer = self.are_short = False
 
     @property
     def min_runtime_ns(self) -> int:

@@ -37,8 +37,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first; it took ``measured_ns`` in a trial, if any, and
-    has a ``record`` for caches.
+    position and operation of the first, and a ``record`` for caches.
     """
 
     position: int
@@ -47,7 +46,6 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
-    measured_ns: float | None = None
     record: Callable[[], KernelRecord] | None = None
 
     @property
@@ -81,9 +79,7 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
 
 
 class DelegatedKernel(Protocol):
-    """The kernel of a segment; ``measured_ns`` is what it took in a trial, if any."""
-
-    measured_ns: float | None
+    """The kernel of a segment."""
 
     def widen(self, threads: int) -> None:
         """Get ready for runs on ``threads`` threads; others go on meanwhile.
@@ -207,7 +203,6 @@ def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
         segment.outputs,
         kernel,
         segment.steps,
-        kernel.measured_ns,
         kernel.record,
     )
 

@@ -234,6 +234,7 @@ class _PlanBuilder:
         self._omitted: set[int] = set()
         self._bound: dict[int, BoundOperand] = {}
         self._steps: list[Step] = []
+        self._kernels = kernels.SharedKernels()
         constants = len(model.operand_values) + sum(pool.size for pool in model.pools)
         self._foldable_bytes = _FOLDED_BYTES + _FOLDED_TIMES * constants
 
@@ -384,7 +385,7 @@ class _PlanBuilder:
 
     def _prepare(self, bound: BoundOperation) -> PreparedKernel | None:
         try:
-            return kernels.prepare(bound)
+            return self._kernels.prepare(bound)
         except ValueNeededError:
             return None
 

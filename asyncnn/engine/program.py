@@ -131,18 +131,6 @@ class Program:
         """
         return self._main is not None and self._main.is_straight
 
-    @property
-    def measured_ns(self) -> float | None:
-        """Nanoseconds that the plan for declared shapes took in a trial, if known."""
-        if self._main is None:
-            return None
-        total = 0.0
-        for step in self._main.steps:
-            if step.measured_ns is None:
-                return None
-            total += step.measured_ns
-        return total
-
     def widen(self, threads: int) -> None:
         """Get ready for runs on ``threads`` threads of an engine; takes a while.
 

@@ -25,8 +25,8 @@ from asyncnn.engine.plan import (
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, failure_of
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
-from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import PreparedKernel
+from asyncnn.kernels.registry import SharedKernels
 from asyncnn.pacing import Steps
 
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
@@ -121,13 +121,15 @@ def restoring_plan(
         return Step(position, bound, operation.inputs, operation.outputs, None)
 
     steps: list[Step] = []
+    kernels = SharedKernels()
     for each in record.steps:
         if not each.outputs:
             (position,) = each.positions
             step = restored(position, each.packed)
             if each.is_prepared:
                 operation = subgraph.operations[position]
-                step = replace(step, kernel=_prepare(operation, step.operation))
+                kernel = _prepare(kernels, operation, step.operation)
+                step = replace(step, kernel=kernel)
         else:
             parts = tuple([restored(position, {}) for position in each.positions])
             segment = Segment(parts, each.inputs, each.outputs)
@@ -161,7 +163,9 @@ def _without_omitted(
     return inputs
 
 
-def _prepare(operation: Operation, bound: BoundOperation) -> PreparedKernel:
+def _prepare(
+    kernels: SharedKernels, operation: Operation, bound: BoundOperation
+) -> PreparedKernel:
     try:
         with np.errstate(all="ignore"):
             return kernels.prepare(bound)

@@ -80,14 +80,12 @@ class EngineShare(msgspec.Struct, frozen=True):
     """Operations of the main subgraph that one engine of a device computes in a row.
 
     ``reasons`` has one for each of those that a better engine leaves to this one; it is
-    empty for the better one. A trial took ``measured_us`` microseconds, if there was
-    one.
+    empty for the better one.
     """
 
     engine: str
     operations: tuple[int, ...]
     reasons: tuple[str, ...] = ()
-    measured_us: float | None = None
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 
-PACKING_VERSION = 3
+PACKING_VERSION = 4
 """Counts the changes to what any kernel packs; see `BoundOperation.pack`.
 
 Caches of other versions are not used: raise it whenever a kernel packs other arrays.

@@ -1,7 +1,14 @@
-"""Finds the kernel of an operation type. Each family contributes one table."""
+"""Finds the kernel of an operation type. Each family contributes one table.
+
+A family is imported when one of its operations is prepared first: a device whose engine
+computes a model needs none.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
+
+from msgspec.structs import astuple
 
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
@@ -9,24 +16,62 @@ from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, PreparedKernel
 
-_FAMILIES = tuple(
-    import_module(f"asyncnn.kernels.{name}")
-    for name in (
-        *("activation", "arithmetic", "joining", "lookup", "multinomial"),
-        *("normalization", "pooling", "quantization", "reduction", "reshaping"),
-        *("resize", "detection.boxes", "detection.heatmap_max_keypoint"),
-        *("detection.postprocessing", "detection.proposals", "detection.roi"),
-        *("linear.convolution", "linear.matmul", "recurrent.lstm", "recurrent.rnn"),
-        "recurrent.quantized_lstm",
-    )
-)
-"""Each has ``KERNELS`` or, if they are data-dependent, ``DATA_DEPENDENT``."""
+_DATA_DEPENDENT = "detection.proposals"
+"""Its operations have shapes that depend on data."""
 
-_PREPARE: dict[int, Prepare] = {}
-_COMPUTE: dict[int, Compute] = {}
-for _family in _FAMILIES:
-    _PREPARE.update(getattr(_family, "KERNELS", {}))
-    _COMPUTE.update(getattr(_family, "DATA_DEPENDENT", {}))
+_FAMILIES = {
+    "activation": "RELU RELU1 RELU6 LOGISTIC TANH HARD_SWISH ELU",
+    "arithmetic": (
+        "ABS NEG EXP LOG SQRT SIN FLOOR RSQRT CAST ADD SUB MUL DIV MAXIMUM MINIMUM "
+        "POW PRELU EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL LOGICAL_AND "
+        "LOGICAL_OR LOGICAL_NOT SELECT"
+    ),
+    "joining": (
+        "CONCATENATION PACK SPLIT PAD PAD_V2 MIRROR_PAD SLICE STRIDED_SLICE GATHER"
+    ),
+    "lookup": "EMBEDDING_LOOKUP HASHTABLE_LOOKUP LSH_PROJECTION",
+    "multinomial": "RANDOM_MULTINOMIAL",
+    "normalization": (
+        "L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION INSTANCE_NORMALIZATION SOFTMAX "
+        "LOG_SOFTMAX"
+    ),
+    "pooling": "AVERAGE_POOL_2D L2_POOL_2D MAX_POOL_2D",
+    "quantization": "DEQUANTIZE QUANTIZE",
+    "reduction": (
+        "MEAN REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD REDUCE_SUM "
+        "ARGMAX ARGMIN TOPK_V2"
+    ),
+    "reshaping": (
+        "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE CHANNEL_SHUFFLE REVERSE TILE FILL RANK "
+        "DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND"
+    ),
+    "resize": "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR",
+    "detection.boxes": "AXIS_ALIGNED_BBOX_TRANSFORM",
+    "detection.heatmap_max_keypoint": "HEATMAP_MAX_KEYPOINT",
+    "detection.postprocessing": "DETECTION_POSTPROCESSING",
+    _DATA_DEPENDENT: "BOX_WITH_NMS_LIMIT GENERATE_PROPOSALS",
+    "detection.roi": "ROI_ALIGN ROI_POOLING",
+    "linear.convolution": (
+        "CONV_2D GROUPED_CONV_2D DEPTHWISE_CONV_2D TRANSPOSE_CONV_2D"
+    ),
+    "linear.matmul": "BATCH_MATMUL FULLY_CONNECTED",
+    "recurrent.lstm": "LSTM UNIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_LSTM",
+    "recurrent.rnn": (
+        "RNN UNIDIRECTIONAL_SEQUENCE_RNN BIDIRECTIONAL_SEQUENCE_RNN SVDF"
+    ),
+    "recurrent.quantized_lstm": "QUANTIZED_LSTM QUANTIZED_16BIT_LSTM",
+}
+"""Modules below `asyncnn.kernels`. Each has ``KERNELS`` or, if they are data-dependent,
+``DATA_DEPENDENT``: functions by these types.
+"""
+
+_FAMILY_OF: dict[int, str] = {
+    OperationType[name]: family
+    for family, names in _FAMILIES.items()
+    for name in names.split()
+}
+
+_MULTIPLYING = ("linear.", "recurrent.", "lookup")
 
 
 def family_of(type_: int) -> str:
@@ -36,34 +81,25 @@ def family_of(type_: int) -> str:
     """
     if isinstance(type_, ExtensionOperation):
         return "extension"
-    for family in _FAMILIES:
-        if type_ in getattr(family, "KERNELS", getattr(family, "DATA_DEPENDENT", {})):
-            return family.__name__.removeprefix("asyncnn.kernels.")
-    return ""
-
-
-_MULTIPLYING = frozenset[int]().union(
-    *(
-        getattr(family, "KERNELS", getattr(family, "DATA_DEPENDENT", {}))
-        for family in _FAMILIES
-        if {"linear", "recurrent", "lookup"} & set(family.__name__.split("."))
-    )
-)
+    return _FAMILY_OF.get(type_, "")
 
 
 def may_use_blas(type_: int) -> bool:
     """Tell whether the kernel of an operation may multiply matrices."""
-    return isinstance(type_, ExtensionOperation) or type_ in _MULTIPLYING
+    is_extended = isinstance(type_, ExtensionOperation)
+    return is_extended or family_of(type_).startswith(_MULTIPLYING)
 
 
 def supported_operations() -> frozenset[OperationType]:
     """Return the operation types of the HAL that have a kernel."""
-    return frozenset(map(OperationType, _PREPARE.keys() | _COMPUTE.keys()))
+    return frozenset(map(OperationType, _FAMILY_OF))
 
 
 def is_supported(type_: int) -> bool:
     """Tell whether an operation has a kernel, be it the HAL's or an extension's."""
-    return _prepare_of(type_) is not None or is_data_dependent(type_)
+    if isinstance(type_, ExtensionOperation):
+        return type_.prepare is not None or type_.compute is not None
+    return type_ in _FAMILY_OF
 
 
 def prepare(operation: BoundOperation) -> PreparedKernel:
@@ -73,15 +109,49 @@ def prepare(operation: BoundOperation) -> PreparedKernel:
         illegal value.
     :raises ValueNeededError: if the value of a non-constant operand is needed.
     """
-    prepare_one = _prepare_of(operation.type)
+    type_ = operation.type
+    prepare_one: Prepare | None = _own(type_, "KERNELS")
+    if isinstance(type_, ExtensionOperation):
+        prepare_one = type_.prepare
     if prepare_one is None:
-        raise GeneralFailureError(f"no kernel for {operation.type.name}")
+        raise GeneralFailureError(f"no kernel for {type_.name}")
     return prepare_one(operation)
+
+
+class SharedKernels:
+    """Prepares the kernels of one plan: one for all operations that are alike.
+
+    Such are the steps of a recurrence, which have the same weights.
+    """
+
+    def __init__(self) -> None:
+        self._prepared: dict[tuple[object, ...], PreparedKernel] = {}
+
+    def prepare(self, operation: BoundOperation) -> PreparedKernel:
+        """Prepare a kernel, or return that of an operation that was like this one.
+
+        :raises AsyncnnError: as the function.
+        """
+        # Constants live as long as the plan; of all else, this is what is known.
+        alike = (
+            operation.type,
+            operation.relaxed,
+            *(
+                id(each) if each is None or each.value is not None else astuple(each)
+                for each in operation.inputs + operation.outputs
+            ),
+        )
+        kernel = self._prepared.get(alike)
+        if kernel is None:
+            kernel = self._prepared[alike] = prepare(operation)
+        return kernel
 
 
 def is_data_dependent(type_: int) -> bool:
     """Tell whether output shapes of ``type_`` depend on data: use `compute` for it."""
-    return _compute_of(type_) is not None
+    if isinstance(type_, ExtensionOperation):
+        return type_.compute is not None
+    return family_of(type_) == _DATA_DEPENDENT
 
 
 def compute(operation: BoundOperation) -> Sequence[Array]:
@@ -90,20 +160,18 @@ def compute(operation: BoundOperation) -> Sequence[Array]:
     :raises GeneralFailureError: if the operation has no such kernel or an operand has
         an illegal value.
     """
-    compute_one = _compute_of(operation.type)
+    type_ = operation.type
+    compute_one: Compute | None = _own(type_, "DATA_DEPENDENT")
+    if isinstance(type_, ExtensionOperation):
+        compute_one = type_.compute
     if compute_one is None:
-        raise GeneralFailureError(f"no kernel for {operation.type.name}")
+        raise GeneralFailureError(f"no kernel for {type_.name}")
     infer_shapes(operation)  # for what it checks: it cannot know all shapes
     return compute_one(operation)
 
 
-def _prepare_of(type_: int) -> Prepare | None:
-    if isinstance(type_, ExtensionOperation):
-        return type_.prepare
-    return _PREPARE.get(type_)
-
-
-def _compute_of(type_: int) -> Compute | None:
-    if isinstance(type_, ExtensionOperation):
-        return type_.compute
-    return _COMPUTE.get(type_)
+def _own(type_: int, table: str) -> Any:
+    """Return what the table of a family has for a type of the HAL, if anything."""
+    family = _FAMILY_OF.get(type_)
+    module = import_module(f"asyncnn.kernels.{family}") if family else None
+    return getattr(module, table, {}).get(type_)

@@ -178,19 +178,6 @@ class FileReader:
         )
 
 
-def copied(fd: int, size: int, where: str) -> Memory:
-    """Return a pool of the first ``size`` bytes of a file, which nothing changes.
-
-    :raises GeneralFailureError: if there are fewer, or they cannot be read.
-    :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
-    """
-    with os_errors(where):
-        draft = Descriptor(create_file("asyncnn-constants"))
-        if copy_bytes(fd, draft.fd, size) < size:
-            raise GeneralFailureError(f"{where} has lost bytes")
-    return final_pool(draft)
-
-
 def final_pool(draft: Descriptor) -> Memory:
     """Seal a file from `create_file`; return a read-only pool of its bytes.
 

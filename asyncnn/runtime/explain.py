@@ -119,15 +119,13 @@ class PartitionReport(msgspec.Struct, frozen=True):
 class SegmentReport(msgspec.Struct, frozen=True):
     """Operations of the main subgraph that one engine of a device computes in a row.
 
-    ``expected_us`` is what that is expected to take; a trial took ``measured_us``, if
-    there was one.
+    ``expected_us`` is what that is expected to take.
     """
 
     device: str
     engine: str
     operations: tuple[int, ...]
     expected_us: float
-    measured_us: float | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -261,11 +259,7 @@ def _with_shares(
             times[id(capabilities)] = costs.of_main(capabilities, chosen_figure(-1))
         expected = sum(map(times[id(capabilities)].__getitem__, share.operations))
         name = first.device or explanation.device
-        segments.append(
-            SegmentReport(
-                name, share.engine, share.operations, expected, share.measured_us
-            )
-        )
+        segments.append(SegmentReport(name, share.engine, share.operations, expected))
         obstacles = share.reasons or ("",) * len(share.operations)
         for position, obstacle in zip(share.operations, obstacles, strict=True):
             report = operations[position]

@@ -107,6 +107,17 @@ class TestResults:
                     difference = array.astype(np.int32) - computed[name]
                     assert np.abs(difference).max() <= 1
 
+    async def test_the_first_run_of_a_model_is_on_a_lane_however_short(self) -> None:
+        settings = DeviceSettings(inline_below_us=1e6)
+        async with open_device("accelerated", settings=settings) as device:
+            hal = device.hal
+            assert isinstance(hal, AcceleratedDevice)
+            prepared = await device.prepare(addition(300, 40))
+            before = hal.statistics().threads
+            x = np.ones((300, 40), np.float32)
+            await prepared.run([x, x])
+            assert hal.statistics().threads == before + 1
+
     async def test_runs_of_one_model_overlap(self, device: Device) -> None:
         prepared = await device.prepare(layers(4))
         inputs = [np.full_like(X, k) for k in range(12)]
@@ -225,6 +236,23 @@ class TestCaches:
                 prepared = await device.prepare(layers(3))
                 results.append((await prepared.run(X))["y"])
         np.testing.assert_array_equal(*results)
+
+    @pytest.mark.parametrize("maps", [False, True], ids=["copied", "mapped"])
+    async def test_arranged_weights_are_kept_where_files_are_mapped(
+        self, tmp_path: Path, maps: bool
+    ) -> None:
+        weights = tmp_path / "weights"
+        settings = DeviceSettings(
+            maps_cache_files=maps, packed_weights_dir=str(weights)
+        )
+        for _ in range(2):
+            async with open_device(
+                "accelerated", settings=settings, cache_dir=tmp_path
+            ) as device:
+                for model in (layers(1), layers(1, width=64)):
+                    await device.prepare(model)
+            kept = list(weights.iterdir()) if weights.exists() else []
+            assert len(kept) == maps  # the other model is too small
 
     async def test_the_other_device_does_not_use_it(self, tmp_path: Path) -> None:
         for name in ("accelerated", "reference", "accelerated"):

@@ -96,8 +96,6 @@ class Kernels:
 
 
 class Computing:
-    measured_ns: float | None = 1000.0
-
     def __init__(self, run: InterruptibleRun, steps: int = 0) -> None:
         self._run = run
         self._steps = steps
@@ -225,13 +223,6 @@ def test_a_recorded_plan_is_divided_in_the_same_way() -> None:
     run = execution_of(program, X)
     run.advance()
     np.testing.assert_array_equal(run.outputs[0], np.maximum((X + 1) * 2, 0) + 4)
-
-
-def test_how_long_a_plan_takes_is_known_if_a_delegate_computes_all_of_it() -> None:
-    cut = Program(network(ADD, MUL).model, delegate=Kernels([ADD, MUL], cuts=[1]))
-    assert cut.measured_ns == 2000
-    mixed = Program(network(ADD, RELU).model, delegate=Kernels([ADD]))
-    assert mixed.measured_ns is None
 
 
 def test_a_recorded_plan_needs_its_delegate() -> None:

@@ -1,12 +1,18 @@
+import errno
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.plan import Plan
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
+from asyncnn.kernels import registry
 from asyncnn.runtime.builder import ModelBuilder
 from tests.networks import F32, addition, chain
 
@@ -235,3 +241,16 @@ def test_random_numbers_are_drawn_anew_in_every_execution() -> None:
     program = Program(builder.build().model)
     first, second = (run(program, np.zeros(1, np.float32))[0] for _ in range(2))
     assert (first != second).any()
+
+
+def test_without_descriptors_to_import_a_kernel_with_a_model_is_refused_for_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(name: str) -> object:
+        raise OSError(errno.EMFILE, "no descriptor", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "import_module", fail)
+        with pytest.raises(ResourceExhaustedTransientError, match="ADD"):
+            Program(addition(4).model)
+    Program(addition(4).model)

@@ -135,3 +135,24 @@ def of_codes(type_: OperationType) -> Model:
     z = builder.operation(type_, given, Operand(codes, (4,), scale=1.0))
     builder.output(z, "z")
     return builder.build().model
+
+
+def test_operations_that_are_alike_have_one_kernel() -> None:
+    builder = ModelBuilder()
+    none, row = builder.scalar(0), Operand(OperandType.TENSOR_FLOAT32, (1, 64))
+    factors = [builder.constant(np.full(64, k, np.float32)) for k in (2, 3)]
+    value = builder.input("x", row.type, row.dimensions)
+    for factor in (0, 1, 0, 0):
+        operands = [value, factors[factor], none]
+        value = builder.operation(OperationType.MUL, operands, row)
+    builder.output(value, "y")
+    model = builder.build().model
+    x = np.ones((1, 64), np.float32)
+    for program in (Program(model), Program(model, Recorded(model).ways())):
+        plan = program.plan((x.shape,))
+        first, other, *rest = (step.kernel for step in plan.steps)
+        assert rest == [first, first]
+        assert other is not first
+        execution = PlanExecution(program, plan, [x], [None])
+        execution.advance()
+        np.testing.assert_array_equal(execution.outputs[0], 24 * x)

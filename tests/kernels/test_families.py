@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn import kernels
+from asyncnn.kernels import registry
 
 ROOT = Path(kernels.__file__).parent
 COMMON = {"kernel", "numerics", "rounding"}
@@ -50,14 +51,19 @@ def test_what_families_share_knows_none_of_them(part: str) -> None:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_the_registry_knows_every_family(family: str) -> None:
+def test_the_registry_knows_what_every_family_computes(family: str) -> None:
     names = [path.stem for path in (ROOT / family).glob("*.py")]
     parts = [f"{family}.{name}" for name in names if name != "__init__"] or [family]
-    tables = [vars(import_module(f"{PREFIX}{part}")) for part in parts]
-    operations = {
-        operation
-        for table in tables
-        for operation in (*table.get("KERNELS", ()), *table.get("DATA_DEPENDENT", ()))
+    tables = {part: vars(import_module(f"{PREFIX}{part}")) for part in parts}
+    found = {
+        (part, operation, kind == "DATA_DEPENDENT")
+        for part, table in tables.items()
+        for kind in ("KERNELS", "DATA_DEPENDENT")
+        for operation in table.get(kind, ())
     }
-    assert operations
-    assert operations <= kernels.supported_operations()
+    assert found
+    known = {
+        (registry.family_of(each), each, registry.is_data_dependent(each))
+        for each in kernels.supported_operations()
+    }
+    assert found == {each for each in known if each[0] in parts}

@@ -1,9 +1,7 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
 import logging
-import math
 import secrets
-import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,11 +18,11 @@ from asyncnn.devices.litert.cuts import (
     cuts,
     estimated_ns,
 )
-from asyncnn.devices.litert.segment_record import Written, recorded, restored
+from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.segment_record import recorded, restored
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 from asyncnn.kernels.kernel import (
@@ -36,21 +34,18 @@ from asyncnn.kernels.kernel import (
 
 logger = logging.getLogger(__name__)
 
-WRITER_VERSION = 4
+WRITER_VERSION = 5
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0
 WORTHWHILE_STEPS = 3
 """Of shorter segments, a call of the engine takes longer than the kernels do."""
 
-_TRIALS, _LEAST_TRIALS = 4, 2
-_WORTH_TRYING_NS = 300_000.0
-"""Estimated time of segments too long to run on an event loop, which is what trials
-are for.
-"""
-
 _WORTH_SHARING_BYTES = 2**20
-"""Constants of fewer bytes are packed again for each graph of a process."""
+"""The weights of smaller files are packed again for each graph of a process."""
+
+_WORTH_KEEPING_BYTES = 2**22
+"""To check what was kept of a smaller file takes longer than to pack it again."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
@@ -60,19 +55,12 @@ class LiteRtDelegate:
     """A `Delegate` that has segments computed by an `Engine`.
 
     Packed weights of models that are cached are kept in ``weights_folder``, if any, and
-    mapped from there with ``may_map``; see `PackedWeights`.
+    mapped from there; see `PackedWeights`.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        weights_folder: Path | None = None,
-        *,
-        may_map: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
         self._engine = engine
         self._weights_folder = weights_folder
-        self._may_map = may_map
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
         self._made = WeakKeyDictionary()
@@ -102,39 +90,36 @@ class LiteRtDelegate:
             is of another one.
         """
         if record is not None:
-            graph = restored(record, segment)
-            weights = self._weights(segment, identity)
-            return _SegmentKernel(self._engine, segment, graph, weights)
+            return self._compiled(segment, identity, restored(record, segment))
         made = {
             step.operation: own
             for step in segment.steps
             if (own := self._made.pop(step.operation, None)) is not None
         }
-        total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-        if total_ns < WORTHWHILE_NS and len(segment.steps) < WORTHWHILE_STEPS:
-            return None
+        if len(segment.steps) < WORTHWHILE_STEPS:
+            total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
+            if total_ns < WORTHWHILE_NS:
+                return None
         divided = barriers(segment.steps, self._engine.speeds)
-        graph = Written(write_file(segment, divided, made), None)
-        weights = self._weights(segment, identity)
-        is_tried = total_ns < _WORTH_TRYING_NS
-        return _SegmentKernel(self._engine, segment, graph, weights, is_tried=is_tried)
+        return self._compiled(segment, identity, write_file(segment, divided, made))
 
-    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights | None:
-        constants = sum(
-            each.value.nbytes
-            for step in segment.steps
-            for each in step.operation.inputs
-            if each is not None and each.value is not None
-        )
-        if not identity and constants < _WORTH_SHARING_BYTES:
-            return None
+    def _compiled(
+        self, segment: Segment, identity: bytes, file: GraphFile
+    ) -> "_SegmentKernel":
+        size = len(file.content) + sum(each.data.size for each in file.apart)
+        weights = None
+        if size >= _WORTH_SHARING_BYTES:
+            is_kept = identity and size >= _WORTH_KEEPING_BYTES
+            weights = self._weights(segment, identity if is_kept else b"")
+        return _SegmentKernel(self._engine, segment, file, weights)
+
+    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
         told = [identity or secrets.token_bytes(16)]
         for step in segment.steps:
             shapes = [each.shape for each in step.operation.outputs]
             told.append(f"{step.position} {shapes}".encode())
         key = weights_key(b"\0".join(told), self.version)
-        folder = self._weights_folder if identity else None
-        return PackedWeights(key, folder, may_map=self._may_map)
+        return PackedWeights(key, self._weights_folder if identity else None)
 
 
 class _SegmentKernel:
@@ -147,21 +132,17 @@ class _SegmentKernel:
         self,
         engine: Engine,
         segment: Segment,
-        written: Written,
+        file: GraphFile,
         weights: PackedWeights | None,
-        *,
-        is_tried: bool = False,
     ) -> None:
         self._engine = engine
         self._segment = segment
-        self._file, self.measured_ns = written
+        self._file = file
         self._weights = weights
         # Compiled at once: what is wrong with it is an error of the preparation. There
         # may never be another one, and to pack for this one alone takes half as long.
         is_shared = weights is not None and weights.is_kept
-        graph = engine.compile(self._file, weights=weights if is_shared else None)
-        if is_tried:
-            self.measured_ns = _measured_ns(graph)
+        graph = engine.compile(file, weights=weights if is_shared else None)
         self._widened = 1
         # By the number of their threads.
         self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
@@ -175,7 +156,7 @@ class _SegmentKernel:
 
     def record(self) -> KernelRecord:
         """Return what it is prepared of again."""
-        return recorded(Written(self._file, self.measured_ns), self._segment)
+        return recorded(self._file, self._segment)
 
     def widen(self, threads: int) -> None:
         """Compile a graph that runs on ``threads`` threads.
@@ -230,26 +211,6 @@ class _SegmentKernel:
 
     def _compiled(self, threads: int) -> CompiledGraph:
         return self._engine.compile(self._file, threads=threads, weights=self._weights)
-
-
-def _measured_ns(graph: CompiledGraph) -> float:
-    """Return how long a run takes, after one that prepares what the engine puts off."""
-    inputs, outputs = (
-        [aligned_bytes(each.nbytes).view(each.dtype) for each in tensors]
-        for tensors in (graph.inputs, graph.outputs)
-    )
-    for array in inputs:
-        array.fill(0)
-    least_ns = math.inf
-    begun_ns = time.perf_counter_ns()
-    for count in range(1, _TRIALS + 1):
-        started_ns = time.perf_counter_ns()
-        graph.run(inputs, outputs)
-        ended_ns = time.perf_counter_ns()
-        least_ns = min(least_ns, ended_ns - started_ns)
-        if count >= _LEAST_TRIALS and ended_ns - begun_ns > _WORTH_TRYING_NS:
-            break
-    return least_ns
 
 
 class _SegmentRun:

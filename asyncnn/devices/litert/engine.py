@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -89,12 +88,26 @@ def _found() -> tuple[Path, str]:
     """Return the package's folder and version."""
     try:
         spec = importlib.util.find_spec(PACKAGE)
-        version = metadata.version(DISTRIBUTION)
+        if spec is not None and spec.origin is not None:
+            folder = Path(spec.origin).parent
+            return folder, _version(folder)
     except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        raise EngineUnavailableError(f"{DISTRIBUTION} is not installed", hint=_HINT)
-    return Path(spec.origin).parent, version
+        pass
+    raise EngineUnavailableError(f"{DISTRIBUTION} is not installed", hint=_HINT)
+
+
+def _version(folder: Path) -> str:
+    """Return the version of the package in ``folder``.
+
+    Its metadata lie beside it, in a folder named after it: to import what else reads
+    them takes longer than to load the engine.
+    """
+    named = [path.stem for path in folder.parent.glob(f"{PACKAGE}-*.dist-info")]
+    if len(named) == 1:
+        return named[0].removeprefix(f"{PACKAGE}-")
+    from importlib import metadata
+
+    return metadata.version(DISTRIBUTION)
 
 
 def _c_api(folder: Path, version: str) -> Engine:

@@ -5,8 +5,6 @@ lies apart of it are constants of the model, which the data cache has anyway, or
 that were converted from such. Neither decides what runs, or where in memory.
 """
 
-from typing import NamedTuple
-
 import msgspec
 import numpy as np
 
@@ -16,13 +14,6 @@ from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.pages import TAIL_BYTES
-
-
-class Written(NamedTuple):
-    """The file of a segment, and how long a trial of it took, if there was one."""
-
-    file: GraphFile
-    measured_ns: float | None
 
 
 class _Constant(msgspec.Struct, frozen=True, array_like=True):
@@ -36,30 +27,29 @@ class _Constant(msgspec.Struct, frozen=True, array_like=True):
 class _Decided(msgspec.Struct, frozen=True, array_like=True):
     content: bytes
     constants: tuple[_Constant, ...]
-    measured_ns: float | None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Decided).decode
 
 
-def recorded(written: Written, segment: Segment) -> KernelRecord:
-    """Return the record of what was written of ``segment``."""
+def recorded(file: GraphFile, segment: Segment) -> KernelRecord:
+    """Return the record of the file that was written of ``segment``."""
     indexes = {id(value): index for index, value in _values(segment).items()}
     constants: list[_Constant] = []
     numbers: list[Array] = []
-    for position, data, source in written.file.apart:
+    for position, data, source in file.apart:
         index = indexes.get(id(source))
         if index is None:
             numbers.append(data)
             index = -len(numbers)
         constants.append(_Constant(position, data.size, index))
-    decided = _Decided(written.file.content, tuple(constants), written.measured_ns)
+    decided = _Decided(file.content, tuple(constants))
     return KernelRecord(_encode(decided), tuple(numbers))
 
 
-def restored(record: KernelRecord, segment: Segment) -> Written:
-    """Return what was written of ``segment``, without writing it.
+def restored(record: KernelRecord, segment: Segment) -> GraphFile:
+    """Return the file that was written of ``segment``, without writing it.
 
     :raises GeneralFailureError: if the record is not of it.
     """
@@ -76,7 +66,7 @@ def restored(record: KernelRecord, segment: Segment) -> Written:
             apart.append(Apart(each.position, _readable(data), source))
     except (msgspec.MsgspecError, LookupError, ValueError) as error:
         raise GeneralFailureError(f"a segment from a cache: {error}") from error
-    return Written(GraphFile(decided.content, tuple(apart)), decided.measured_ns)
+    return GraphFile(decided.content, tuple(apart))
 
 
 def _values(segment: Segment) -> dict[int, Array]:

@@ -10,9 +10,10 @@ not like, and ends the process where a disk is full. So it never gets a file to 
 - From there asyncnn writes a file, aside and renamed, to a folder that only this user
   may write. Its name says of which model it is, and what its checksum is, so that no
   order of events puts contents and checksum of two writers together.
-- Each process copies a file into such memory, verifies that, and hands XNNPACK
-  descriptors that can only be read. A file that is not what its name says is removed
-  and built anew. Processes that are promised that nobody cuts files short map them.
+- Each process verifies a file, and hands XNNPACK descriptors that can only be read. A
+  file that is not what its name says is removed and built anew. There are files only
+  where it is promised that nobody cuts them short: to copy one takes longer than to
+  pack anew.
 
 Source: ``tflite/delegates/xnnpack/weight_cache.cc`` of LiteRT 2.3.
 """
@@ -43,8 +44,7 @@ from asyncnn.hal.errors import InvalidArgumentError, shortage_of
 from asyncnn.input_files import in_one
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.memory.descriptors import Descriptor
-from asyncnn.memory.handles import FIXED_CONTENTS, FIXED_SIZE, create_file, seal
-from asyncnn.memory.pages import copy_bytes
+from asyncnn.memory.handles import FIXED_SIZE, create_file, seal
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class PackedWeights:
     they are found there again, by other processes too, but never for another flatbuffer
     than the one they were packed of. The folder holds weights of other models and is
     kept below ``most_bytes`` by removing what was used least recently. Files there are
-    copied, unless ``may_map`` promises that nobody cuts them short.
+    mapped: nobody may cut them short.
 
     :raises InvalidArgumentError: if the key is no such hash.
     """
@@ -100,7 +100,6 @@ class PackedWeights:
         folder: Path | None = None,
         *,
         most_bytes: int = 2**30,
-        may_map: bool = False,
     ) -> None:
         if not _KEY.fullmatch(key):
             raise InvalidArgumentError(f"{key!r} is no key of packed weights")
@@ -109,7 +108,6 @@ class PackedWeights:
         self._model: Array | None = None
         self._folder = folder
         self._most_bytes = most_bytes
-        self._may_map = may_map
         self._lock = threading.Lock()
         self._descriptor: Descriptor | None = None
         self._is_forked = False
@@ -224,15 +222,14 @@ class PackedWeights:
     def _verified(self, path: Path) -> Descriptor:
         private_folder(path.parent)
         file = Descriptor(open_private(path))
-        descriptor = file if self._may_map else _copied(file)
-        with _contents(descriptor.fd) as content:
+        with _contents(file.fd) as content:
             if self._path_of(content) != path:
                 raise ValueError("its checksum is another one")
         os.utime(file.fd)  # used most recently
-        return descriptor
+        return file
 
     def _keeping(self, packed: Descriptor) -> Steps[Descriptor | None]:
-        """Write a file of what was packed; return it if it may be mapped."""
+        """Write a file of what was packed; return it, None if it is not kept."""
         assert self._folder is not None
         try:
             private_folder(self._folder)
@@ -245,7 +242,7 @@ class PackedWeights:
                 if other != path:  # another process has packed them, too
                     other.unlink(missing_ok=True)
             make_room(self._folder, self._most_bytes, besides=path)
-            return self._verified(path) if self._may_map else None
+            return self._verified(path)
         except (OSError, ValueError) as error:
             logger.warning("packed weights are not kept: %s", error)
             return None
@@ -302,17 +299,6 @@ def _compile(compile_with: Callable[[int], T], descriptor: int) -> T:
             if os.path.samestat(os.fstat(descriptor), status):
                 os.close(descriptor)
         raise
-
-
-def _copied(file: Descriptor) -> Descriptor:
-    """Return a copy that nothing changes.
-
-    :raises OSError: if there is none.
-    """
-    memory = Descriptor(create_file("asyncnn-weights"))
-    copy_bytes(file.fd, memory.fd, os.fstat(file.fd).st_size)
-    seal(memory.fd, FIXED_CONTENTS)
-    return Descriptor(_reopened(memory.fd))
 
 
 def _reopened(descriptor: int) -> int:

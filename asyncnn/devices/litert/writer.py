@@ -15,12 +15,11 @@ constants are not copied: their buffers have offset and length instead of bytes.
 
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
-import tflite  # type: ignore[import-untyped]
 
 from asyncnn.devices.litert.claims import WrittenOperation, write_operation
 from asyncnn.devices.litert.flat_file import (
@@ -42,6 +41,7 @@ from asyncnn.devices.litert.tflite_graph import (
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.lazy import module_alone
 
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
 
@@ -64,7 +64,11 @@ _APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)}
 it compiles, if at all: memory of a client does not stay as it was.
 """
 
-_TYPES: dict[str, int] = {name: getattr(tflite.TensorType, name) for name in TYPE_NAMES}
+_generated = partial(module_alone, "tflite")
+_types = _generated("TensorType").TensorType
+_TYPES: dict[str, int] = {name: getattr(_types, name) for name in TYPE_NAMES}
+_options = _generated("BuiltinOptions").BuiltinOptions
+_operators = _generated("BuiltinOperator").BuiltinOperator
 
 _NAME, _QUANTIZATION_OF = (3, REFERENCE), (4, REFERENCE)
 _TENSORS = {
@@ -284,7 +288,7 @@ class _Writer:
                 continue
             if table not in tables:
                 tables[table] = file.blob(*_options_table(table))
-            values += [getattr(tflite.BuiltinOptions, table.kind), tables[table]]
+            values += [getattr(_options, table.kind), tables[table]]
             rows.append((_OPERATOR, values))
         return file.tables(rows)
 
@@ -292,7 +296,7 @@ class _Writer:
 def _code(kind: tuple[str, int]) -> _Row:
     """Return the operator code of a name and a version."""
     name, version = kind
-    number = getattr(tflite.BuiltinOperator, name)
+    number = getattr(_operators, name)
     return _CODE, (min(number, _MAX_DEPRECATED_CODE), version, number)
 
 
@@ -300,8 +304,9 @@ def _code(kind: tuple[str, int]) -> _Row:
 def _options_table(table: Options) -> tuple[bytes, Place]:
     """Return a table of options by the schema's own builders, and its place there."""
     builder, kind = flatbuffers.Builder(64), table.kind
-    getattr(tflite, f"{kind}Start")(builder)
+    schema = _generated(kind)
+    getattr(schema, f"{kind}Start")(builder)
     for field, value in table.fields:
-        getattr(tflite, f"{kind}Add{field}")(builder, value)
-    place = int(getattr(tflite, f"{kind}End")(builder))
+        getattr(schema, f"{kind}Add{field}")(builder, value)
+    place = int(getattr(schema, f"{kind}End")(builder))
     return bytes(builder.Bytes[builder.Head() :]), place

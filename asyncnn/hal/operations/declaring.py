@@ -16,6 +16,7 @@ A layout lists arguments, and after ``->`` the outputs, if they are not one ``ou
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate, chain
 
 from asyncnn.hal.operands import AnyOperandType
@@ -88,6 +89,7 @@ def _rows(text: str) -> Iterator[TypeRow]:
             yield TypeRow(since, dict(bound))
 
 
+@cache
 def _version(text: str) -> HalVersion:
     return HalVersion["V" + text.replace(".", "_") if text[:1].isdigit() else text]
 
@@ -105,13 +107,14 @@ def _arguments(text: str) -> tuple[Argument, ...]:
     return tuple(chain.from_iterable(map(_group, text.split(", "))))
 
 
-def _group(text: str) -> Iterator[Argument]:
+@cache
+def _group(text: str) -> tuple[Argument, ...]:
     group = _GROUP.fullmatch(text)
     if group is None:
         raise ValueError(f"{text!r} declares no arguments")
     first, type_ = group["first"], group["type"] or "T"
-    for name in group["names"].split():
-        yield Argument(
+    return tuple(
+        Argument(
             name.rstrip("?*+"),
             None if type_ == "any" else _TYPES.get(type_, type_),
             tuple(range(int(first), int(group["last"] or first) + 1)) if first else (),
@@ -120,3 +123,5 @@ def _group(text: str) -> Iterator[Argument]:
             _AT_LEAST.get(name[-1]),
             QUANTIZATIONS[group["quantization"]] if group["quantization"] else None,
         )
+        for name in group["names"].split()
+    )

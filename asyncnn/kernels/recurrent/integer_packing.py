@@ -119,20 +119,28 @@ def _gate_sums(
     operation: BoundOperation, gates: Gates, bias: Integers | None
 ) -> GateSums:
     data, output = operation.input(0), operation.input(_CELL.states)
-    data_weights = _stack(operation, _CELL.weights, gates)
-    output_weights = _stack(operation, _RECURRENT, gates)
+    of_data = Product.of(
+        operation,
+        "data",
+        lambda: _stack(operation, _CELL.weights, gates),
+        data.zero_point,
+        bias,
+    )
+    of_output = Product.of(
+        operation,
+        "recurrent",
+        lambda: _stack(operation, _RECURRENT, gates),
+        output.zero_point,
+        None,
+    )
     reals = np.stack(
         [
             _gate_reals(operation, _CELL.weights, gates, data),
             _gate_reals(operation, _RECURRENT, gates, output),
         ]
     )
-    by_column = np.repeat(reals, len(data_weights) // len(gates), axis=1)
-    return GateSums(
-        Product.of(data_weights, data.zero_point, bias),
-        Product.of(output_weights, output.zero_point, None),
-        Rescaling(by_column[:, np.newaxis]),
-    )
+    by_column = np.repeat(reals, len(of_data.fold) // len(gates), axis=1)
+    return GateSums(of_data, of_output, Rescaling(by_column[:, np.newaxis]))
 
 
 def _gate_reals(
@@ -147,14 +155,19 @@ def _projection(operation: BoundOperation) -> QuantizedProjection | None:
     if not operation.has(_PROJECTION):
         return None
     operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
-    weights = _join(operation, [_PROJECTION])
     bias = None
     if operation.has(_PROJECTION + 1):
         bias = _join(operation, [_PROJECTION + 1])
     scale = _positive(operation, result.scale, "output scale")
     real = np.float32(operand.scale) * _hidden_scale(operation) / scale
     return QuantizedProjection(
-        Product.of(weights, _hidden_zero_point(operation), bias),
+        Product.of(
+            operation,
+            "projection",
+            lambda: _join(operation, [_PROJECTION]),
+            _hidden_zero_point(operation),
+            bias,
+        ),
         Rescaling(real),
         result.zero_point,
         _bounds(operation, _PROJECTION_CLIP, result),

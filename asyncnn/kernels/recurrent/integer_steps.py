@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.kernels.kernel import Scratch
 from asyncnn.kernels.rounding import (
     INT32_MAX,
@@ -174,15 +174,28 @@ class Product(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(
-        cls, weights: Integers, data_zero_point: int, bias: Integers | None
+        cls,
+        operation: BoundOperation,
+        name: str,
+        read: Callable[[], Integers],
+        data_zero_point: int,
+        bias: Integers | None,
     ) -> "Product":
-        """Pack weights [columns, inputs] for stored data of that zero point."""
-        reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
-        dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
-        fold = -data_zero_point * weights.sum(axis=1)
-        if bias is not None:
-            fold = fold + bias
-        return cls(np.ascontiguousarray(weights.T, dtype), fold)
+        """Pack weights [columns, inputs] for stored data of that zero point.
+
+        ``read`` gives them; it is not called if a cache has what they are packed to.
+        """
+
+        def make() -> tuple[Array, ...]:
+            weights = read()
+            reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
+            dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
+            fold = -data_zero_point * weights.sum(axis=1)
+            if bias is not None:
+                fold = fold + bias
+            return np.ascontiguousarray(weights.T, dtype), fold
+
+        return cls(*operation.pack(name, make))
 
 
 class ExactSums:

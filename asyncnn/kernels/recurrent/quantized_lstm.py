@@ -44,6 +44,7 @@ from asyncnn.kernels.recurrent.integer_steps import (
     INT16_MIN,
     TABLE_OFFSET,
     ExactSums,
+    Integers,
     Product,
     Rescaling,
     RoundedShift,
@@ -270,14 +271,18 @@ def _divide_by_unit(products: Array) -> None:
 
 def _pack_16bit(operation: BoundOperation) -> tuple[Product, Rescaling]:
     """Join the weights, which share one scale and zero point."""
-    rows = [
-        np.hstack([operation.value(5 + gate), operation.value(1 + gate)])
-        for gate in _GATES
-    ]
-    weights = np.vstack(rows).astype(np.int64) - operation.input(1).zero_point
+
+    def weights() -> Integers:
+        rows = [
+            np.hstack([operation.value(5 + gate), operation.value(1 + gate)])
+            for gate in _GATES
+        ]
+        return np.vstack(rows).astype(np.int64) - operation.input(1).zero_point
+
     bias = np.concatenate([operation.value(9 + gate) for gate in _GATES])
     real = operation.input(9).scale * 2.0 ** (15 - GATE_INTEGER_BITS)
-    return Product.of(weights, _ZERO_POINT, bias), Rescaling(real)
+    product = Product.of(operation, "data", weights, _ZERO_POINT, bias)
+    return product, Rescaling(real)
 
 
 class _SixteenBitCell:

@@ -1,23 +1,24 @@
 """Reads the flatbuffer of a TFLite file into plain records, trusting no byte of it.
 
-The generated accessors check nothing but the end of the buffer, and tables of a hostile
-file may overlap. The work is bounded all the same: no vector is longer than the file,
+Of the generated reader, only options are read by accessors, and modules loaded that
+these need. Nothing checks more than the end of the buffer, and tables of a hostile file
+may overlap. The work is bounded all the same: no vector is longer than the file,
 all that is read is no longer than a multiple of it, and there are not too many tables.
 """
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-import tflite  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.lazy import module_alone
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite import flatbuffer
@@ -37,7 +38,7 @@ MAX_ALL_TABLES = 1 << 18
 
 _TABLES_PER_STEP = 64
 
-METADATA = b"TFLITE_METADATA"
+METADATA = "TFLITE_METADATA"
 """Name of the buffer that describes inputs and outputs to people and programs."""
 
 _OVERLAP = 16
@@ -48,12 +49,20 @@ _MOST_SPARSE = 64
 
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 
-TYPE_NAMES: dict[int, str] = {
-    value: name
-    for name, value in vars(tflite.TensorType).items()
-    if not name.startswith("_")
-}
+generated = partial(module_alone, "tflite")
+"""Returns a module of the generated reader, which has one for each table."""
+
+
+def _names(enumeration: type[Any]) -> dict[int, str]:
+    members = vars(enumeration).items()
+    return {value: name for name, value in members if not name.startswith("_")}
+
+
+TYPE_NAMES = _names(generated("TensorType").TensorType)
 """Names of the element types by their number in the schema."""
+
+_OPERATOR_NAMES = _names(generated("BuiltinOperator").BuiltinOperator)
+_CUSTOM = generated("BuiltinOperator").BuiltinOperator.CUSTOM
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "FLOAT32": np.dtype(np.float32),
@@ -156,10 +165,10 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
 @cache
 def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
     """Return the class of options, the number of their kind, and their first field."""
-    is_old = hasattr(tflite.BuiltinOptions, kind)
-    kinds = tflite.BuiltinOptions if is_old else tflite.BuiltinOptions2
-    first = _OPTIONS if is_old else _OPTIONS_2
-    return getattr(tflite, kind), getattr(kinds, kind), first
+    kinds, first = generated("BuiltinOptions").BuiltinOptions, _OPTIONS
+    if not hasattr(kinds, kind):
+        kinds, first = generated("BuiltinOptions2").BuiltinOptions2, _OPTIONS_2
+    return getattr(generated(kind), kind), getattr(kinds, kind), first
 
 
 class Graph(msgspec.Struct, frozen=True, eq=False):
@@ -213,21 +222,17 @@ class _Reader:
         self._budget = _OVERLAP * len(data)
         self._dense_bytes = _MOST_SPARSE * len(data)
         self._tables_left = MAX_ALL_TABLES
-        self._model = tflite.Model.GetRootAs(data, 0)
-        if self._model.Version() != 3:
-            raise InvalidArgumentError(
-                f"schema version {self._model.Version()} is not 3"
-            )
+        self._root = flatbuffer.places(data, flatbuffer.target(data, 0), 8)
+        version = self._uint32(self._root[0])
+        if version != 3:
+            raise InvalidArgumentError(f"schema version {version} is not 3")
 
     def contents(self) -> Steps[Contents]:
-        root = flatbuffer.places(self._data, self._model._tab.Pos, 5)
+        root = self._root
         buffers = self._positions(root[4])
-        codes = [
-            (self._operator_name(code), code.Version())
-            for code in self._tables(self._model, "OperatorCodes")
-        ]
+        codes = [self._operator_code(table) for table in self._positions(root[1])]
         found: list[Graph] = []
-        for index, table in enumerate(self._tables(self._model, "Subgraphs")):
+        for index, table in enumerate(self._positions(root[2])):
             graph = yield from self._graph(index, table, buffers, codes)
             found.append(graph)
         if not found:
@@ -235,17 +240,14 @@ class _Reader:
         graphs = tuple(found)
         return Contents(
             graphs,
-            tuple(
-                self._signature(table, graphs)
-                for table in self._tables(self._model, "SignatureDefs")
-            ),
-            self._metadata(buffers),
+            tuple(self._signature(table, graphs) for table in self._positions(root[7])),
+            self._metadata(root[6], buffers),
         )
 
     def _graph(
-        self, index: int, table: Any, buffers: list[int], codes: list[tuple[str, int]]
+        self, index: int, table: int, buffers: list[int], codes: list[tuple[str, int]]
     ) -> Steps[Graph]:
-        places = flatbuffer.places(self._data, table._tab.Pos, 4)
+        places = flatbuffer.places(self._data, table, 5)
         tensors = yield from self._each(
             places[0], lambda number, at: self._tensor(number, at, buffers)
         )
@@ -255,7 +257,7 @@ class _Reader:
         )
         return Graph(
             index,
-            self._name(table.Name()),
+            self._text(places[4]),
             tensors,
             operators,
             self._indexes(self._numbers(places[1], _INT32), count, "a graph input"),
@@ -271,20 +273,15 @@ class _Reader:
                 yield
         return tuple(found)
 
-    def _signature(self, table: Any, graphs: tuple[Graph, ...]) -> SignatureTable:
-        name, graph = self._name(table.SignatureKey()), table.SubgraphIndex()
+    def _signature(self, table: int, graphs: tuple[Graph, ...]) -> SignatureTable:
+        places = flatbuffer.places(self._data, table, 5)
+        name, graph = self._text(places[2]), self._uint32(places[4])
         if graph >= len(graphs):
             raise InvalidArgumentError(
                 f"signature {name!r} is of subgraph {graph} of {len(graphs)}"
             )
         count = len(graphs[graph].tensors)
-        maps = [
-            tuple(
-                (self._name(entry.Name()), entry.TensorIndex())
-                for entry in self._tables(table, border)
-            )
-            for border in ("Inputs", "Outputs")
-        ]
+        maps = [tuple(map(self._entry, self._positions(place))) for place in places[:2]]
         for entry, tensor in chain(*maps):
             if tensor >= count:
                 raise InvalidArgumentError(
@@ -292,20 +289,19 @@ class _Reader:
                 )
         return SignatureTable(name, graph, *maps)
 
-    def _metadata(self, buffers: list[int]) -> memoryview | None:
-        for table in self._tables(self._model, "Metadata"):
-            if table.Name() == METADATA:
-                index = table.Buffer()
-                # The model works without them: damage here costs no more than them.
-                if index < len(buffers):
-                    start, size = self._bytes(buffers[index])
-                    return self._data[start : start + size]
-        return None
+    def _entry(self, table: int) -> tuple[str, int]:
+        """Read a name and a number, of which some tables consist."""
+        name, number = flatbuffer.places(self._data, table, 2)
+        return self._text(name), self._uint32(number)
 
-    def _tables(self, table: Any, vector: str) -> Iterator[Any]:
-        count: int = getattr(table, f"{vector}Length")()
-        self._count_tables(count)
-        return map(getattr(table, vector), range(count))
+    def _metadata(self, place: int, buffers: list[int]) -> memoryview | None:
+        for table in self._positions(place):
+            name, index = self._entry(table)
+            # The model works without them: damage here costs no more than them.
+            if name == METADATA and index < len(buffers):
+                start, size = self._bytes(buffers[index])
+                return self._data[start : start + size]
+        return None
 
     def _positions(self, place: int) -> list[int]:
         """Return where the tables of a field's vector lie."""
@@ -339,7 +335,7 @@ class _Reader:
     ) -> Operator:
         data = self._data
         places = flatbuffer.places(data, table, _OPERATOR_FIELDS)
-        code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
+        code = self._uint32(places[0])
         if code >= len(codes):
             raise InvalidArgumentError(
                 f"operator {index} has code {code} of {len(codes)}"
@@ -384,7 +380,7 @@ class _Reader:
         is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
         constant = None
         if not unsupported:
-            buffer = flatbuffer.uint32(data, places[2])[0] if places[2] else 0
+            buffer = self._uint32(places[2])
             constant = self._constant(
                 (index, name), DTYPES[type_], shape, buffers, buffer, places[6]
             )
@@ -429,7 +425,7 @@ class _Reader:
                 raise InvalidArgumentError(f"{label} reaches beyond the file")
             self._take_dense(expected)
             stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
-            table = tflite.SparsityParameters()
+            table = generated("SparsityParameters").SparsityParameters()
             table.Init(self._data, flatbuffer.target(self._data, sparsity))
             with located(label):
                 return densify(table, stored, shape)
@@ -473,17 +469,23 @@ class _Reader:
         self._charge(length)
         return bytes(self._data[start : start + length]).decode(errors="replace")
 
-    def _operator_name(self, code: Any) -> str:
-        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+    def _uint32(self, place: int) -> int:
+        """Return the number of a field, 0 for one that is left out."""
+        return int(flatbuffer.uint32(self._data, place)[0]) if place else 0
+
+    def _operator_code(self, table: int) -> tuple[str, int]:
+        """Return name and version of an operator."""
+        data = self._data
+        short, custom, edition, long = flatbuffer.places(data, table, 4)
+        version = flatbuffer.int32(data, edition)[0] if edition else 1
+        number = max(
+            flatbuffer.int32(data, long)[0] if long else 0,
+            flatbuffer.int8(data, short)[0] if short else 0,
+        )
         # Compilers for other processors leave the number out of custom operators.
-        custom = code.CustomCode()
-        if number == tflite.BuiltinOperator.CUSTOM or (custom and not number):
-            name = self._name(custom)[:80]
+        name = self._text(custom)[:80]
+        if number == _CUSTOM or (name and not number):
             # It gets into messages, which are of one line.
             shown = "".join(each if each.isprintable() else " " for each in name)
-            return f"CUSTOM {shown}"
-        return str(tflite.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}"))
-
-    def _name(self, name: bytes | None) -> str:
-        self._charge(len(name or b""))
-        return (name or b"").decode(errors="replace")
+            return f"CUSTOM {shown}", version
+        return _OPERATOR_NAMES.get(number, f"builtin {number}"), version

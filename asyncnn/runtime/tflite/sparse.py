@@ -11,10 +11,10 @@ import math
 from typing import Any
 
 import numpy as np
-import tflite  # type: ignore[import-untyped]
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.lazy import module_alone
 
 _DENSE, _COMPRESSED = 0, 1
 _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
@@ -114,7 +114,7 @@ def _indexes(level: Any, name: str) -> Array:
     kind = getattr(level, f"{name}Type")()
     union = getattr(level, name)()
     _require(union is not None and 0 < kind < len(_VECTORS), f"{name} of kind {kind}")
-    vector = getattr(tflite, _VECTORS[kind])()
+    vector = getattr(module_alone("tflite", _VECTORS[kind]), _VECTORS[kind])()
     vector.Init(union.Bytes, union.Pos)
     values = vector.ValuesAsNumpy()
     return np.zeros(0, np.int64) if isinstance(values, int) else values.astype(np.int64)

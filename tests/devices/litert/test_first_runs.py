@@ -1,6 +1,6 @@
-"""What a preparation knows the shapes of it compiles: first runs compile nothing."""
+"""What a preparation knows the shapes of it compiles, without running anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from tests.devices.cache.models import repeated
 
 
 class CountingEngine(Engine):
-    """Counts the graphs that another engine compiles."""
+    """Counts the graphs that another engine compiles, and their runs."""
 
     def __init__(self, engine: Engine) -> None:
         self.name, self.version, self.speeds = (
@@ -33,7 +33,7 @@ class CountingEngine(Engine):
             engine.version,
             engine.speeds,
         )
-        self.compiled = 0
+        self.compiled = self.runs = 0
         self._engine = engine
 
     def compile(
@@ -44,7 +44,15 @@ class CountingEngine(Engine):
         weights: PackedWeights | None = None,
     ) -> CompiledGraph:
         self.compiled += 1
-        return self._engine.compile(model, threads=threads, weights=weights)
+        graph = self._engine.compile(model, threads=threads, weights=weights)
+        run = graph.run
+
+        def counted(inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+            self.runs += 1
+            return run(inputs, outputs)
+
+        object.__setattr__(graph, "run", counted)
+        return graph
 
 
 def convolutions() -> Model:
@@ -113,7 +121,10 @@ def test_a_preparation_compiles_all_and_the_first_run_nothing(
         program = prepare()
         prepared = counting.compiled
         assert prepared > before
+        assert not counting.runs
         run(program)
+        assert counting.runs
+        counting.runs = 0
         assert counting.compiled == prepared
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import OperationFailedError, ValueNeededError
@@ -82,6 +83,20 @@ def test_weights_must_be_known_at_preparation() -> None:
     unknown = tensor(Q8SYM, weights.array, weights.operand.scale)
     with pytest.raises(ValueNeededError):
         prepare(cell, _3=unknown)
+
+
+def test_weights_that_a_cache_has_packed_are_not_read() -> None:
+    cell = random_cell(Parts(projection=True))
+    inputs = cell.given(random_codes(1, 3), *cell.initial_states(1))
+    operation = bind(OperationType.QUANTIZED_LSTM, inputs, cell.described(1))
+    kernels.prepare(operation)
+    unread = tuple(
+        replace(operand, value=None) if index in (*range(1, 9), 16) else operand
+        for index, operand in enumerate(operation.inputs)
+    )
+    kernels.prepare(replace(operation, inputs=unread))
+    with pytest.raises(ValueNeededError):
+        kernels.prepare(replace(operation, inputs=unread, packed={}))
 
 
 def test_clips_may_be_omitted() -> None:
