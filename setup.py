@@ -1,7 +1,7 @@
-"""The compiled ring, and the description that package indexes show.
+"""The compiled modules, and the description that package indexes show.
 
-All else about the package is in pyproject.toml, where an extension module and the tag
-of its wheel are experimental still: each build would warn. The package is pure Python,
+All else about the package is in pyproject.toml, where extension modules and the tag of
+their wheel are experimental still: each build would warn. The package is pure Python,
 and so is its wheel, with ``ASYNCNN_NO_EXTENSION=1``, and on free-threaded interpreters,
 which have no stable ABI.
 """
@@ -16,14 +16,17 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 
-# Without a compiler the install goes on, and queues use the ring in Python.
-RING = Extension(
-    "asyncnn.fmq._ring",
-    ["asyncnn/fmq/_ring.c"],
-    define_macros=[("Py_LIMITED_API", "0x030B0000")],
-    py_limited_api=True,
-    optional=True,
-)
+# Without a compiler the install goes on, with the ring in Python and runs by Python.
+EXTENSIONS = [
+    Extension(
+        name,
+        [f"{name.replace('.', '/')}.c"],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        py_limited_api=True,
+        optional=True,
+    )
+    for name in ("asyncnn.engine._job", "asyncnn.fmq._ring")
+]
 
 _TARGET = r"(?![a-z]+:|[#])[^)\s\"]+"
 _REFERENCE = re.compile(
@@ -63,7 +66,7 @@ def main() -> None:
     setup(
         long_description=_long_description(),
         long_description_content_type="text/markdown",
-        ext_modules=[RING] if has_extension else [],
+        ext_modules=EXTENSIONS if has_extension else [],
         options={"bdist_wheel": {"py_limited_api": "cp311"}} if has_extension else {},
     )
 

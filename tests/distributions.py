@@ -1,6 +1,6 @@
 """Builds what is published: ``python -m tests.distributions FOLDER``.
 
-That is a source distribution and, out of it, two wheels: one with the compiled ring,
+That is a source distribution and, out of it, two wheels: one with what is compiled,
 for the Linux systems that its tag names, and one in Python alone, for all others.
 """
 

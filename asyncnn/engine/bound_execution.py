@@ -1,7 +1,8 @@
 """Runs of straight plans on an array for each port: the short way of most requests.
 
 Such a plan has neither control flow nor steps of open shapes, so that all that a run
-needs is a workspace, whose calls are bound to its arrays, and a position.
+needs is a workspace and a position. One that an engine computes alone is a job, which
+is run by one call; else the workspace's calls are bound to the arrays.
 """
 
 import time
@@ -16,10 +17,16 @@ from asyncnn.engine.boundaries import (
     Stoppable,
     ThreadYielder,
 )
+from asyncnn.engine.delegation import Step
+from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 
@@ -30,7 +37,16 @@ class BoundExecution(Stoppable):
     They have the shapes and dtypes of the ports. Otherwise like `PlanExecution`.
     """
 
-    __slots__ = ("_arrays", "_bound", "_position", "_program", "_yielder", "plan")
+    __slots__ = (
+        "_arrays",
+        "_bound",
+        "_control",
+        "_job",
+        "_position",
+        "_program",
+        "_yielder",
+        "plan",
+    )
 
     def __init__(
         self,
@@ -48,31 +64,81 @@ class BoundExecution(Stoppable):
         self.plan = plan
         self._arrays = arrays
         self._bound: Workspace | None = None
+        self._control: IControl | None = None
+        self._job: IJob | None = None
         self._yielder: ThreadYielder | None = None
 
     def advance(self, pause: Pause) -> bool:
         """Run until the end, or until ``pause`` is requested; see `PlanExecution`."""
-        if self._deadline_ns is not None:
-            self._since_ns = time.monotonic_ns()
+        program, workspace = self._program, self._bound
         try:
-            workspace = self._bound
             if workspace is None:
-                self._bound = workspace = self._workspace(
-                    self._program, self.plan, pause
-                )
+                workspace = program.idle_workspace(self.plan)
                 if workspace is None:
-                    return False
-                workspace.bind(self._arrays)
-            if workspace.computes_elsewhere:
-                has_ended = self._run(workspace.own_calls, pause)
-            else:
+                    was_asked = pause.requested
+                    self._since_ns = time.monotonic_ns()
+                    workspace = self._workspace(program, self.plan, pause)
+                    if workspace is None:
+                        return False
+                    if pause.requested and not was_asked:  # which took long, maybe
+                        program.release(workspace)
+                        return False
+                self._bound, self._making = workspace, None
+                self._since_ns = 0
+                # It goes on as it has begun, whatever its threads are then.
+                self._job = workspace.job if pause.threads == 1 else None
+                if self._job is None:
+                    workspace.bind(self._arrays)
+            job = self._job
+            if job is None:
                 has_ended = QUIET.copy().run(self._run, workspace.own_calls, pause)
-        except BaseException:
-            self.close()
+            else:
+                control = self._control
+                if control is None:
+                    self._control = control = Control()
+                # An abort and a pause are set first, then they call what they find
+                # here. So those that were before this are seen behind it.
+                self._interrupt, pause.interrupt = control.stop, control.pause
+                if self._abort_status is not None:
+                    self._check()
+                outcome = job.run(self._arrays, control, self._deadline_ns, pause)
+                pause.interrupt = None
+                if outcome == LATE:
+                    raise MissedDeadlineTransientError("the deadline passed")
+                if outcome == STOPPED:
+                    self._check()
+                has_ended = outcome == DONE
+        except BaseException as error:
+            self._fail(error, pause)
             raise
         if has_ended:
-            self.close()
+            self._bound = None
+            if self._job is None:
+                workspace.unbind()
+            program.release(workspace)
         return has_ended
+
+    def _fail(self, error: BaseException, pause: Pause) -> None:
+        """End with ``error``, or with a better one for it."""
+        self.close()
+        if self._job is None or self._control is None:
+            return
+        pause.interrupt = None
+        if isinstance(error, Exception) and not isinstance(error, AsyncnnError):
+            name = self.plan.steps[self._control.position].name
+            raise failure_of(error, f"{name} failed") from error
+
+    def longest_part(self) -> tuple[int, Step | None]:
+        """See `Stoppable`."""
+        longest = super().longest_part()
+        if self._control is None:
+            return longest
+        since_ns, part, longest_ns, longest_part = self._control.longest()
+        taken_ns = time.monotonic_ns() - since_ns if since_ns else 0
+        for part_ns, number in (longest_ns, longest_part), (taken_ns, part):
+            if part_ns > longest[0]:
+                longest = part_ns, self.plan.steps[number] if number >= 0 else None
+        return longest
 
     def close(self) -> None:
         """Give the workspace back; the execution has ended."""
@@ -84,6 +150,8 @@ class BoundExecution(Stoppable):
 
     def _run(self, calls: Sequence[Call | None], pause: Pause) -> bool:
         """Run up to the end; False if paused before. The first call is always made."""
+        if self._deadline_ns is not None:
+            self._since_ns = time.monotonic_ns()
         first = self._position
         if len(calls) >= CALLS_PER_CHECK and self._yielder is None:
             self._yielder = ThreadYielder()
@@ -147,13 +215,21 @@ def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> N
     """
     workspace = program.idle_workspace(plan) or program.acquire(plan)
     try:
-        workspace.bind(arrays)
-        if workspace.computes_elsewhere:
-            _run_calls(plan, workspace.own_calls)
-        else:
+        if workspace.job is None:
+            workspace.bind(arrays)
             QUIET.copy().run(_run_calls, plan, workspace.own_calls)
+            return
+        control = Control()
+        try:
+            workspace.job.run(arrays, control)
+        except AsyncnnError:
+            raise
+        except Exception as error:
+            name = plan.steps[control.position].name
+            raise failure_of(error, f"{name} failed") from error
     finally:
-        workspace.unbind()
+        if workspace.job is None:
+            workspace.unbind()
         program.release(workspace)
 
 

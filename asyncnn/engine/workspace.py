@@ -6,7 +6,7 @@ allocated at the first execution rather than at preparation, and kept for the ne
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import Slots
+from asyncnn.engine.job import IJob, Job, Placed, Segment
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
@@ -91,7 +92,7 @@ class Workspace:
 
     ``slots`` holds the array of every operand that stays in place, by operand index:
     constants and temporaries of known shape. A straight plan has ``own_calls``, which
-    `bind` sets to arrays; it ``computes_elsewhere`` if all are of other engines.
+    `bind` sets to arrays, and a ``job`` if an engine in C computes all of it.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -102,7 +103,7 @@ class Workspace:
         self._moving_calls: list[tuple[int, Run, Step]] = []
         self.own_calls: list[Call | None] = []
         self._ports: list[tuple[list[Any], int, int]] = []
-        self.computes_elsewhere = False
+        self.job: IJob | None = None
 
     @classmethod
     def making(cls, plan: Plan) -> Steps["Workspace"]:
@@ -113,7 +114,8 @@ class Workspace:
 
     def _allocating(self) -> Steps[None]:
         plan = self.plan
-        arena = aligned_bytes(plan.arena.size_bytes)
+        size_bytes = plan.arena.size_bytes
+        arena = aligned_bytes(size_bytes + TAIL_BYTES)[:size_bytes]
         for index, value in plan.constants.items():
             self.slots[index] = value
         for count, (index, offset) in enumerate(plan.arena.offsets.items(), 1):
@@ -137,9 +139,31 @@ class Workspace:
         if plan.is_straight:
             self.own_calls = self.calls(self.slots)
             self._ports = _ports_of(plan, self._moving_calls, self.own_calls)
-            self.computes_elsewhere = all(
-                type(run) is InterruptibleRun for run in runs if run is not None
+            self.job = yield from self._making_job(runs)
+
+    def _making_job(self, runs: Sequence[Run | None]) -> Steps[IJob | None]:
+        """Make the job of a straight plan, if it can be one, in steps.
+
+        Engines may have to make their parts for it, which takes long.
+        """
+        are_elsewhere = all(type(run) is InterruptibleRun for run in runs)
+        if Job is None or not runs or not are_elsewhere:
+            return None
+        numbers = _numbers_of(self.plan)
+        segments: list[Placed] = []
+        for step, run in zip(self.plan.steps, runs, strict=True):
+            assert isinstance(run, InterruptibleRun)
+            if segments:
+                yield
+            segment = run.segment()
+            if not isinstance(segment, Segment):
+                return None
+            inputs, outputs = (
+                tuple(_argument(index, numbers, self.slots) for index in indexes)
+                for indexes in (step.inputs, step.outputs)
             )
+            segments.append((segment, inputs, outputs))
+        return Job(tuple(segments), len(self.plan.ports))
 
     def runs(self) -> list[Any]:
         """Return the runs of all steps that were prepared beforehand."""
@@ -212,8 +236,7 @@ def _ports_of(
     plan: Plan, moving: Sequence[tuple[int, Run, Step]], calls: Sequence[Call | None]
 ) -> list[tuple[list[Any], int, int]]:
     """Return where steps take a port: the list, the place there, the port's number."""
-    # An operand that is an input and an output is written to: the output counts.
-    numbers = {port.index: n for n, port in enumerate(plan.inputs + plan.outputs)}
+    numbers = _numbers_of(plan)
     places: list[tuple[list[Any], int, int]] = []
     for position, _, step in moving:
         call = calls[position]
@@ -225,6 +248,23 @@ def _ports_of(
                 if index in numbers
             ]
     return places
+
+
+def _argument(
+    index: int, numbers: Mapping[int, int], slots: Sequence[Array | None]
+) -> int | Array:
+    """Return where a job finds an operand: a port, or memory of the workspace."""
+    if index in numbers:
+        return numbers[index]
+    memory = slots[index]
+    assert memory is not None
+    return memory
+
+
+def _numbers_of(plan: Plan) -> dict[int, int]:
+    """Return the numbers of ports by their operands."""
+    # An operand that is an input and an output is written to: the output counts.
+    return {port.index: n for n, port in enumerate(plan.ports)}
 
 
 class Frame:

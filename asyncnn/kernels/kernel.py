@@ -66,10 +66,11 @@ class InterruptibleRun:
     ``attempt`` tells whether it has come to the end. After ``interrupt`` one that is
     under way, or begun before ``clear``, soon ends without having done so; it can be
     attempted again, from the beginning. ``spread`` says, before ``clear``, how many
-    threads attempts may use from then on: one unless it was called.
+    threads attempts may use from then on: one unless it was called. ``segment`` takes
+    what a job has of it, if anything; see `asyncnn.engine.job`.
     """
 
-    __slots__ = ("attempt", "clear", "interrupt", "spread")
+    __slots__ = ("attempt", "clear", "interrupt", "segment", "spread")
 
     def __init__(
         self,
@@ -77,11 +78,13 @@ class InterruptibleRun:
         interrupt: Callable[[], None],
         clear: Callable[[], None],
         spread: Callable[[int], None] = lambda threads: None,
+        segment: Callable[[], object] = lambda: None,
     ) -> None:
         self.attempt = attempt
         self.interrupt = interrupt
         self.clear = clear
         self.spread = spread
+        self.segment = segment
 
     def __call__(self, inputs: Inputs, outputs: Outputs) -> None:
         """Run to the end.

@@ -321,6 +321,7 @@ async def test_a_lane_that_litert_does_not_give_back_is_given_up(
         return attempt(run, inputs, outputs)
 
     monkeypatch.setattr(delegate._SegmentRun, "attempt", waiting)
+    monkeypatch.setattr(delegate._SegmentRun, "segment", lambda _: None)
     settings = DeviceSettings(lanes=2, inline_below_us=0, stuck_after_s=0.3)
     zeros, ones = (np.full((1, 64), value, np.float32) for value in (0, 1))
     async with open_device("accelerated", settings=settings) as device:

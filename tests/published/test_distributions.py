@@ -18,7 +18,7 @@ from tests.distributions import ROOT, Distributions
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
-RING = "asyncnn/fmq/_ring.abi3.so"
+COMPILED = {"asyncnn/engine/_job.abi3.so", "asyncnn/fmq/_ring.abi3.so"}
 
 
 def files_of(wheel: Path) -> set[str]:
@@ -59,8 +59,8 @@ def test_a_wheel_has_what_runs_and_nothing_else(
 ) -> None:
     wheel: Path = getattr(distributions, kind)
     names = {name for name in files_of(wheel) if ".dist-info/" not in name}
-    ring = {RING} if kind == "wheel" else set()
-    assert names == ring | {
+    compiled = COMPILED if kind == "wheel" else set()
+    assert names == compiled | {
         name
         for name in tracked()
         if name.startswith("asyncnn/") and not name.endswith(".c")
@@ -137,6 +137,9 @@ def test_the_demo_runs_in_an_empty_environment_without_a_compiler(
     assert told == f"{asyncnn.__version__}\n"
     shown = succeeding([programs / "asyncnn", "demo"], tmp_path, installing)
     assert "accuracy" in shown
-    ring = "from asyncnn.fmq.ring import *; print(Ring is not PythonRing)"
-    has_ring = succeeding([programs / "python", "-c", ring], tmp_path, installing)
-    assert has_ring == f"{kind == 'wheel'}\n"
+    for compiled in (
+        "from asyncnn.fmq.ring import *; print(Ring is not PythonRing)",
+        "from asyncnn.engine.job import *; print(Job is not None)",
+    ):
+        told = succeeding([programs / "python", "-c", compiled], tmp_path, installing)
+        assert told == f"{kind == 'wheel'}\n"

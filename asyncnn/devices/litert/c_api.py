@@ -25,9 +25,6 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.interpreter_hooks import disown_in_children
 
-BUFFER_ALIGNMENT = 64
-"""Bytes that LiteRT wants the address of host memory to be a multiple of."""
-
 MOST_DIMENSIONS = 8
 
 Status: TypeAlias = int

@@ -1,7 +1,7 @@
 """LiteRT by its C API: graphs that compute in place on arrays of ours.
 
-LiteRT runs on tensor buffers. Those over the memory of an array are used again when its
-address comes again; arrays that come for the third time are known without a look.
+LiteRT runs on tensor buffers, which lie over memory of ours. Where that is, and when
+they are used again, is the business of `asyncnn.engine.job`, as is the run itself.
 
 A run is cancelled by LiteRT's own means, a function that it asks before each node. That
 function is C's, and looks at a byte of ours, so a run needs no interpreter lock.
@@ -9,7 +9,7 @@ function is C's, and looks at a byte of ours, so a run needs no interpreter lock
 
 import ctypes
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from asyncnn.devices.litert.c_api import (
     failure,
 )
 from asyncnn.devices.litert.compiled_graph import (
-    Array,
     CompiledGraph,
     Engine,
     Source,
@@ -35,23 +34,10 @@ from asyncnn.devices.litert.graph_file import (
     for_want_of_room,
     may_be_packed,
 )
-from asyncnn.devices.litert.tensor_buffers import (
-    KnownArrays,
-    TensorBuffers,
-    TensorSlot,
-    place,
-)
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.engine.job import INTERRUPTED, Bound, Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-
-MOST_BINDINGS = 32
-"""Sets of addresses whose tensor buffers a graph keeps for whatever comes there."""
-
-MOST_KNOWN = 512
-"""Sets of arrays whose tensor buffers it keeps for these, some kilobytes each."""
-
-_CLEAR, _SET = b"\0", b"\1"
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32),
@@ -122,7 +108,7 @@ class CApiEngine(Engine):
         return CApiGraph(self._library, memory, options)
 
 
-class CApiGraph(CompiledGraph):
+class CApiGraph(Segment, CompiledGraph):
     """A compiled model of LiteRT's."""
 
     def __init__(
@@ -131,12 +117,8 @@ class CApiGraph(CompiledGraph):
         self._library = library
         self._memory = memory  # LiteRT refers to it
         self._model = self._compiled = 0
-        self._buffers: dict[tuple[int, ...], TensorBuffers] = {}
-        # By the identities of arrays. None where they have come once: most never come
-        # again, and are not worth a reference.
-        self._known: dict[tuple[int, ...], KnownArrays | None] = {}
         self._flag = ctypes.create_string_buffer(2)
-        super().__init__()
+        CompiledGraph.__init__(self)
         try:
             self._create(options)
         except BaseException:
@@ -150,24 +132,28 @@ class CApiGraph(CompiledGraph):
             *(library.environment, memory.address, memory.size),
         )
         self._compiled = library.compile(self._model, options)
-        self._inputs, self._outputs = self._slots("Input"), self._slots("Output")
-        self.inputs = tuple(slot.tensor for slot in self._inputs)
-        self.outputs = tuple(slot.tensor for slot in self._outputs)
+        self._types: list[TensorType] = []
+        self.inputs, self.outputs = (
+            self._tensors_of("Input"),
+            self._tensors_of("Output"),
+        )
         library.call(
             "SetCompiledModelCancellationFunction",
             self._compiled,
             ctypes.addressof(self._flag),
             library.cancellation_function(),
         )
+        address = ctypes.cast(library.run, ctypes.c_void_p).value or 0
+        Segment.__init__(self, address, self._flag, self.inputs, self.outputs)
 
-    def _slots(self, side: str) -> tuple[TensorSlot, ...]:
+    def _tensors_of(self, side: str) -> tuple[Tensor, ...]:
         library = self._library
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
-        return tuple(self._slot(graph, side, number) for number in range(count))
+        return tuple(self._tensor(graph, side, number) for number in range(count))
 
-    def _slot(self, graph: int, side: str, number: int) -> TensorSlot:
+    def _tensor(self, graph: int, side: str, number: int) -> Tensor:
         library = self._library
         type_ = TensorType()
         tensor = library.create(f"GetSubgraph{side}", graph, number)
@@ -192,98 +178,32 @@ class CApiGraph(CompiledGraph):
                 f"{side.lower()} {number} of shape {list(described.shape)} takes "
                 f"{needed} bytes, not {described.nbytes}"
             )
-        return TensorSlot(type_, described)
+        self._types.append(type_)
+        return described
 
-    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """See `CompiledGraph`."""
-        if not self._acquire(False):
-            return self._refuse()
-        try:
-            identity = (*map(id, inputs), *map(id, outputs))
-            known = self._known.get(identity)
-            if known is not None and known.match(inputs, outputs):
-                status = known.run()
-                return not status or self._ended(status)
-            copied_in: list[tuple[Array, Array]] = []
-            copied_out: list[tuple[Array, Array]] = []
-            addresses: list[int] = []
-            if not (
-                place(inputs, self._inputs, addresses, copied_in)
-                and place(outputs, self._outputs, addresses, copied_out, written=True)
-            ):
-                self._check(inputs, outputs)
-                raise GeneralFailureError("the arrays do not fit the graph")
-            key = tuple(addresses)
-            # A buffer at an address serves whatever array lies there.
-            buffers = self._buffers.get(key)
-            if buffers is None:
-                buffers = self._bind(key)
-            if not (copied_in or copied_out):
-                self._note(identity, inputs, outputs, buffers)
-            for array, memory in copied_in:
-                memory[:] = array.reshape(-1)
-            status = buffers.run()
-            if status:
-                return self._ended(status)
-            for array, memory in copied_out:
-                array.reshape(-1)[:] = memory
-        finally:
-            self._release()
-            if self._is_closing:
-                self._free_if_idle()
-        return True
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        """See `Segment`."""
+        tensors = zip(self._types, self.inputs + self.outputs, addresses, strict=True)
+        buffers = _TensorBuffers(self._library, tensors)
+        split, count = len(self.inputs), len(addresses)
+        words = (
+            0,
+            split,
+            buffers.address_of(0),
+            count - split,
+            buffers.address_of(split),
+        )
+        return (self._compiled, *words), buffers
 
-    def _note(
-        self,
-        identity: tuple[int, ...],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        buffers: TensorBuffers,
-    ) -> None:
-        """Know arrays from their third run on, the first two of which come by here."""
-        known = self._known
-        is_second = identity in known and known[identity] is None
-        known[identity] = KnownArrays(inputs, outputs, buffers) if is_second else None
-        # Each call looks at another set: the buffers of arrays that are gone take up
-        # memory as well.
-        candidate = next(iter(known))
-        found = known.pop(candidate)
-        if len(known) < MOST_KNOWN and (found is None or found.are_alive):
-            known[candidate] = found
-
-    def interrupt(self) -> None:
-        """See `CompiledGraph`."""
-        self._flag[0] = _SET
-
-    def clear_interrupt(self) -> None:
-        """See `CompiledGraph`."""
-        self._flag[0] = _CLEAR
-
-    def _ended(self, status: int) -> bool:
+    def _ended(self, status: int) -> None:
+        """See `Segment`."""
         # Statuses of an interrupted run are those of other failures in some versions.
-        if self._flag[0] == _SET:
+        if self._flag[0] >= INTERRUPTED:
             # What it has reported is dropped unread: reading takes as long as a part.
             self._library.forget_errors_of(self._compiled)
-            return False
+            return
         told = self._library.errors_of(self._compiled)
         raise failure("RunCompiledModel", status, told)
-
-    def _bind(self, addresses: tuple[int, ...]) -> TensorBuffers:
-        split = len(self._inputs)
-        sides = (
-            (self._inputs, addresses[:split]),
-            (self._outputs, addresses[split:]),
-        )
-        buffers = TensorBuffers(self._library, self._compiled, sides)
-        while len(self._buffers) >= MOST_BINDINGS:
-            self._buffers.pop(next(iter(self._buffers)), None)
-        self._buffers[addresses] = buffers
-        return buffers
-
-    def forget(self) -> None:
-        """See `CompiledGraph`."""
-        self._known.clear()
-        self._buffers.clear()
 
     def _free(self) -> None:
         self.forget()
@@ -291,3 +211,31 @@ class CApiGraph(CompiledGraph):
             self._library.destroy("CompiledModel", self._compiled)
         if self._model:
             self._library.destroy("Model", self._model)
+
+
+class _TensorBuffers:
+    """Tensor buffers over a set of addresses, which are freed with the last reference.
+
+    Buffers over memory that is gone are harmless as long as they are not run.
+    """
+
+    def __init__(
+        self, library: Library, tensors: Iterable[tuple[TensorType, Tensor, int]]
+    ) -> None:
+        self._library = library
+        self._made: list[int] = []
+        for type_, tensor, address in tensors:
+            made = library.create(
+                "CreateTensorBufferFromHostMemory",
+                *(byref(type_), address, tensor.nbytes, None),
+            )
+            self._made.append(made)
+        self._array = (ctypes.c_void_p * len(self._made))(*self._made)
+
+    def address_of(self, number: int) -> int:
+        """Return where C finds the buffers, from this one on."""
+        return ctypes.addressof(self._array) + number * ctypes.sizeof(ctypes.c_void_p)
+
+    def __del__(self) -> None:
+        for made in self._made:
+            self._library.destroy("TensorBuffer", made)

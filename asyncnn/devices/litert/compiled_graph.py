@@ -105,8 +105,12 @@ class CompiledGraph(ABC):
         """Let runs go on to their ends again."""
 
     @abstractmethod
+    def end(self) -> None:
+        """Have runs end as `interrupt` does, for good."""
+
+    @abstractmethod
     def forget(self) -> None:
-        """Forget the arrays that it has run on. Only while nobody else can run it."""
+        """Forget the memory that it has run on. Only while nobody else can run it."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -229,7 +233,7 @@ class _Process:
         with self._lock:
             graphs = list(self._graphs)
         for graph in graphs:
-            graph.interrupt()
+            graph.end()
         for graph in graphs:
             while not graph.stop(0.01) and time.monotonic() < due:
                 pass

@@ -150,7 +150,9 @@ class _SegmentKernel:
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         run = _SegmentRun(self)
-        return InterruptibleRun(run.attempt, run.interrupt, run.clear, run.spread)
+        return InterruptibleRun(
+            run.attempt, run.interrupt, run.clear, run.spread, run.segment
+        )
 
     def record(self) -> KernelRecord:
         """Return what it is prepared of again."""
@@ -236,6 +238,9 @@ class _SegmentRun:
         if graph is None:
             graph = self._taken()
         graph.clear_interrupt()
+
+    def segment(self) -> CompiledGraph:
+        return self._graph or self._taken()
 
     def spread(self, threads: int) -> None:
         self._threads = threads

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from asyncnn.devices.litert.array_memory import address_of, has_tail
 from asyncnn.devices.litert.c_api import require_descriptors
+from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array

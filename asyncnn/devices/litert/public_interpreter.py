@@ -111,6 +111,10 @@ class InterpreterGraph(CompiledGraph):
         """See `CompiledGraph`."""
         self._is_interrupted = False
 
+    def end(self) -> None:
+        """See `CompiledGraph`."""
+        self.interrupt()
+
     def forget(self) -> None:
         """Do nothing: arrays are copied, and none is remembered."""
 

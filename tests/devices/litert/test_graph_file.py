@@ -11,10 +11,10 @@ import pytest
 import tflite
 
 from asyncnn.devices.litert import graph_file
-from asyncnn.devices.litert.array_memory import address_of
 from asyncnn.devices.litert.engine import Engine
 from asyncnn.devices.litert.graph_file import GraphFile, ModelMemory, may_lie_apart
 from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType

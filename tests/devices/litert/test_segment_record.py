@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.devices.litert.array_memory import address_of
 from asyncnn.devices.litert.segment_record import recorded, restored
 from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.delegation import KernelRecord, Segment
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array

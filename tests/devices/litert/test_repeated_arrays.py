@@ -3,11 +3,13 @@
 import mmap
 
 import numpy as np
+import pytest
 
-from asyncnn.devices.litert.array_memory import address_of, has_tail
-from asyncnn.devices.litert.c_api_engine import MOST_BINDINGS, MOST_KNOWN, CApiGraph
+from asyncnn.devices.litert.c_api_engine import CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine
+from asyncnn.engine.array_memory import address_of, has_tail
+from asyncnn.engine.job import MOST_BINDINGS
 from asyncnn.memory.shared import allocate
 from tests.devices.litert.conftest import Case, at_offset
 
@@ -35,9 +37,16 @@ def assert_right_each_time(graph: CApiGraph, sets: list[Set]) -> None:
                 np.testing.assert_array_equal(output, right)
 
 
+SHAPES = ((4, 32), (32, 512))
+"""Of arrays that are copied, and of some that are used in place."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_each_set_of_arrays_has_its_own_buffers(
-    c_api: Engine, chain: Chain, case: Case
+    c_api: Engine, shape: tuple[int, int]
 ) -> None:
+    chain = Chain(3, *shape)
+    case = Case(chain, shape)
     graph = c_api.compile(chain.model())
     assert isinstance(graph, CApiGraph)
     sets = sets_of(chain, case, 2 * MOST_BINDINGS)
@@ -46,32 +55,12 @@ def test_each_set_of_arrays_has_its_own_buffers(
     assert_right_each_time(graph, sets)
 
 
-def test_only_so_many_arrays_are_known(c_api: Engine, chain: Chain, case: Case) -> None:
-    graph = c_api.compile(chain.model())
-    assert isinstance(graph, CApiGraph)
-    sets = sets_of(chain, case, MOST_KNOWN + 10)
-    assert_right_each_time(graph, sets)
-    assert len(graph._known) <= MOST_KNOWN
-
-
-def test_buffers_of_arrays_that_are_gone_go_as_others_come(
-    c_api: Engine, chain: Chain, case: Case
-) -> None:
-    graph = c_api.compile(chain.model())
-    assert isinstance(graph, CApiGraph)
-    sets = sets_of(chain, case, 20)
-    assert_right_each_time(graph, sets)
-    sets.clear()
-    others = sets_of(chain, case, 40)
-    assert_right_each_time(graph, others)
-    assert not any(
-        known is not None and not known.are_alive for known in graph._known.values()
-    )
-
-
+@pytest.mark.parametrize("shape", SHAPES)
 def test_arrays_in_place_of_others_are_taken_for_what_they_are(
-    c_api: Engine, chain: Chain, case: Case
+    c_api: Engine, shape: tuple[int, int]
 ) -> None:
+    chain = Chain(3, *shape)
+    case = Case(chain, shape)
     graph = c_api.compile(chain.model())
     seen: set[int] = set()
     has_been_reused = False

@@ -1,0 +1,1283 @@
+/* Runs on graphs of engines, compiled; job.py has the protocol and its reasons.
+ *
+ * Everything that Python has to say is said before and after: a run checks its arrays,
+ * takes the turns of its graphs and finds where the engine reads and writes; then it
+ * gives up the interpreter lock for all segments at once. In between it comes back for
+ * the lock if a segment ends early, and at boundaries for a pause that has to be asked.
+ *
+ * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Of job.py, whose tests compare. */
+enum {
+    WORDS = 6,
+    MOST_BINDINGS = 32,
+    COPIED_BYTES = 1 << 15,
+    ALIGNMENT = 64,
+    TAIL_BYTES = 64,
+    MOST_ATTEMPTS = 4,
+    MOST_INTERRUPTED = 4,
+};
+
+enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
+
+enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1 };
+
+enum { FIXED = -1 };
+
+enum { UNUSED, READ, WRITTEN }; /* an array of a run */
+
+typedef uintptr_t Word;
+typedef int (*Function)(Word, Word, Word, Word, Word, Word);
+
+/* An input or output of a graph. */
+typedef struct {
+    Py_ssize_t size;
+    char format;
+    char *memory; /* stands in for arrays that are not used in place; NULL until then */
+    char *aligned;
+} Slot;
+
+/* The words of a call on a set of addresses, which its owner keeps. */
+typedef struct {
+    PyObject *owner;
+    Word words[WORDS];
+    Word *addresses;
+} Binding;
+
+/* Where an argument comes from: an array of each run, or fixed memory. */
+typedef struct {
+    Py_ssize_t port;
+    Py_buffer fixed;
+} Route;
+
+typedef struct Segment Segment;
+
+/* A segment of a job; what is behind the routes is that of the run under way. */
+typedef struct {
+    Segment *segment;
+    Route *routes;
+    Word *places; /* the addresses that the engine is given; once if fixed */
+    Word words[WORDS];
+    PyObject *owner;
+} Step;
+
+struct Segment {
+    PyObject_HEAD
+    Function function;
+    Py_buffer flag; /* .obj is NULL until it is initialised */
+    Py_ssize_t inputs;
+    Py_ssize_t count; /* of inputs and outputs */
+    Slot *slots;
+    Binding bindings[MOST_BINDINGS];
+    int bound;
+    int oldest;
+    int latest;
+    Step alone; /* for runs of this segment only: every argument is a port */
+    char *are_used;
+    Py_buffer *views;
+};
+
+typedef struct {
+    PyObject_HEAD
+    int stop;
+    int pause;
+    int may_pause;
+    int interrupted; /* times in a row that the segment was, for a pause */
+    Segment *current;
+    Py_ssize_t position;
+    int64_t since_ns; /* the last boundary of a run with a deadline */
+    Py_ssize_t part;  /* what runs since then, counted from 1; 0 for nothing yet */
+    int64_t longest_ns;
+    Py_ssize_t longest_part;
+} Control;
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t count;
+    Step *steps;
+    Py_ssize_t ports;
+    char *are_used; /* by port */
+    Py_buffer *views;
+} Job;
+
+typedef struct {
+    PyTypeObject *segment;
+    PyTypeObject *control;
+} State;
+
+#define load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
+#define store(place, value) __atomic_store_n(place, value, __ATOMIC_SEQ_CST)
+
+/* ---- errors --------------------------------------------------------------------- */
+
+/* Raise an error of asyncnn.hal.errors, that of the interpreter which runs. */
+static void
+refuse(const char *kind, const char *format, ...)
+{
+    PyObject *errors = PyImport_ImportModule("asyncnn.hal.errors"), *type = NULL;
+    if (errors)
+        type = PyObject_GetAttrString(errors, kind);
+    if (type) {
+        va_list values;
+        va_start(values, format);
+        PyErr_FormatV(type, format, values);
+        va_end(values);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(errors);
+}
+
+static void *
+memory_of(size_t count, size_t size)
+{
+    void *memory = PyMem_Calloc(count ? count : 1, size);
+    if (!memory)
+        PyErr_NoMemory();
+    return memory;
+}
+
+/* ---- flags ---------------------------------------------------------------------- */
+
+/* The engine asks for the byte from a thread without the interpreter lock. */
+static void
+raise_flag(Segment *self)
+{
+    char clear = CLEAR; /* not if it has ended for good */
+    __atomic_compare_exchange_n((char *)self->flag.buf, &clear, INTERRUPTED, false,
+                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void
+lower_flag(Segment *self)
+{
+    char raised = INTERRUPTED;
+    __atomic_compare_exchange_n((char *)self->flag.buf, &raised, CLEAR, false,
+                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static char
+flag_of(Segment *self)
+{
+    return load((char *)self->flag.buf);
+}
+
+/* ---- turns ---------------------------------------------------------------------- */
+
+static bool
+is_ready(Segment *self)
+{
+    if (self->flag.obj)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "the segment was not initialised");
+    return false;
+}
+
+/* Take the turn of a graph: 1, 0 if it refuses without an error, or -1. */
+static int
+take_turn(Segment *self)
+{
+    PyObject *taken = PyObject_CallMethod((PyObject *)self, "_acquire", "i", 0);
+    if (!taken)
+        return -1;
+    int is_ours = PyObject_IsTrue(taken);
+    Py_DECREF(taken);
+    if (is_ours)
+        return is_ours;
+    PyObject *refused = PyObject_CallMethod((PyObject *)self, "_refuse", NULL);
+    if (!refused)
+        return -1;
+    Py_DECREF(refused);
+    return 0;
+}
+
+/* Give it back, and free the graph if it was closed meanwhile. Keeps what is raised. */
+static void
+give_turn(Segment *self)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *given = PyObject_CallMethod((PyObject *)self, "_release", NULL);
+    /* A graph looks for its turn after it has said that it closes: one of both sees. */
+    PyObject *closing =
+        given ? PyObject_GetAttrString((PyObject *)self, "_is_closing") : NULL;
+    PyObject *freed = NULL;
+    if (closing && PyObject_IsTrue(closing) == 1)
+        freed = PyObject_CallMethod((PyObject *)self, "_free_if_idle", NULL);
+    Py_XDECREF(freed);
+    Py_XDECREF(closing);
+    Py_XDECREF(given);
+    if (type)
+        PyErr_Restore(type, value, trace);
+}
+
+/* ---- arrays --------------------------------------------------------------------- */
+
+static void
+release_views(Py_buffer *views, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyBuffer_Release(&views[i]);
+}
+
+static bool
+view_of(PyObject *array, bool is_written, Py_buffer *view)
+{
+    int flags = PyBUF_ND | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0);
+    return !PyObject_GetBuffer(array, view, flags);
+}
+
+static bool
+fits(const Slot *slot, const Py_buffer *view)
+{
+    const char *format = view->format ? view->format : "B";
+    return view->len == slot->size && format[0] == slot->format && !format[1];
+}
+
+static Py_buffer *
+source_of(const Step *step, Py_ssize_t number, Py_buffer *views)
+{
+    Route *route = &step->routes[number];
+    return route->port == FIXED ? &route->fixed : &views[route->port];
+}
+
+/* Return a list of arrays, those that are not there taken from `arrays`. */
+static PyObject *
+side_of(const Step *step, Py_ssize_t first, Py_ssize_t last, PyObject *arrays)
+{
+    PyObject *side = PyList_New(last - first);
+    for (Py_ssize_t i = first; side && i < last; i++) {
+        Route *route = &step->routes[i];
+        PyObject *array = route->port == FIXED ? route->fixed.obj
+                                               : PyTuple_GetItem(arrays, route->port);
+        if (!array || PyList_SetItem(side, i - first, Py_NewRef(array)))
+            Py_CLEAR(side);
+    }
+    return side;
+}
+
+/* Have the graph say in words what is wrong with arrays: true if nothing is. */
+static bool
+check(const Step *step, PyObject *arrays)
+{
+    Segment *segment = step->segment;
+    PyObject *inputs = side_of(step, 0, segment->inputs, arrays);
+    PyObject *outputs =
+        inputs ? side_of(step, segment->inputs, segment->count, arrays) : NULL;
+    PyObject *told = NULL;
+    if (outputs)
+        told = PyObject_CallMethod((PyObject *)segment, "_check", "OO", inputs, outputs);
+    Py_XDECREF(outputs);
+    Py_XDECREF(inputs);
+    Py_XDECREF(told);
+    return told;
+}
+
+/* Tell whether the arrays of a run fit a segment; raise what the graph says if not. */
+static bool
+all_fit(const Step *step, Py_buffer *views, PyObject *arrays)
+{
+    Segment *segment = step->segment;
+    bool are_sized = true;
+    for (Py_ssize_t i = 0; i < segment->count; i++) {
+        Py_buffer *view = source_of(step, i, views);
+        if (view->obj && fits(&segment->slots[i], view))
+            continue;
+        /* Letters may differ for what is the same to NumPy; sizes and rights may not. */
+        are_sized &= view->obj && view->len == segment->slots[i].size;
+        if (!check(step, arrays))
+            return false;
+        if (!are_sized) {
+            refuse("GeneralFailureError", "the arrays do not fit the graph");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Open the arrays that a run uses. One that cannot be stays closed, for `all_fit`. */
+static void
+open_views(PyObject *arrays, const char *are_used, Py_buffer *views, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        views[i].obj = NULL;
+        PyObject *array = are_used[i] ? PyTuple_GetItem(arrays, i) : NULL;
+        if (array && !view_of(array, are_used[i] == WRITTEN, &views[i])) {
+            PyErr_Clear();
+            views[i].obj = NULL;
+        }
+    }
+}
+
+/* ---- places --------------------------------------------------------------------- */
+
+static char *
+stand_in(Slot *slot)
+{
+    if (!slot->memory) {
+        slot->memory = memory_of(1, (size_t)slot->size + TAIL_BYTES + ALIGNMENT);
+        if (slot->memory)
+            slot->aligned = slot->memory + (-(Word)slot->memory) % ALIGNMENT;
+    }
+    return slot->memory ? slot->aligned : NULL;
+}
+
+static Word page_size;
+
+/* Tell whether what is behind an array can be read: 1, 0, or -1 with an error. */
+static int
+has_tail(const Py_buffer *view)
+{
+    Word begin = (Word)view->buf;
+    if (-(begin + (Word)view->len) % page_size >= TAIL_BYTES)
+        return 1;
+    PyObject *memory = PyImport_ImportModule("asyncnn.engine.array_memory");
+    if (!memory)
+        return -1;
+    PyObject *told = PyObject_CallMethod(
+        memory, "has_tail", "OK", view->obj, (unsigned long long)begin);
+    Py_DECREF(memory);
+    int answer = told ? PyObject_IsTrue(told) : -1;
+    Py_XDECREF(told);
+    return answer;
+}
+
+/* Find the address for an argument: that of its memory, or of what stands in. */
+static bool
+place(Slot *slot, const Py_buffer *view, bool is_fixed, Word *address)
+{
+    Word begin = (Word)view->buf;
+    if ((is_fixed || slot->size > COPIED_BYTES) && begin % ALIGNMENT == 0) {
+        int is_readable = has_tail(view);
+        if (is_readable < 0)
+            return false;
+        *address = begin;
+        if (is_readable)
+            return true;
+    }
+    *address = (Word)stand_in(slot);
+    return *address;
+}
+
+static Binding *
+find(Segment *self, const Word *addresses)
+{
+    size_t size = sizeof(Word) * (size_t)self->count;
+    for (int looked = 0; looked < self->bound; looked++) {
+        int number = (self->latest + looked) % self->bound;
+        if (!memcmp(self->bindings[number].addresses, addresses, size)) {
+            self->latest = number;
+            return &self->bindings[number];
+        }
+    }
+    return NULL;
+}
+
+static PyObject *
+tuple_of(const Word *addresses, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++) {
+        PyObject *address = PyLong_FromSize_t(addresses[i]);
+        if (!address || PyTuple_SetItem(tuple, i, address))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* Have the graph say the words for a set of addresses, and who keeps them. */
+static bool
+ask_words(Segment *self, const Word *addresses, Word *words, PyObject **owner)
+{
+    PyObject *told = NULL, *given, *kept;
+    PyObject *tuple = tuple_of(addresses, self->count);
+    if (tuple)
+        told = PyObject_CallMethod((PyObject *)self, "_bind", "(O)", tuple);
+    Py_XDECREF(tuple);
+    if (told && !PyTuple_Check(told)) {
+        PyErr_SetString(PyExc_TypeError, "words come in a tuple");
+        Py_CLEAR(told);
+    }
+    bool is_right = told && PyArg_ParseTuple(told, "O!O", &PyTuple_Type, &given, &kept);
+    if (is_right && PyTuple_Size(given) > WORDS) {
+        refuse("InvalidArgumentError", "a call of %zd words", PyTuple_Size(given));
+        is_right = false;
+    }
+    for (Py_ssize_t i = 0; is_right && i < PyTuple_Size(given); i++) {
+        words[i] = PyLong_AsSize_t(PyTuple_GetItem(given, i));
+        is_right = !PyErr_Occurred();
+    }
+    *owner = is_right ? Py_NewRef(kept) : NULL;
+    Py_XDECREF(told);
+    return is_right;
+}
+
+/* Bind a set of addresses, in the place of the oldest one. */
+static bool
+bind(Segment *self, Step *step)
+{
+    Binding made = {NULL, {0}, memory_of((size_t)self->count, sizeof(Word))};
+    if (!made.addresses)
+        return false;
+    memcpy(made.addresses, step->places, sizeof(Word) * (size_t)self->count);
+    if (!ask_words(self, step->places, made.words, &made.owner)) {
+        PyMem_Free(made.addresses);
+        return false;
+    }
+    memcpy(step->words, made.words, sizeof made.words);
+    step->owner = Py_NewRef(made.owner);
+    bool is_full = self->bound == MOST_BINDINGS;
+    int number = is_full ? self->oldest : self->bound++;
+    Binding old = self->bindings[number];
+    self->bindings[number] = made;
+    self->latest = number;
+    if (is_full) {
+        self->oldest = (number + 1) % MOST_BINDINGS;
+        PyMem_Free(old.addresses);
+        Py_XDECREF(old.owner); /* last, as it may do anything */
+    }
+    return true;
+}
+
+static void
+forget(Segment *self)
+{
+    while (self->bound) {
+        Binding old = self->bindings[--self->bound];
+        self->bindings[self->bound] = (Binding){NULL, {0}, NULL};
+        self->oldest = self->latest = 0;
+        Py_XDECREF(old.owner);
+        PyMem_Free(old.addresses);
+    }
+}
+
+/* Find where the engine reads and writes in this run, and the words of the call. */
+static bool
+get_ready(Step *step, Py_buffer *views)
+{
+    Segment *segment = step->segment;
+    for (Py_ssize_t i = 0; i < segment->count; i++) {
+        Py_ssize_t port = step->routes[i].port;
+        if (port != FIXED
+            && !place(&segment->slots[i], &views[port], false, &step->places[i]))
+            return false;
+    }
+    Binding *found = find(segment, step->places);
+    if (!found)
+        return bind(segment, step);
+    memcpy(step->words, found->words, sizeof found->words);
+    step->owner = Py_NewRef(found->owner); /* whatever is forgotten meanwhile */
+    return true;
+}
+
+static void
+copy_in(const Step *step, Py_buffer *views)
+{
+    for (Py_ssize_t i = 0; i < step->segment->inputs; i++) {
+        void *from = source_of(step, i, views)->buf, *to = (void *)step->places[i];
+        if (from != to)
+            memcpy(to, from, (size_t)step->segment->slots[i].size);
+    }
+}
+
+static void
+copy_out(const Step *step, Py_buffer *views)
+{
+    for (Py_ssize_t i = step->segment->inputs; i < step->segment->count; i++) {
+        void *from = (void *)step->places[i], *to = source_of(step, i, views)->buf;
+        if (from != to)
+            memcpy(to, from, (size_t)step->segment->slots[i].size);
+    }
+}
+
+static int
+call(const Step *step)
+{
+    const Word *w = step->words;
+    return step->segment->function(w[0], w[1], w[2], w[3], w[4], w[5]);
+}
+
+/* Have the graph say what a status means: 0 if it was interrupted, -1 if it failed. */
+static int
+explain(Segment *self, int status)
+{
+    PyObject *told = PyObject_CallMethod((PyObject *)self, "_ended", "i", status);
+    Py_XDECREF(told);
+    return told ? 0 : -1;
+}
+
+/* ---- segments ------------------------------------------------------------------- */
+
+/* Return all arrays of a run in one tuple, if these are as many as the graph takes. */
+static PyObject *
+arrays_of(Segment *self, PyObject *inputs, PyObject *outputs)
+{
+    PyObject *first = PySequence_Tuple(inputs);
+    PyObject *last = first ? PySequence_Tuple(outputs) : NULL;
+    PyObject *arrays = last ? PySequence_Concat(first, last) : NULL;
+    if (arrays && (PyTuple_Size(first) != self->inputs
+                   || PyTuple_Size(arrays) != self->count)) {
+        Py_CLEAR(arrays);
+        PyObject *told =
+            PyObject_CallMethod((PyObject *)self, "_check", "OO", inputs, outputs);
+        if (told)
+            refuse("GeneralFailureError", "the arrays do not fit the graph");
+        Py_XDECREF(told);
+    }
+    Py_XDECREF(first);
+    Py_XDECREF(last);
+    return arrays;
+}
+
+static PyObject *
+Segment_run(Segment *self, PyObject *args)
+{
+    PyObject *inputs, *outputs;
+    if (!is_ready(self) || !PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
+        return NULL;
+    int is_ours = take_turn(self), status = 0;
+    if (is_ours != 1)
+        return is_ours ? NULL : Py_NewRef(Py_False);
+    PyObject *arrays = arrays_of(self, inputs, outputs);
+    if (arrays) {
+        Step *step = &self->alone;
+        open_views(arrays, self->are_used, self->views, self->count);
+        if (all_fit(step, self->views, arrays) && get_ready(step, self->views)) {
+            Py_BEGIN_ALLOW_THREADS
+            copy_in(step, self->views);
+            status = call(step);
+            if (!status)
+                copy_out(step, self->views);
+            Py_END_ALLOW_THREADS
+            if (status)
+                explain(self, status);
+            Py_CLEAR(step->owner);
+        }
+        release_views(self->views, self->count);
+        Py_DECREF(arrays);
+    }
+    give_turn(self);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(!status);
+}
+
+static PyObject *
+Segment_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!is_ready(self))
+        return NULL;
+    raise_flag(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Segment_clear_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!is_ready(self))
+        return NULL;
+    lower_flag(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Segment_end(Segment *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!is_ready(self))
+        return NULL;
+    store((char *)self->flag.buf, ENDED);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Segment_forget(Segment *self, PyObject *Py_UNUSED(ignored))
+{
+    forget(self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Segment_bound_addresses(Segment *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *sets = PyList_New(0);
+    for (int number = 0; sets && number < self->bound; number++) {
+        PyObject *set = tuple_of(self->bindings[number].addresses, self->count);
+        if (!set || PyList_Append(sets, set))
+            Py_CLEAR(sets);
+        Py_XDECREF(set);
+    }
+    return sets;
+}
+
+static bool
+slot_of(PyObject *tensor, Slot *slot)
+{
+    PyObject *size = PyObject_GetAttrString(tensor, "nbytes");
+    PyObject *dtype = size ? PyObject_GetAttrString(tensor, "dtype") : NULL;
+    PyObject *letter = dtype ? PyObject_GetAttrString(dtype, "char") : NULL;
+    const char *format = letter ? PyUnicode_AsUTF8AndSize(letter, NULL) : NULL;
+    if (format) {
+        slot->format = format[0];
+        slot->size = PyLong_AsSsize_t(size);
+        if (slot->size <= 0 && !PyErr_Occurred())
+            refuse("InvalidArgumentError", "a tensor of %zd bytes", slot->size);
+    }
+    Py_XDECREF(letter);
+    Py_XDECREF(dtype);
+    Py_XDECREF(size);
+    return !PyErr_Occurred();
+}
+
+static int
+Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "flag", "inputs", "outputs", NULL};
+    PyObject *function, *flag, *inputs, *outputs;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OOO!O!", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs))
+        return -1;
+    if (self->slots) {
+        PyErr_SetString(PyExc_ValueError, "the segment is initialised");
+        return -1;
+    }
+    Word address = PyLong_AsSize_t(function);
+    if (PyErr_Occurred())
+        return -1;
+    if (!address) {
+        refuse("InvalidArgumentError", "there is no function at 0");
+        return -1;
+    }
+    self->function = (Function)address;
+    self->inputs = PyTuple_Size(inputs);
+    self->count = self->inputs + PyTuple_Size(outputs);
+    size_t count = (size_t)self->count;
+    if (!(self->slots = memory_of(count, sizeof(Slot)))
+        || !(self->are_used = memory_of(count, 1))
+        || !(self->views = memory_of(count, sizeof(Py_buffer)))
+        || !(self->alone.routes = memory_of(count, sizeof(Route)))
+        || !(self->alone.places = memory_of(count, sizeof(Word))))
+        return -1;
+    self->alone.segment = self;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        PyObject *tensor = i < self->inputs ? PyTuple_GetItem(inputs, i)
+                                            : PyTuple_GetItem(outputs, i - self->inputs);
+        self->alone.routes[i].port = i;
+        self->are_used[i] = i < self->inputs ? READ : WRITTEN;
+        if (!tensor || !slot_of(tensor, &self->slots[i]))
+            return -1;
+    }
+    /* Last: it is ready from then on. */
+    if (PyObject_GetBuffer(flag, &self->flag, PyBUF_WRITABLE))
+        return -1;
+    if (self->flag.len < 2) {
+        PyBuffer_Release(&self->flag);
+        refuse("InvalidArgumentError", "a flag has two bytes");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+Segment_traverse(Segment *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    for (int i = 0; i < self->bound; i++)
+        Py_VISIT(self->bindings[i].owner);
+    return 0;
+}
+
+static int
+Segment_clear(Segment *self)
+{
+    forget(self);
+    return 0;
+}
+
+static void
+free_type(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static void
+Segment_dealloc(Segment *self)
+{
+    PyObject_GC_UnTrack(self);
+    forget(self);
+    PyBuffer_Release(&self->flag);
+    for (Py_ssize_t i = 0; self->slots && i < self->count; i++)
+        PyMem_Free(self->slots[i].memory);
+    PyMem_Free(self->slots);
+    PyMem_Free(self->are_used);
+    PyMem_Free(self->views);
+    PyMem_Free(self->alone.routes);
+    PyMem_Free(self->alone.places);
+    free_type((PyObject *)self);
+}
+
+/* ---- controls ------------------------------------------------------------------- */
+
+/* The word comes first, then the flag of the segment that is found under way; the run
+ * names its segment first, then looks at the words. All four are sequentially
+ * consistent: either the segment is found here, after its flag was lowered, or the run
+ * sees the word. The segment lasts, as it is freed by nobody without the interpreter
+ * lock, which is held here. */
+
+static PyObject *
+Control_stop(Control *self, PyObject *Py_UNUSED(ignored))
+{
+    store(&self->stop, 1);
+    Segment *current = load(&self->current);
+    if (current)
+        raise_flag(current);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Control_pause(Control *self, PyObject *Py_UNUSED(ignored))
+{
+    store(&self->pause, 1);
+    Segment *current = load(&self->current);
+    if (current && load(&self->may_pause))
+        raise_flag(current);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Control_longest(Control *self, PyObject *Py_UNUSED(ignored))
+{
+    return Py_BuildValue(
+        "LnLn", (long long)load(&self->since_ns), load(&self->part) - 1,
+        (long long)load(&self->longest_ns), load(&self->longest_part) - 1);
+}
+
+static PyObject *
+Control_position(Control *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(load(&self->position));
+}
+
+static void
+Control_dealloc(Control *self)
+{
+    free_type((PyObject *)self);
+}
+
+/* ---- jobs ----------------------------------------------------------------------- */
+
+#ifdef __APPLE__
+#define STEADY CLOCK_UPTIME_RAW
+#else
+#define STEADY CLOCK_MONOTONIC
+#endif
+
+/* Tell the time of time.monotonic_ns. */
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(STEADY, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* What a run is told once. */
+typedef struct {
+    int64_t deadline_ns; /* 0 for none */
+    PyObject *pause;     /* NULL for none */
+    bool was_asked;      /* before the first segment, which is run in any case */
+    bool is_asking;      /* whether the pause has to be asked at each boundary */
+} Orders;
+
+/* Tell whether a run is to end here, which is a boundary for its longest part. */
+static int
+look(Control *control, const Orders *orders)
+{
+    if (load(&control->stop))
+        return STOPPED;
+    if (!orders->deadline_ns)
+        return DONE;
+    int64_t now = now_ns(), taken = now - control->since_ns;
+    if (taken > control->longest_ns) {
+        store(&control->longest_part, control->part);
+        store(&control->longest_ns, taken);
+    }
+    store(&control->since_ns, now);
+    store(&control->part, control->position + 1);
+    return now >= orders->deadline_ns ? LATE : DONE;
+}
+
+/* Ask whether a pause is requested: 1, 0, or -1 with an error. The lock is held. */
+static int
+ask(PyObject *pause)
+{
+    PyObject *told = PyObject_GetAttrString(pause, "requested");
+    int answer = told ? PyObject_IsTrue(told) : -1;
+    Py_XDECREF(told);
+    return answer;
+}
+
+/* Run one segment to its end; the lock is free, but for what `saved` comes back for. */
+static int
+run_step(Step *step, Control *control, const Orders *orders, Py_buffer *views,
+         PyThreadState **saved)
+{
+    Segment *segment = step->segment;
+    bool may_pause = control->interrupted < MOST_INTERRUPTED;
+    store(&control->may_pause, may_pause);
+    copy_in(step, views);
+    for (int attempts = 0; attempts < MOST_ATTEMPTS; attempts++) {
+        /* Lowered before it can be found, looked at behind: see `Control_stop`. */
+        lower_flag(segment);
+        store(&control->current, segment);
+        int outcome = look(control, orders);
+        if (outcome)
+            return outcome;
+        if (may_pause && load(&control->pause)) {
+            control->interrupted++;
+            return PAUSED;
+        }
+        int status = call(step);
+        store(&control->current, NULL);
+        if (!status) {
+            control->interrupted = 0;
+            if (load(&control->stop))
+                return STOPPED;
+            copy_out(step, views);
+            return DONE;
+        }
+        PyEval_RestoreThread(*saved);
+        int failed = explain(segment, status);
+        *saved = PyEval_SaveThread();
+        if (failed)
+            return FAILED;
+        if (flag_of(segment) == ENDED)
+            break;
+    }
+    PyEval_RestoreThread(*saved);
+    PyErr_SetString(PyExc_RuntimeError,
+                    "it was interrupted each time, without a reason");
+    *saved = PyEval_SaveThread();
+    return FAILED;
+}
+
+static int
+run_steps(Job *self, Control *control, const Orders *orders, PyThreadState **saved)
+{
+    Py_ssize_t first = control->position;
+    for (Py_ssize_t at = first; at < self->count; at++) {
+        if (at > first) {
+            int is_requested = orders->was_asked || load(&control->pause);
+            if (!is_requested && orders->is_asking) {
+                PyEval_RestoreThread(*saved);
+                is_requested = ask(orders->pause);
+                *saved = PyEval_SaveThread();
+            }
+            if (is_requested)
+                return is_requested < 0 ? FAILED : PAUSED;
+        }
+        int outcome =
+            run_step(&self->steps[at], control, orders, self->views, saved);
+        store(&control->current, NULL);
+        if (outcome)
+            return outcome;
+        store(&control->position, at + 1);
+    }
+    return DONE;
+}
+
+/* Read what a pause says by now; one that computes it has to be asked again. */
+static bool
+take_orders(Control *control, PyObject *pause, Orders *orders)
+{
+    /* Whoever requests says so before calling `Control.pause`: what is lost here is
+     * seen below. */
+    store(&control->pause, 0);
+    if (!pause)
+        return true;
+    int was_asked = ask(pause);
+    if (was_asked < 0)
+        return false;
+    orders->was_asked = was_asked;
+    PyObject *usual = PyObject_GetAttrString((PyObject *)Py_TYPE(pause), "requested");
+    orders->is_asking = usual != Py_False;
+    if (!usual)
+        PyErr_Clear(); /* each has its own, and may be of any kind */
+    Py_XDECREF(usual);
+    return true;
+}
+
+static int
+run_job(Job *self, PyObject *arrays, Control *control, const Orders *orders)
+{
+    open_views(arrays, self->are_used, self->views, self->ports);
+    Py_ssize_t ready = control->position;
+    int outcome = DONE;
+    for (; outcome == DONE && ready < self->count; ready++) {
+        Step *step = &self->steps[ready];
+        if (!all_fit(step, self->views, arrays) || !get_ready(step, self->views)) {
+            store(&control->position, ready);
+            outcome = FAILED;
+        }
+    }
+    if (outcome == DONE) {
+        PyThreadState *saved = PyEval_SaveThread();
+        outcome = run_steps(self, control, orders, &saved);
+        PyEval_RestoreThread(saved);
+    }
+    while (ready--)
+        Py_CLEAR(self->steps[ready].owner);
+    release_views(self->views, self->ports);
+    return outcome;
+}
+
+static PyObject *
+Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    if (nargs < 2 || nargs > 4) {
+        PyErr_Format(PyExc_TypeError, "run takes 2 to 4 arguments, not %zd", nargs);
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(args[1], state->control)) {
+        PyErr_SetString(PyExc_TypeError, "the second argument is a Control");
+        return NULL;
+    }
+    Control *control = (Control *)args[1];
+    Orders orders = {0, NULL, false, false};
+    if (nargs > 2 && args[2] != Py_None) {
+        int beyond;
+        orders.deadline_ns = PyLong_AsLongLongAndOverflow(args[2], &beyond);
+        if (PyErr_Occurred())
+            return NULL;
+        if (beyond > 0)
+            orders.deadline_ns = INT64_MAX;
+        else if (orders.deadline_ns <= 0)
+            orders.deadline_ns = 1; /* 0 is none; the clock began with more */
+        store(&control->since_ns, now_ns());
+    }
+    if (nargs > 3 && args[3] != Py_None)
+        orders.pause = args[3];
+    if (!self->count || control->position > self->count) {
+        PyErr_SetString(PyExc_ValueError, self->count
+                            ? "the control is that of another job"
+                            : "the job was not initialised");
+        return NULL;
+    }
+    PyObject *arrays = PySequence_Tuple(args[0]);
+    if (!arrays)
+        return NULL;
+    if (PyTuple_Size(arrays) != self->ports) {
+        refuse("InvalidArgumentError", "%zd arrays were given; the job has %zd ports",
+               PyTuple_Size(arrays), self->ports);
+        Py_DECREF(arrays);
+        return NULL;
+    }
+    int outcome = FAILED, is_ours = 1;
+    Py_ssize_t taken = 0;
+    if (take_orders(control, orders.pause, &orders))
+        while (taken < self->count
+               && (is_ours = take_turn(self->steps[taken].segment)) == 1)
+            taken++;
+    if (is_ours == 0)
+        PyErr_SetString(PyExc_RuntimeError,
+                        "it was interrupted each time, without a reason");
+    if (taken == self->count)
+        outcome = run_job(self, arrays, control, &orders);
+    while (taken)
+        give_turn(self->steps[--taken].segment);
+    Py_DECREF(arrays);
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(outcome);
+}
+
+/* Take an argument of a step: the number of a port, or an array that is fixed. */
+static bool
+route_of(Job *self, Py_ssize_t at, Py_ssize_t number, PyObject *given)
+{
+    Step *step = &self->steps[at];
+    Route *route = &step->routes[number];
+    bool is_written = number >= step->segment->inputs;
+    if (PyLong_Check(given)) {
+        Py_ssize_t port = PyLong_AsSsize_t(given);
+        if (port == -1 && PyErr_Occurred())
+            PyErr_Clear(); /* far too large */
+        if (port < 0 || port >= self->ports) {
+            refuse("InvalidArgumentError", "segment %zd, argument %zd: there is no port "
+                   "%S of %zd", at, number, given, self->ports);
+            return false;
+        }
+        route->port = port;
+        if (is_written || !self->are_used[port])
+            self->are_used[port] = is_written ? WRITTEN : READ;
+        return true;
+    }
+    route->port = FIXED;
+    if (!view_of(given, is_written, &route->fixed)) {
+        route->fixed.obj = NULL;
+        return false;
+    }
+    Slot *slot = &step->segment->slots[number];
+    if (route->fixed.len == slot->size)
+        return place(slot, &route->fixed, true, &step->places[number]);
+    refuse("InvalidArgumentError", "segment %zd, argument %zd has %zd bytes; the graph "
+           "has %zd", at, number, route->fixed.len, slot->size);
+    return false;
+}
+
+static bool
+step_of(Job *self, Py_ssize_t at, PyObject *told)
+{
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    PyObject *segment, *inputs, *outputs;
+    if (!PyTuple_Check(told)
+        || !PyArg_ParseTuple(told, "O!O!O!", state->segment, &segment, &PyTuple_Type,
+                             &inputs, &PyTuple_Type, &outputs)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "a segment comes with its arguments");
+        return false;
+    }
+    Step *step = &self->steps[at];
+    step->segment = (Segment *)Py_NewRef(segment);
+    if (!is_ready(step->segment))
+        return false;
+    Py_ssize_t given = PyTuple_Size(inputs), count = step->segment->count;
+    if (given != step->segment->inputs || given + PyTuple_Size(outputs) != count) {
+        refuse("InvalidArgumentError", "segment %zd takes %zd inputs and %zd outputs",
+               at, step->segment->inputs, count - step->segment->inputs);
+        return false;
+    }
+    if (!(step->routes = memory_of((size_t)count, sizeof(Route)))
+        || !(step->places = memory_of((size_t)count, sizeof(Word))))
+        return false;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *argument = i < given ? PyTuple_GetItem(inputs, i)
+                                       : PyTuple_GetItem(outputs, i - given);
+        if (!route_of(self, at, i, argument))
+            return false;
+    }
+    return true;
+}
+
+static void
+drop(Job *self)
+{
+    while (self->count) {
+        Step *step = &self->steps[--self->count];
+        Py_ssize_t count = step->routes ? step->segment->count : 0;
+        for (Py_ssize_t i = 0; i < count; i++)
+            PyBuffer_Release(&step->routes[i].fixed);
+        PyMem_Free(step->routes);
+        PyMem_Free(step->places);
+        Py_XDECREF((PyObject *)step->segment);
+    }
+    PyMem_Free(self->steps);
+    PyMem_Free(self->are_used);
+    PyMem_Free(self->views);
+    self->steps = NULL;
+    self->are_used = NULL;
+    self->views = NULL;
+}
+
+static int
+Job_init(Job *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"segments", "ports", NULL};
+    PyObject *segments;
+    Py_ssize_t ports;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O!n", names, &PyTuple_Type, &segments, &ports))
+        return -1;
+    if (self->steps) {
+        PyErr_SetString(PyExc_ValueError, "the job is initialised");
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_Size(segments);
+    if (!count || ports < 0) {
+        refuse("InvalidArgumentError", "a job has segments, and no port less than none");
+        return -1;
+    }
+    if (!(self->steps = memory_of((size_t)count, sizeof(Step)))
+        || !(self->are_used = memory_of((size_t)ports, 1))
+        || !(self->views = memory_of((size_t)ports, sizeof(Py_buffer))))
+        return -1;
+    self->ports = ports;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        self->count = at + 1; /* so that what there is of it goes with the job */
+        if (!step_of(self, at, PyTuple_GetItem(segments, at))) {
+            drop(self);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+Job_traverse(Job *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    for (Py_ssize_t at = 0; at < self->count; at++) {
+        Step *step = &self->steps[at];
+        Py_VISIT(step->segment);
+        for (Py_ssize_t i = 0; step->routes && i < step->segment->count; i++)
+            Py_VISIT(step->routes[i].fixed.obj);
+    }
+    return 0;
+}
+
+static void
+Job_dealloc(Job *self)
+{
+    PyObject_GC_UnTrack(self);
+    drop(self);
+    free_type((PyObject *)self);
+}
+
+/* ---- the module ----------------------------------------------------------------- */
+
+#define PLAIN(function) (PyCFunction)(void (*)(void))function
+
+static PyMethodDef segment_methods[] = {
+    {"run", PLAIN(Segment_run), METH_VARARGS, NULL},
+    {"interrupt", PLAIN(Segment_interrupt), METH_NOARGS, NULL},
+    {"clear_interrupt", PLAIN(Segment_clear_interrupt), METH_NOARGS, NULL},
+    {"end", PLAIN(Segment_end), METH_NOARGS, NULL},
+    {"forget", PLAIN(Segment_forget), METH_NOARGS, NULL},
+    {"bound_addresses", PLAIN(Segment_bound_addresses), METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot segment_slots[] = {
+    {Py_tp_doc, "A graph of an engine; see asyncnn.engine.job.PythonSegment."},
+    {Py_tp_init, Segment_init},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Segment_dealloc},
+    {Py_tp_traverse, Segment_traverse},
+    {Py_tp_clear, Segment_clear},
+    {Py_tp_methods, segment_methods},
+    {0, NULL},
+};
+
+static PyType_Spec segment_spec = {
+    .name = "asyncnn.engine._job.Segment",
+    .basicsize = sizeof(Segment),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = segment_slots,
+};
+
+static PyMethodDef control_methods[] = {
+    {"stop", PLAIN(Control_stop), METH_NOARGS, NULL},
+    {"pause", PLAIN(Control_pause), METH_NOARGS, NULL},
+    {"longest", PLAIN(Control_longest), METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef control_getters[] = {
+    {"position", (getter)Control_position, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot control_slots[] = {
+    {Py_tp_doc, "Stops and pauses one run of a job; see asyncnn.engine.job."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Control_dealloc},
+    {Py_tp_methods, control_methods},
+    {Py_tp_getset, control_getters},
+    {0, NULL},
+};
+
+static PyType_Spec control_spec = {
+    .name = "asyncnn.engine._job.Control",
+    .basicsize = sizeof(Control),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = control_slots,
+};
+
+static PyMethodDef job_methods[] = {
+    {"run", PLAIN(Job_run), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot job_slots[] = {
+    {Py_tp_doc, "Segments that one call runs; see asyncnn.engine.job."},
+    {Py_tp_init, Job_init},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Job_dealloc},
+    {Py_tp_traverse, Job_traverse},
+    {Py_tp_methods, job_methods},
+    {0, NULL},
+};
+
+static PyType_Spec job_spec = {
+    .name = "asyncnn.engine._job.Job",
+    .basicsize = sizeof(Job),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = job_slots,
+};
+
+static PyTypeObject *
+type_of(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddType(module, (PyTypeObject *)type))
+        Py_CLEAR(type);
+    return (PyTypeObject *)type;
+}
+
+static int
+execute(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    page_size = (Word)sysconf(_SC_PAGESIZE);
+    if (!(state->segment = type_of(module, &segment_spec))
+        || !(state->control = type_of(module, &control_spec)))
+        return -1;
+    PyTypeObject *job = type_of(module, &job_spec);
+    Py_XDECREF((PyObject *)job);
+    return job ? 0 : -1;
+}
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->segment);
+    Py_VISIT(state->control);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->segment);
+    Py_CLEAR(state->control);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_job",
+    .m_doc = "Runs on graphs of engines, compiled.",
+    .m_size = sizeof(State),
+    .m_slots = module_slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+};
+
+PyMODINIT_FUNC
+PyInit__job(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,265 @@
+"""Runs of plans that an engine computes alone: one call, without the interpreter lock.
+
+A `Segment` is a graph of an engine that a function of C runs. A `Job` is a straight
+plan of such segments, made once for a workspace. Each argument of a segment is an array
+of the run, by the number of its port, or memory of the workspace's own.
+All numbers and sizes are checked as the job is made; the arrays of a run are when it
+begins. Then the interpreter lock is given up until all segments have run.
+
+``_job.c`` has both. Where that was not built, `Segment` is `PythonSegment` and there is
+no `Job`: the segments are run one by one (`BoundExecution`), which computes the same.
+``ASYNCNN_PURE_JOB=1`` asks for that.
+
+**Where an engine reads and writes.** An array of up to `COPIED_BYTES` is copied from or
+to memory of the graph's own: that takes less time than any question about it. A larger
+one is used where it lies if the engine takes its address and it `has_tail`, and copied
+otherwise. Memory of the workspace is used in place whatever its size. For each set of
+addresses, the last `MOST_BINDINGS` of them, a segment remembers the words to call the
+function with. They hold for whatever lies there, so no array is remembered.
+
+**How a run is stopped.** Whoever stops it, on any thread, sets a word of its `Control`,
+then raises the flag of the segment that the control names, which the engine asks for
+while it computes. The run lowers the flag, has the control name the segment, and then
+looks at the word. These four are sequentially consistent: if the stopper finds another
+segment or none, its word was set before the run looks; if it finds this one, the flag
+was lowered before it is raised. So none is lost. One that comes late, to the next run,
+ends that early without a reason, which then begins anew (`MOST_ATTEMPTS`).
+
+A pause does the same with a word of its own, at most `MOST_INTERRUPTED` times for one
+segment: what that has computed is lost, and it has to end some time. Whoever requests a
+pause says so before calling `Control.pause`. So a run forgets older calls first, reads
+``requested`` second. A pause that computes ``requested`` is asked at each boundary.
+
+The flag of a graph that was told to `end`, as the process does, stays raised.
+"""
+
+import ctypes
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from asyncnn.engine.array_memory import address_of, has_tail
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.pages import TAIL_BYTES
+
+WORDS = 6
+"""Of a call, at most."""
+
+COPIED_BYTES = 1 << 15
+"""Arrays of so many bytes are copied: in a microsecond or two."""
+
+ALIGNMENT_BYTES = 64
+"""What engines want the address of an array to be a multiple of."""
+
+MOST_BINDINGS = 32
+"""Sets of addresses whose words a segment keeps for whatever comes there."""
+
+DONE, PAUSED, STOPPED, LATE = range(4)
+"""How `Job.run` ends."""
+
+CLEAR, INTERRUPTED, ENDED = b"\0", b"\1", b"\2"
+"""What the first byte of a flag says; the second is 0."""
+
+
+Bound: TypeAlias = tuple[tuple[int, ...], object]
+"""The words of a call, and the object that keeps what they point to."""
+
+
+class PythonSegment:
+    """A graph of an engine, run by calling a function of up to `WORDS` words.
+
+    Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
+    memory of two bytes whose first one the engine asks for: it ends early unless that
+    is 0. The class that derives from this makes sure that the graph is run
+    by one thread at a time and not freed meanwhile: by ``_acquire``, ``_refuse``,
+    ``_release``, ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose
+    ``_check`` says what is wrong with arrays.
+
+    :raises InvalidArgumentError: if there is no function, or a tensor without bytes.
+    """
+
+    _acquire: Any
+    _refuse: Any
+    _release: Any
+    _is_closing: bool
+    _free_if_idle: Any
+    _check: Any
+
+    def __init__(
+        self,
+        function: int,
+        flag: Any,
+        inputs: tuple[Any, ...],
+        outputs: tuple[Any, ...],
+    ) -> None:
+        if not function:
+            raise InvalidArgumentError("there is no function at 0")
+        for tensor in inputs + outputs:
+            if tensor.nbytes <= 0:
+                raise InvalidArgumentError(f"a tensor of {tensor.nbytes} bytes")
+        words = [ctypes.c_size_t] * WORDS
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int, *words)(function)
+        self._byte = flag
+        self._standing_in: dict[int, Array] = {}
+        self._bindings: dict[tuple[int, ...], Bound] = {}
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Compute ``outputs`` from ``inputs``; False if it was interrupted.
+
+        :raises AsyncnnError: see `CompiledGraph.run`.
+        """
+        if not self._acquire(False):
+            refused: bool = self._refuse()
+            return refused
+        try:
+            self._check(inputs, outputs)
+            arrays = [*inputs, *outputs]
+            places = [self._place(*each) for each in enumerate(arrays)]
+            addresses = tuple(map(address_of, places))
+            bound = self._bindings.get(addresses)
+            if bound is None:
+                bound = self._bind(addresses)
+                while len(self._bindings) >= MOST_BINDINGS:
+                    self._bindings.pop(next(iter(self._bindings)))
+                self._bindings[addresses] = bound
+            words = bound[0] + (0,) * (WORDS - len(bound[0]))
+            split = len(inputs)
+            for array, place in zip(inputs, places[:split], strict=True):
+                if place is not array:
+                    place[:] = array.reshape(-1)
+            status = self._function(*words)
+            if status:
+                self._ended(status)
+                return False
+            for array, place in zip(outputs, places[split:], strict=True):
+                if place is not array:
+                    array.reshape(-1)[:] = place
+            return True
+        finally:
+            self._release()
+            if self._is_closing:
+                self._free_if_idle()
+
+    def _place(self, number: int, array: Array) -> Array:
+        """Return the memory that the engine uses for an array."""
+        if array.nbytes > COPIED_BYTES:
+            address = address_of(array)
+            if not address % ALIGNMENT_BYTES and has_tail(array, address):
+                return array
+        memory = self._standing_in.get(number)
+        if memory is None:
+            raw = np.zeros(array.nbytes + TAIL_BYTES + ALIGNMENT_BYTES, np.uint8)
+            start = -address_of(raw) % ALIGNMENT_BYTES
+            memory = raw[start : start + array.nbytes].view(array.dtype)
+            self._standing_in[number] = memory
+        return memory
+
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        """Return the words of a call on these addresses, inputs first."""
+        raise NotImplementedError
+
+    def _ended(self, status: int) -> None:
+        """Return if a run that ended with ``status`` was interrupted, else raise."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Have runs end early, from any thread; until `clear_interrupt`."""
+        if self._byte[0] == CLEAR:
+            self._byte[0] = INTERRUPTED
+
+    def clear_interrupt(self) -> None:
+        """Let runs go on to their ends again, unless it was to `end`."""
+        if self._byte[0] == INTERRUPTED:
+            self._byte[0] = CLEAR
+
+    def end(self) -> None:
+        """Have runs end early for good."""
+        self._byte[0] = ENDED
+
+    def forget(self) -> None:
+        """Forget the addresses that it has run on."""
+        self._bindings = {}
+
+    def bound_addresses(self) -> list[tuple[int, ...]]:
+        """Return the sets of addresses whose words it knows."""
+        return list(self._bindings)
+
+
+Arguments: TypeAlias = tuple[int | Array, ...]
+"""Of a segment in a job: the number of a port, or memory that is the same each time."""
+
+Placed: TypeAlias = tuple[PythonSegment, Arguments, Arguments]
+"""A segment of a job with its inputs and outputs.
+
+A job is made of these and a number of ports; one that does not fit is refused with an
+`InvalidArgumentError`.
+"""
+
+
+class IControl(Protocol):
+    """Stops and pauses one run of a job."""
+
+    @property
+    def position(self) -> int:
+        """The number of the segment that it is at."""
+
+    def stop(self) -> None:
+        """Have the run end, and never go on."""
+
+    def pause(self) -> None:
+        """Have the run that is under way end; another call of `IJob.run` goes on."""
+
+    def longest(self) -> tuple[int, int, int, int]:
+        """Return when the part under way began, in nanoseconds, and its segment.
+
+        Then the nanoseconds of the longest one, and its segment. A segment of -1 is
+        none yet. All of runs with a deadline only.
+        """
+        ...
+
+
+class IJob(Protocol):
+    """Segments that run one after the other; it has the turns of all meanwhile."""
+
+    def run(
+        self,
+        arrays: Sequence[Array | None],
+        control: IControl,
+        deadline_ns: int | None = None,
+        pause: Any = None,
+        /,
+    ) -> int:
+        """Run from where the control is; return how it ends.
+
+        The first segment is run even if a pause was requested before. After a stop, or
+        a deadline that has passed, no output is written that was not before.
+
+        :raises InvalidArgumentError: if an array does not fit.
+        :raises RuntimeError: if it is interrupted again and again.
+        :raises AsyncnnError: if an engine fails.
+        """
+        ...
+
+
+def _compiled() -> Any:
+    if os.environ.get("ASYNCNN_PURE_JOB") == "1":
+        return None
+    try:
+        return importlib.import_module("asyncnn.engine._job")
+    except ImportError:  # there was no compiler
+        return None
+
+
+if TYPE_CHECKING:
+    Segment = PythonSegment
+    Control: Callable[[], IControl]
+    Job: Callable[[tuple[Placed, ...], int], IJob] | None
+else:
+    _built = _compiled()
+    Segment = PythonSegment if _built is None else _built.Segment
+    Control = None if _built is None else _built.Control
+    Job = None if _built is None else _built.Job

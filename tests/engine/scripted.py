@@ -1,0 +1,221 @@
+"""Graphs of an engine in C that waits, fails and computes as a test says."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pytest
+
+from asyncnn.devices.litert.compiled_graph import CompiledGraph, Tensor
+from asyncnn.engine import Program
+from asyncnn.engine.bound_execution import BoundExecution
+from asyncnn.engine.delegation import KernelRecord, Segment, Step
+from asyncnn.engine.job import Bound, PythonSegment
+from asyncnn.engine.job import Segment as BuiltSegment
+from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.types import Operand, OperationType
+from asyncnn.kernels.kernel import InterruptibleRun, Scratch
+from asyncnn.runtime.builder import ModelBuilder
+from tests.networks import F32
+
+SOURCE = Path(__file__).with_name("scripted_engine.c")
+
+INTERRUPTED = 100
+"""The status of a run that has seen its flag."""
+
+
+@cache
+def engine() -> Any:
+    """Return the library, which the system's compiler has made."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        reason = "there is no C compiler for the engine of these tests"
+        if os.environ.get("ASYNCNN_REQUIRE_SHARED") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with ExitStack() as stack:  # what is loaded needs its file no more
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        library = Path(folder) / "engine.so"
+        command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
+        subprocess.run([*command, SOURCE, "-o", library], check=True)
+        return ctypes.CDLL(str(library))
+
+
+class Script(ctypes.Structure):
+    """What a graph does; see the C file."""
+
+    _fields_ = (
+        ("flag", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("parts", ctypes.c_int),
+        ("waits", ctypes.c_int),
+        ("fails_with", ctypes.c_int),
+        ("begun", ctypes.c_int),
+        ("ended", ctypes.c_int),
+        ("is_freed", ctypes.c_int),
+        ("number", ctypes.c_float),
+    )
+
+
+class _Scripted:
+    """Adds ``number`` to the sum of its inputs, as its `script` says."""
+
+    kind: Any
+    """The class of segments that it is."""
+
+    def __init__(
+        self, number: float, elements: int, *, inputs: int = 1, outputs: int = 1
+    ) -> None:
+        made: Any = self
+        CompiledGraph.__init__(made)
+        self.byte = ctypes.create_string_buffer(2)
+        self.script = Script(ctypes.addressof(self.byte), elements, 4, number=number)
+        tensor = Tensor.of(np.dtype(np.float32), (elements,))
+        self.inputs, self.outputs = (tensor,) * inputs, (tensor,) * outputs
+        address = ctypes.cast(engine().run_script, ctypes.c_void_p).value or 0
+        self.kind.__init__(self, address, self.byte, self.inputs, self.outputs)
+
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        array = (ctypes.c_void_p * len(addresses))(*addresses)
+        begin, split = ctypes.addressof(array), len(self.inputs)
+        words = (split, begin, len(addresses) - split, begin + 8 * split)
+        return (ctypes.addressof(self.script), *words), array
+
+    def _ended(self, status: int) -> None:
+        if status != INTERRUPTED:
+            raise GeneralFailureError(f"the engine says {status}")
+
+    def _free(self) -> None:
+        self.script.is_freed = 1
+
+    def wait_until_begun(self, times: int = 1) -> None:
+        """Wait until it has begun to run so many times."""
+        while self.script.begun < times:
+            time.sleep(0.0001)
+
+
+class PythonGraph(_Scripted, PythonSegment, CompiledGraph):
+    """One that Python runs."""
+
+    kind = PythonSegment
+
+
+class BuiltGraph(_Scripted, BuiltSegment, CompiledGraph):
+    """One that is run by what was compiled, if that was."""
+
+    kind = BuiltSegment
+
+
+Graph: TypeAlias = PythonGraph | BuiltGraph
+
+Way = Literal["job", "segments", "python"]
+"""Plans run all segments in one call, or one by one, even with nothing compiled."""
+
+
+class Chain:
+    """A program of so many segments, each of which adds its number to ``x``."""
+
+    def __init__(self, way: Way, links: int, elements: int = 4) -> None:
+        self._way, self._elements = way, elements
+        self.version = "scripted 1"
+        self.graphs: list[Graph] = []
+        self.total = links * (links + 1) // 2
+        builder = ModelBuilder()
+        value = builder.input("x", F32, (elements,))
+        for number in range(1, links + 1):
+            constant = builder.constant(np.full(elements, number, np.float32))
+            operands = [value, constant, builder.scalar(0)]
+            value = builder.operation(
+                OperationType.ADD, operands, Operand(F32, (elements,))
+            )
+        builder.output(value, "y")
+        self.program = Program(builder.build().model, delegate=self)
+        self.plan = self.program.plan(((elements,),))
+
+    def execution(
+        self, x: Array, y: Array, deadline_ns: int | None = None
+    ) -> BoundExecution:
+        return BoundExecution(self.program, self.plan, [x, y], deadline_ns)
+
+    def claims(self, operation: BoundOperation) -> bool:
+        return True
+
+    def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
+        return range(1, len(steps))
+
+    def prepare(
+        self, segment: Segment, identity: bytes, record: KernelRecord | None = None
+    ) -> "_Computing":
+        kind = PythonGraph if self._way == "python" else BuiltGraph
+        graph = kind(len(self.graphs) + 1, self._elements)
+        self.graphs.append(graph)
+        return _Computing(graph, is_job=self._way == "job")
+
+
+class _Computing:
+    measured_ns: float | None = None
+
+    def __init__(self, graph: Graph, *, is_job: bool) -> None:
+        self._run = InterruptibleRun(
+            graph.run,
+            graph.interrupt,
+            graph.clear_interrupt,
+            segment=lambda: graph if is_job else None,
+        )
+
+    def __call__(self, scratch: Scratch) -> InterruptibleRun:
+        return self._run
+
+    def widen(self, threads: int) -> None: ...
+
+    def trim(self) -> None: ...
+
+    def record(self) -> KernelRecord:
+        return KernelRecord(b"")
+
+
+def arrays(elements: int = 4, *, offset: int = 0) -> tuple[Array, Array]:
+    """Return an input, and an output that shows whether it was written to."""
+    x, y = (
+        aligned_bytes(4 * elements + offset + 64)[offset : offset + 4 * elements]
+        for _ in range(2)
+    )
+    x, y = x.view(np.float32), y.view(np.float32)
+    x[:], y[:] = np.arange(elements), np.nan
+    return x, y
+
+
+def is_untouched(y: Array) -> bool:
+    return bool(np.isnan(y).all())
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do ``work`` on a thread, and fail if that does."""
+    failed: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failed, failed

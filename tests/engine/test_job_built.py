@@ -1,0 +1,313 @@
+"""The job in C was built, is checked as it is made, and leaves no memory wrong."""
+
+import gc
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncnn.engine import job as jobs
+from asyncnn.engine.bound_execution import BoundExecution
+from asyncnn.engine.job import Control, Job
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+)
+from asyncnn.qos import Pause
+from tests.engine.scripted import BuiltGraph, Chain, arrays
+
+needs_compiled = pytest.mark.skipif(Job is None, reason="there is no compiled job")
+
+
+BUILT = importlib.util.find_spec("asyncnn.engine._job") is not None
+
+
+@needs_compiled
+class TestMakingJobs:
+    """A job is checked as it is made: afterwards nobody looks."""
+
+    def graph(self, **sides: int) -> BuiltGraph:
+        return BuiltGraph(1, 4, **sides)
+
+    @pytest.mark.parametrize("port", [2, -1, -2, 1 << 40, 1 << 80, -(1 << 80)])
+    @pytest.mark.parametrize("side", [0, 1])
+    def test_ports_that_are_not_there_are_refused(self, port: int, side: int) -> None:
+        assert Job is not None
+        arguments = ((port,), (1,)) if side == 0 else ((0,), (port,))
+        with pytest.raises(InvalidArgumentError, match=f"there is no port {port} of 2"):
+            Job(((self.graph(), *arguments),), 2)
+
+    @pytest.mark.parametrize(
+        ("inputs", "outputs"), [((), (1,)), ((0, 0), (1,)), ((0,), ()), ((0,), (1, 1))]
+    )
+    def test_other_numbers_of_arguments_are_refused(
+        self, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> None:
+        assert Job is not None
+        with pytest.raises(InvalidArgumentError, match="takes 1 inputs and 1 outputs"):
+            Job(((self.graph(), inputs, outputs),), 2)
+
+    @pytest.mark.parametrize("length", [0, 3, 5, 4000])
+    def test_memory_of_another_size_is_refused(self, length: int) -> None:
+        assert Job is not None
+        memory = np.zeros(length, np.float32)
+        for arguments in ((memory,), (0,)), ((0,), (memory,)):
+            with pytest.raises(InvalidArgumentError, match=f"{4 * length} bytes"):
+                Job(((self.graph(), *arguments),), 1)
+
+    def test_memory_that_cannot_be_written_to_is_no_output(self) -> None:
+        assert Job is not None
+        memory = np.zeros(4, np.float32)
+        memory.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            Job(((self.graph(), (0,), (memory,)),), 1)
+        with pytest.raises(ValueError, match="contiguous"):
+            Job(((self.graph(), (np.zeros(8, np.float32)[::2],), (0,)),), 1)
+
+    @pytest.mark.parametrize("segments", [(), ("graph",), (("graph", (0,), (0,)),)])
+    def test_what_is_no_segment_is_refused(self, segments: Any) -> None:
+        assert Job is not None
+        with pytest.raises((TypeError, InvalidArgumentError)):
+            Job(segments, 1)
+        with pytest.raises((InvalidArgumentError, OverflowError)):
+            Job(((self.graph(), (0,), (0,)),), -1)
+
+    def test_one_that_was_not_initialised_does_not_run(self) -> None:
+        built: Any = importlib.import_module("asyncnn.engine._job")
+        job = built.Job.__new__(built.Job)
+        with pytest.raises(ValueError, match="not initialised"):
+            job.run([], Control())
+        with pytest.raises(InvalidArgumentError):
+            job.__init__(((self.graph(), (7,), (0,)),), 1)
+        with pytest.raises(ValueError, match="not initialised"):
+            job.run([None], Control())
+        segment = built.Segment.__new__(built.Segment)
+        for use in (segment.interrupt, segment.end, lambda: segment.run([], [])):
+            with pytest.raises(ValueError, match="not initialised"):
+                use()
+        with pytest.raises(ValueError, match="not initialised"):
+            built.Job(((segment, (), ()),), 0)
+        assert segment.bound_addresses() == []
+
+    def test_a_run_takes_as_many_arrays_as_there_are_ports(self) -> None:
+        assert Job is not None
+        job = Job(((self.graph(), (0,), (1,)),), 2)
+        x, y = arrays()
+        for given in ([], [x], [x, y, y]):
+            with pytest.raises(InvalidArgumentError, match="the job has 2 ports"):
+                job.run(given, Control())
+        for wrong in (None, "control", job):
+            with pytest.raises(TypeError, match="Control"):
+                job.run([x, y], wrong)  # type: ignore[arg-type]
+        assert job.run([x, y], Control()) == jobs.DONE
+
+    def test_a_control_of_a_longer_job_is_refused(self) -> None:
+        assert Job is not None
+        longer = Job(
+            ((self.graph(), (0,), (1,)),) * 1 + ((self.graph(), (0,), (1,)),), 2
+        )
+        shorter = Job(((self.graph(), (0,), (1,)),), 2)
+        control = Control()
+        assert longer.run(arrays(), control) == jobs.DONE
+        with pytest.raises(ValueError, match="another job"):
+            shorter.run(arrays(), control)
+
+    def test_segments_may_share_ports_and_memory(self) -> None:
+        assert Job is not None
+        middle = np.zeros(4, np.float32)
+        job = Job(
+            (
+                (self.graph(outputs=2), (0,), (1, middle)),
+                (self.graph(inputs=3), (0, 1, middle), (2,)),
+            ),
+            3,
+        )
+        x, y = arrays()
+        z = np.zeros(4, np.float32)
+        assert job.run([x, y, z], Control()) == jobs.DONE
+        np.testing.assert_array_equal(y, x + 1)
+        np.testing.assert_array_equal(z, 3 * x + 3)
+
+    def test_it_keeps_its_memory_and_goes_with_its_segments(self) -> None:
+        assert Job is not None
+        graph, memory = self.graph(), np.zeros(4, np.float32)
+        gone = weakref.ref(memory), weakref.ref(graph)
+        job = Job(((graph, (0,), (memory,)),), 1)
+        graph.job = job  # type: ignore[attr-defined]
+        del memory, graph
+        gc.collect()
+        assert gone[0]() is not None
+        assert job.run([np.ones(4, np.float32)], Control()) == jobs.DONE
+        del job
+        gc.collect()
+        assert gone[0]() is gone[1]() is None
+
+    def test_words_that_are_none_are_refused(self) -> None:
+        class Wrong(BuiltGraph):
+            told: Any = None
+
+            def _bind(self, addresses: tuple[int, ...]) -> Any:
+                return self.told
+
+        x, y = arrays()
+        graph = Wrong(1, 4)
+        for told in (None, (1, 2), ((-1,), None), ((1,) * 7, None), (("a",), None)):
+            graph.told = told
+            with pytest.raises((TypeError, OverflowError, InvalidArgumentError)):
+                graph.run([x], [y])
+        assert graph.script.begun == 0
+        assert not graph.bound_addresses()
+
+    def test_what_it_returns_is_counted_by_every_interpreter(self) -> None:
+        """See the same test of the compiled ring."""
+        assert Job is not None
+        graph = self.graph()
+        job = Job(((graph, (0,), (1,)),), 2)
+        x, y = arrays()
+        counted = (True, False, None, Control, graph)
+        before = [sys.getrefcount(value) for value in counted]
+        for _ in range(1000):
+            graph.run([x], [y])
+            graph.interrupt()
+            graph.run([x], [y])
+            graph.clear_interrupt()
+            control = Control()
+            job.run([x, y], control, 1 << 60, Pause())
+            control.stop()
+            control.pause()
+            assert job.run([x, y], control) == jobs.DONE
+            graph.forget()
+        del control
+        after = [sys.getrefcount(value) for value in counted]
+        assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+        source = Path(jobs.__file__).with_name("_job.c")
+        assert not re.findall(r"\bPy_RETURN_\w+;", source.read_text())
+
+
+@needs_compiled
+@pytest.mark.parametrize("deadline_ns", [None, 1 << 62])
+def test_a_warm_run_passes_six_functions(deadline_ns: int | None) -> None:
+    chain = Chain("job", 1)
+    x, y = arrays()
+    pause = Pause()
+    chain.execution(x, y, deadline_ns).advance(pause)
+    passed: list[str] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and "asyncnn" in frame.f_code.co_filename:
+            passed.append(frame.f_code.co_qualname)
+        elif event == "c_call" and "_job" in str(getattr(argument, "__self__", "")):
+            passed.append(argument.__qualname__)
+
+    given = [x, y]
+    sys.setprofile(note)
+    try:
+        BoundExecution(chain.program, chain.plan, given, deadline_ns).advance(pause)
+    finally:
+        sys.setprofile(None)
+    assert len(passed) <= 5, passed  # beside the making of a control
+    assert "Job.run" in passed
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None
+    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="there is no compiler, or there are no headers of Python",
+)
+def test_it_was_built_where_that_can_be() -> None:
+    show = "import asyncnn.engine.job as j; print(j.Job is not None)"
+    assert python("-c", show, ASYNCNN_PURE_JOB="").stdout == "True\n"
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_one_may_ask_for_python(pure: bool) -> None:
+    show = "import asyncnn.engine.job as j; print(j.Segment is j.PythonSegment)"
+    shown = python("-c", show, ASYNCNN_PURE_JOB=str(int(pure)))
+    assert shown.stdout == f"{pure or not BUILT}\n"
+
+
+FOLDER = Path(__file__).parent
+OPTIONS = ["-q", "-x", "-p", "no:cacheprovider"]
+
+
+@pytest.mark.exhaustive
+@needs_compiled
+@pytest.mark.timeout(900)
+def test_python_does_the_same() -> None:
+    folders = map(str, (FOLDER, FOLDER.parent / "devices/litert"))
+    chosen = "not alone and not exhaustive"
+    run = python(
+        *("-m", "pytest", *OPTIONS, "-m", chosen, *folders), ASYNCNN_PURE_JOB="1"
+    )
+    assert run.returncode == 0, run.stdout
+
+
+WITH_A_SANITIZER = """
+import importlib.util, sys
+import pytest
+spec = importlib.util.spec_from_file_location("asyncnn.engine._job", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.modules["asyncnn.engine._job"] = module
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.exhaustive
+@needs_compiled
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("address", {"ASAN_OPTIONS": "detect_leaks=0"}),
+        ("thread", {"TSAN_OPTIONS": "exitcode=66 report_signal_unsafe=0"}),
+    ],
+)
+def test_a_sanitizer_finds_nothing(
+    tmp_path: Path, name: str, options: dict[str, str]
+) -> None:
+    gcc = shutil.which("gcc")
+    include = sysconfig.get_path("include")
+    if gcc is None or not Path(include, "Python.h").exists():
+        pytest.skip("there is no gcc, or there are no headers of Python")
+    library = subprocess.run(
+        [gcc, f"-print-file-name=lib{name[0]}san.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    if not Path(library).is_absolute():
+        pytest.skip(f"gcc has no {name} sanitizer")
+    built = tmp_path / "_job.so"
+    source = Path(jobs.__file__).with_name("_job.c")
+    command = [gcc, "-shared", "-fPIC", "-O1", "-g", f"-fsanitize={name}"]
+    command += [f"-I{include}", "-DPy_LIMITED_API=0x030B0000", str(source)]
+    subprocess.run([*command, "-o", built], check=True)
+    arguments = [*OPTIONS, "-s", "-m", "not alone and not exhaustive"]
+    arguments += ["-k", "not fork and not may_ask and not was_built"]
+    run = python(
+        *("-c", WITH_A_SANITIZER, str(built), *arguments),
+        *map(str, FOLDER.glob("test_job*.py")),
+        LD_PRELOAD=library,
+        PYTHONMALLOC="malloc",
+        **options,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
+    assert "Sanitizer" not in run.stdout + run.stderr
