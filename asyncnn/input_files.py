@@ -131,9 +131,11 @@ async def offload_abandonable(
         async with asyncio.timeout(seconds_until(deadline)):
             await ended
     except TimeoutError:
-        raise _missed(what) from None
-    finally:
         _errands.leave(errand)
+        raise _missed(what) from None
+    except BaseException:
+        _errands.leave(errand)
+        raise
     return errand.outcome()
 
 
@@ -160,8 +162,9 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
                 from asyncio import CancelledError
 
                 raise CancelledError
-    finally:
+    except BaseException:
         _errands.leave(errand)
+        raise
     return errand.outcome()
 
 
@@ -193,8 +196,9 @@ def abandonable_steps(
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
             yield
-    finally:
+    except BaseException:
         _errands.leave(errand)
+        raise
     return errand.outcome()
 
 
@@ -253,8 +257,13 @@ class _Errand(Generic[T]):
         self.tell()
 
     def drop(self) -> None:
-        """Let go of the result, and of what the steps have raised."""
-        self._stepwise = self._error = None
+        """Close the result, if it can be, and let go of what the steps have raised."""
+        stepwise, self._stepwise, self._error = self._stepwise, None, None
+        if stepwise is not None and stepwise.has_ended:
+            close = getattr(stepwise.result, "close", None)
+            if close is not None:
+                with suppress(OSError):
+                    close()
 
     def outcome(self) -> T:
         """Return the result, or raise what the steps have raised."""
@@ -312,21 +321,23 @@ class _Errands:
             return True
 
     def leave(self, errand: _Errand[Any]) -> None:
-        """Wait for an errand no more, if it has not ended."""
+        """Wait for an errand no more; what it has brought, or brings, is dropped."""
         refused: list[_Errand[Any]] = []
         with self._lock:
-            if errand.has_ended:
-                return
-            errand.is_left = True
-            if errand in self._waiting:
-                self._waiting.remove(errand)
-                return
-            self._left.add(errand)
-            if len(self._left) >= MOST_ABANDONED:
-                refused += self._waiting
-                self._waiting.clear()
-                for each in refused:
-                    each.has_ended = True
+            has_ended = errand.has_ended
+            if not has_ended:
+                errand.is_left = True
+                if errand in self._waiting:
+                    self._waiting.remove(errand)
+                    return
+                self._left.add(errand)
+                if len(self._left) >= MOST_ABANDONED:
+                    refused += self._waiting
+                    self._waiting.clear()
+                    for each in refused:
+                        each.has_ended = True
+        if has_ended:  # on a thread: to close what it has opened may hang
+            send_away(errand.what, in_one(errand.drop))
         for each in refused:
             each.refuse()
 

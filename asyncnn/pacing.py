@@ -52,6 +52,11 @@ class Stepwise(Generic[T]):
         self._steps = _keeping(self._results, steps)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether there is a result."""
+        return bool(self._results)
+
+    @property
     def result(self) -> T:
         """What the steps have returned; it is there at the end."""
         return self._results[0]

@@ -169,9 +169,11 @@ class ModelCache:
             raise
         try:
             await self._ask(self._adopting(drafts, names), arguments.deadline)
-        except (OSError, ResourceExhaustedTransientError) as error:
-            logger.warning("a model is not kept in %s: %s", self.folder, error)
+        except BaseException as error:
             self._remove(drafts)
+            if not isinstance(error, OSError | ResourceExhaustedTransientError):
+                raise
+            logger.warning("a model is not kept in %s: %s", self.folder, error)
         return prepared
 
     @asynccontextmanager

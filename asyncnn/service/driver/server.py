@@ -7,10 +7,10 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after
 from asyncnn.hal.errors import (
@@ -201,18 +201,19 @@ class Server:
     async def _listening(self) -> socket.socket:
         if self._is_abstract:
             return self._listen()
-        return await offload_abandonable(f"listening at {self._path}", self._bound())
+        what = f"listening at {self._path}"
+        listener, _ = await offload_abandonable(what, self._bound())
+        return listener
 
-    def _bound(self) -> Steps[socket.socket]:
-        listener = self._listen()
+    def _bound(self) -> Steps["_Bound"]:
+        bound = _Bound(self._listen(), self._remove_path)
         try:
             self._identity = _identity(self._path)
             yield
         except BaseException:  # nobody waits for it any more, say
-            listener.close()
-            self._remove_path()
+            bound.close()
             raise
-        return listener
+        return bound
 
     def _listen(self) -> socket.socket:
         with os_errors(f"cannot serve {self._path}"):
@@ -353,6 +354,18 @@ class Server:
             _, late = await asyncio.wait(ends, timeout=_CLOSING_S)
             for end in late:
                 end.cancel()
+
+
+class _Bound(NamedTuple):
+    """A socket that listens, and what removes its file."""
+
+    listener: socket.socket
+    remove_path: Callable[[], None]
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.listener.close()
+        self.remove_path()
 
 
 def _identity(path: Path) -> tuple[int, int]:
