@@ -46,7 +46,7 @@ class IBinding(Protocol):
     def launch(
         self, execution: Any, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
-        """Launch what was bound, and return its end, which is to be awaited."""
+        """Launch what was bound, or any request, and return its end, to be awaited."""
 
 
 @runtime_checkable
@@ -63,11 +63,6 @@ class IInProcess(IBinding, Protocol):
 
         With the arguments and pools of ``request``, it may reach other processes.
         """
-
-    def launch(
-        self, execution: Request, options: ExecutionOptions
-    ) -> Awaitable[ExecutionResult]:
-        """Launch any request; see `IBinding.launch`."""
 
     def execute_threadsafe(
         self,

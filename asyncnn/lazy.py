@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from typing import Any
+from types import ModuleType
 
 
 def lazy_names(
@@ -50,11 +49,13 @@ def lazy_names(
 
 
 @cache
-def module_alone(package: str, name: str) -> Any:
+def module_alone(package: str, name: str) -> ModuleType:
     """Return a module of another package, without all that the package imports.
 
     :raises ModuleNotFoundError: if there is none.
     """
+    from importlib.util import module_from_spec
+
     found = PathFinder.find_spec(package)
     folders = None if found is None else found.submodule_search_locations
     spec = PathFinder.find_spec(f"{package}.{name}", folders) if folders else None

@@ -187,14 +187,14 @@ class TestAwaiting:
                 closed.set()
 
         with pytest.raises(MissedDeadlineTransientError):
-            await offload_abandonable("", steps(), deadline=deadline_after(0.01))
+            await offload_abandonable("", steps(), deadline=deadline_after(0.5))
         gate.set()
         assert await asyncio.to_thread(closed.wait, 20)
 
     async def test_as_many_as_may_hang_are_refused_more_which_are_told_why(
         self, gate: threading.Event
     ) -> None:
-        limit = deadline_after(0.05)
+        limit = deadline_after(1.0)
         late = await asyncio.gather(
             *(
                 offload_abandonable(f"opening {n}", in_one(gate.wait), deadline=limit)

@@ -85,7 +85,7 @@ def test_what_logs_imports_the_hal_which_keeps_it_quiet() -> None:
     assert len(logging) > 20
     for path in logging:
         if path != root / "hal" / "__init__.py":
-            assert re.search("from asyncnn.(hal|logs)", path.read_text()), path
+            assert re.search(r"from asyncnn\.(hal|logs|qos)", path.read_text()), path
 
 
 def test_a_client_of_a_driver_process_loads_no_engine_and_no_kernels() -> None:

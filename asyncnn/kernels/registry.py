@@ -74,6 +74,12 @@ _FAMILY_OF: dict[int, str] = {
 _MULTIPLYING = ("linear.", "recurrent.", "lookup")
 
 
+def load_kernels() -> None:
+    """Import all families, as a driver does while it still has descriptors for that."""
+    for family in _FAMILIES:
+        import_module(f"asyncnn.kernels.{family}")
+
+
 def family_of(type_: int) -> str:
     """Return the name of the family that has the kernel; empty if none has.
 

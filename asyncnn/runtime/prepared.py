@@ -114,11 +114,12 @@ class PreparedModel:
         self.states: tuple[TensorInfo, ...] = tuple(s.info for s in model.kept)
         self._make_array = make_array
         binding = binding_of(hal)
+        self._direct = None if self._forced else binding
         self._local = binding if isinstance(binding, IInProcess) else None
         # What is given is all that the model takes, unless it has state.
         tensors = (*model.inputs, *model.outputs)
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
-        self._binding = binding if is_whole and self._forced is None else None
+        self._binding = self._direct if is_whole else None
         self._device = device
         self._model = model
         self._sessions: SessionModel | None = None
@@ -470,16 +471,11 @@ class PreparedModel:
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):
-            if self._local is not None and self._forced is None:
-                return self._local.launch(request, options)
+            if self._direct is not None:
+                return self._direct.launch(request, options)
             callback = ExecutionFuture()
-            self.hal.execute_1_3(
-                request,
-                options.measure,
-                options.deadline,
-                options.loop_timeout,
-                callback,
-            )
+            limits = options.deadline, options.loop_timeout
+            self.hal.execute_1_3(request, options.measure, *limits, callback)
             return callback
         if path == "sync":
             return self._synchronously(request, options)

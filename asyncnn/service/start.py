@@ -28,6 +28,7 @@ from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.kernels.registry import load_kernels
 from asyncnn.logs import Level, errors_as_lines, one_line
 from asyncnn.offload import abandon_cancelled
 from asyncnn.service.driver.quotas import require_descriptors
@@ -67,6 +68,7 @@ def serve_until_stopped(
     # Now, as what is opened before the server would fail with less to say.
     require_descriptors(ServiceLimits(), _OF_THE_LOOP)
     with logging_to_stderr(level, as_json=as_json):
+        load_kernels()
         asyncio.run(_serve(published, until_eof=until_eof))
 
 

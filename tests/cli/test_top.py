@@ -303,7 +303,7 @@ class TestCommand:
         assert report["executions"]["latency_us"]["p99"] >= 1
         assert report["preparations"]["done"] == {"NONE": 1}
         assert report["models"] == []
-        assert [client["name"] for client in report["clients"]] == ["local"]
+        assert report["clients"] == []  # whoever had work has gone
 
     def test_openmetrics_are_those_of_the_driver(
         self, asyncnn_command: Command, driver: DriverProcess

@@ -449,7 +449,7 @@ def test_whatever_happens_at_any_time_has_one_right_end(way: Way, count: int) ->
     x, y = arrays(64)
     with meanwhile(disturb):
         try:
-            for _ in range(count):
+            while sum(ends.values()) < count or not all(ends.values()):
                 y.fill(np.nan)
                 for graph in chain.graphs:
                     graph.script.parts = choose.choice((1, 4, 64))
@@ -475,7 +475,6 @@ def test_whatever_happens_at_any_time_has_one_right_end(way: Way, count: int) ->
                     ends["late"] += 1
         finally:
             is_over.set()
-    assert all(ends.values()), ends
     y.fill(np.nan)
     assert chain.execution(x, y).advance(Pause())
     np.testing.assert_array_equal(y, x + chain.total)

@@ -12,7 +12,7 @@ from asyncnn.cli import main
 from asyncnn.engine import arena, control_flow, plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels import registry
+from asyncnn.kernels import activation
 from asyncnn.pacing import Steps
 from tests.random_graphs.dumping import FOLDER_VARIABLE
 from tests.random_graphs.running import check_engine, check_formulas
@@ -51,8 +51,8 @@ def test_a_kernel_that_computes_something_else_is_found_and_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        wrong = registry._PREPARE[OperationType.RELU1]
-        patch.setitem(registry._PREPARE, OperationType.RELU6, wrong)
+        wrong = activation.KERNELS[OperationType.RELU1]
+        patch.setitem(activation.KERNELS, OperationType.RELU6, wrong)
         raised = failure(check_formulas, OperationType.RELU6)
         assert "RELU6" in str(raised.value)
         assert replay(raised, monkeypatch) == 1

@@ -230,7 +230,7 @@ class TestASilentClient:
     async def test_is_not_waited_for_for_ever(self) -> None:
         sent: list[object] = []
         calls = CallsToClient(sent.append, answer_timeout=0.01)
-        callback = RemoteBurstCallback(calls, None, 7)  # type: ignore[arg-type]
+        callback = RemoteBurstCallback(calls, None, 7, bool)  # type: ignore[arg-type]
         assert await callback.get_memories((1,)) == (GONE, ())
         assert sent == [wire.GetMemories(1, 7, (1,))]
         calls.answered(wire.Memories(1, 0, ()))  # too late

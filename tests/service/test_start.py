@@ -63,7 +63,12 @@ async def test_a_driver_process_loads_only_what_a_driver_needs(
 
 
 def loaded_by(modules: list[str]) -> set[str]:
-    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    code = (
+        f"import sys, {', '.join(modules)}\n"
+        "from asyncnn.kernels.registry import load_kernels\n"
+        "load_kernels()\n"
+        "print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     return own_of(set(done.stdout.decode().split()))
 

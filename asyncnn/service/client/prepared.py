@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncnn.callbacks import (
     Completion,
+    ExecutionFuture,
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
@@ -122,27 +123,37 @@ class RemotePreparedModel(SynchronousByCallback):
         """Launch an execution; see `IPreparedModel.execute_1_3`."""
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
-        connection, number = self._connection, self.number
-        if EXECUTION.is_on:
-            EXECUTION("send", model=number, deadline_ns=deadline)
         try:
             options = execution_options(measure, deadline, loop_timeout_duration)
-            # One that is bound was found correct, and can have changed in nothing.
-            bound = connection.bindings.number_of(number, request)
-            staged = None
-            if bound is None:
-                if not self._rules.remembers(request):
-                    self._check(request, is_fenced=False)
-                staged = self._staging.stage(request)
-                if staged is not None:
-                    request = staged.request
-            memory = SentMemory(self._staging, request.pools, staged)
-            execution = _Execution(connection, memory, callback)
-            self._send(execution, request, options, bound)
+            execution = self._execute(request, options, callback)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
+
+    def _execute(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        callback: IExecutionCallback | None = None,
+    ) -> "_Execution":
+        """Check a request, and send it, whatever pools it has."""
+        connection, number = self._connection, self.number
+        if EXECUTION.is_on:
+            EXECUTION("send", model=number, deadline_ns=options.deadline)
+        # One that is bound was found correct, and can have changed in nothing.
+        bound = connection.bindings.number_of(number, request)
+        staged = None
+        if bound is None:
+            if not self._rules.remembers(request):
+                self._check(request, is_fenced=False)
+            staged = self._staging.stage(request)
+            if staged is not None:
+                request = staged.request
+        memory = SentMemory(self._staging, request.pools, staged)
+        execution = _Execution(connection, memory, callback)
+        self._send(execution, request, options, bound)
+        return execution
 
     def bind(self, tensors: Sequence[object]) -> "_Execution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
@@ -165,9 +176,16 @@ class RemotePreparedModel(SynchronousByCallback):
         return _Execution(self._connection, memory)
 
     def launch(
-        self, execution: "_Execution", options: ExecutionOptions
+        self, execution: "_Execution | Request", options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IBinding.launch`."""
+        if not isinstance(execution, _Execution):
+            try:
+                return self._execute(execution, options)
+            except AsyncnnError as error:
+                refused = ExecutionFuture()
+                refuse_execution(refused, error)
+                return refused
         if EXECUTION.is_on:
             EXECUTION("send", model=self.number, deadline_ns=options.deadline)
         staged = execution.memory.staged

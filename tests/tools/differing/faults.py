@@ -7,6 +7,7 @@ side beside it has none, or, for engines that do not use them, into the model.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -250,12 +251,13 @@ class Injected:
     def among_kernels(self) -> Iterator[None]:
         type_ = int(self.fault.target.operation.type)
         with pytest.MonkeyPatch.context() as patch:
-            if type_ in registry._PREPARE:
-                prepare = registry._PREPARE[type_]
-                patch.setitem(registry._PREPARE, type_, self._preparing(prepare))
-            if type_ in registry._COMPUTE:
-                compute = registry._COMPUTE[type_]
-                patch.setitem(registry._COMPUTE, type_, self._computing(compute))
+            family = import_module(f"asyncnn.kernels.{registry.family_of(type_)}")
+            kernels = getattr(family, "KERNELS", {})
+            if type_ in kernels:
+                patch.setitem(kernels, type_, self._preparing(kernels[type_]))
+            dependent = getattr(family, "DATA_DEPENDENT", {})
+            if type_ in dependent:
+                patch.setitem(dependent, type_, self._computing(dependent[type_]))
             yield
 
     def _hits(self, operation: BoundOperation) -> bool:
