@@ -153,7 +153,8 @@ def _tried(command: Sequence[str]) -> tuple[str, Speeds]:
     try:
         ended = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": path},
+            # Where no thread can be started, BLAS waits for one for ever.
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LIMIT_S,
@@ -315,6 +316,9 @@ def main(library: str, version: str) -> int:
     After a success, speeds are the last line of standard output.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
+    # Whoever asked may be gone, and what hangs may be a library, which hears no signal.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         trial = _Trial(Path(library), version)
         trial.run()

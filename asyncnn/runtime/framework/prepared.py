@@ -9,11 +9,14 @@ each request as it is; only how it ends is looked at. Several partitions go step
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import pairwise
+from typing import cast
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
+    Completion,
+    ExecutionFuture,
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
@@ -22,6 +25,7 @@ from asyncnn.callbacks import (
 )
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.device_buffers import Buffers
+from asyncnn.execution import binding_of
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -36,6 +40,7 @@ from asyncnn.hal.interfaces import (
     cause_of_death,
 )
 from asyncnn.hal.operands import is_scalar, size_of_data_bytes
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -44,11 +49,17 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     Handle,
     MeasureTiming,
+    Memory,
     Model,
     OutputShape,
     Request,
 )
-from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.validate import (
+    RequestRules,
+    execution_options,
+    plain_request,
+    signature_of,
+)
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.burst_model import BurstModel
 from asyncnn.runtime.framework.fallback import FINAL, closed_error
@@ -121,6 +132,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
         self._host = host
         self._rules = RequestRules(model)
         self._direct = self.steps[0].prepared if len(self.steps) == 1 else None
+        self._binding = binding_of(self._direct)
+        self._plain = plain_request(model)
         self.health = self.steps[0].member.health
         self._output_bytes = [
             size_of_data_bytes(o.type, o.dimensions) for o in operands
@@ -169,6 +182,58 @@ class FrameworkPreparedModel(SynchronousByCallback):
         return self._step_by_step(
             request, measure, deadline, loop_timeout_duration, callback
         )
+
+    def bind(self, tensors: Sequence[object]) -> "_Bound | None":
+        """Have the only device bind arrays; see `IBinding.bind`."""
+        if (
+            self._binding is None
+            or self._plain is None
+            or self.has_buffers
+            or self.health.has_failed
+            or self._host.is_closed
+        ):
+            return None
+        execution = self._binding.bind(tensors)
+        return None if execution is None else _Bound(execution, tensors, self._plain)
+
+    def launch(
+        self, execution: "_Bound | Request", options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        """Launch an execution, and return its end; see `IBinding.launch`."""
+        if isinstance(execution, _Bound):
+            if options.deadline is None:
+                return self._bound(execution, options)
+            execution = execution.request()
+        callback = ExecutionFuture()
+        limits = options.deadline, options.loop_timeout
+        self.execute_1_3(execution, options.measure, *limits, callback)
+        return callback
+
+    async def _bound(
+        self, bound: "_Bound", options: ExecutionOptions
+    ) -> ExecutionResult:
+        """Execute what the only device has bound, or go on where that fails."""
+        assert self._binding is not None
+        active = self._host.active
+        try:
+            end = bound.end = self._binding.launch(bound.execution, options)
+            active.add(bound)
+            result = await end
+        except Exception as error:
+            failure = failure_of(error)
+            result = ExecutionResult(failure.status, (), NO_TIMING, str(failure))
+        finally:
+            self.ended(bound)
+        if result.status is _NONE:
+            if self.health.has_failed:
+                self.health.succeeded()
+            return result
+        if not self.recovers_from(result.status):
+            return result
+        callback = ExecutionFuture()
+        failed = result.status, result.reason
+        self.fall_back(callback, bound.request(), options, failed)
+        return await callback
 
     def _step_by_step(
         self,
@@ -378,3 +443,28 @@ class FrameworkPreparedModel(SynchronousByCallback):
     def ended(self, run: IClosable) -> None:
         """Note that an execution has ended."""
         self._host.ended(run)
+
+
+class _Bound:
+    """What the only device has bound to ``tensors``, and the request that they are."""
+
+    __slots__ = ("_plain", "_tensors", "end", "execution")
+
+    def __init__(
+        self, execution: object, tensors: Sequence[object], plain: Request
+    ) -> None:
+        self.execution = execution
+        self._tensors = tensors
+        self._plain = plain
+        self.end: Awaitable[ExecutionResult] | None = None
+
+    def request(self) -> Request:
+        """Return the request that others can execute."""
+        arrays = cast("Sequence[Array]", self._tensors)
+        pools = [Memory("ashmem", a.nbytes, Handle(), a.data) for a in arrays]
+        return Request(self._plain.inputs, self._plain.outputs, tuple(pools))
+
+    def close(self) -> None:
+        """Have the device stop, as the framework is closed."""
+        if isinstance(self.end, Completion):
+            self.end.abandon()

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import resource
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -254,3 +256,22 @@ def test_what_does_not_work_is_found(
     monkeypatch.setattr(CApiGraph, method, lambda *_: True)
     assert self_test.main(str(litert()), VERSION) == 1
     assert capsys.readouterr().err.strip() == reason
+
+
+ENDLESS = """
+import signal
+from asyncnn.devices.litert import self_test
+
+def hang(*_):
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGALRM})
+    while True:
+        pass
+
+self_test._Trial, self_test.LIMIT_S = hang, 0.3
+self_test.main("library", "version")
+"""
+
+
+def test_what_hangs_ends_though_whoever_asked_has_gone() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], timeout=60)
+    assert ended.returncode == -signal.SIGALRM
