@@ -44,13 +44,18 @@ def addition(*dimensions: int) -> NamedModel:
     return builder.build()
 
 
-def chain(length: int, *dimensions: int) -> NamedModel:
-    """``z = x + length``, one ADD of a constant 1 after the other."""
+def chain(length: int, *dimensions: int, alike: bool = True) -> NamedModel:
+    """``z = x + length``, one ADD of a constant 1 after the other.
+
+    Unless they are ``alike``, each has a constant, and so a kernel, of its own.
+    """
     builder = ModelBuilder()
     value = builder.input("x", F32, dimensions)
     one = builder.constant(np.ones((1,), np.float32))
     none = builder.scalar(FusedActivationFunc.NONE)
     for _ in range(length):
+        if not alike:
+            one = builder.constant(np.ones((1,), np.float32))
         value = builder.operation(
             OperationType.ADD, [value, one, none], Operand(F32, dimensions)
         )

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.alone
 PROMPTLY_S = 0.05
 """What a deadline that passes, or a cancellation, may take to be noticed."""
 
-LARGE = chain(4000, 4)
+LARGE = chain(4000, 4, alike=False)
 
 
 VERY_LARGE = 8000
@@ -149,7 +149,7 @@ async def test_a_suspended_one_that_is_cancelled_is_reported_once(
     low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
     await slow.begun()
     high = asyncio.create_task(
-        device.prepare(chain(300, 4), priority=asyncnn.Priority.HIGH)
+        device.prepare(chain(300, 4, alike=False), priority=asyncnn.Priority.HIGH)
     )
     await asyncio.sleep(0.02)
     low.cancel()
@@ -180,7 +180,7 @@ async def test_a_cancelled_one_that_was_passed_lets_go_of_what_it_has_built(
         low = asyncio.create_task(device.prepare(LARGE, priority=asyncnn.Priority.LOW))
         await slow.begun()
         high = asyncio.create_task(
-            device.prepare(chain(400, 4), priority=asyncnn.Priority.HIGH)
+            device.prepare(chain(400, 4, alike=False), priority=asyncnn.Priority.HIGH)
         )
         await asyncio.sleep(0.1)  # it is under way
         assert gc.get_threshold() != usual
