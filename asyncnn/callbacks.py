@@ -39,6 +39,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     MeasureTiming,
     OutputShape,
     Request,
@@ -263,6 +264,16 @@ class ExecutionFuture(Completion, IExecutionCallback):
     def took(self, route: Route) -> None:
         """Keep the route for the result."""
         self._route = route
+
+
+def launched(
+    prepared: IPreparedModel, request: Request, options: ExecutionOptions
+) -> ExecutionFuture:
+    """Launch an execution by the HAL's call with a callback, and return its end."""
+    callback = ExecutionFuture()
+    limits = options.deadline, options.loop_timeout
+    prepared.execute_1_3(request, options.measure, *limits, callback)
+    return callback
 
 
 def tell_outcome(

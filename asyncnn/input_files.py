@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -128,14 +128,11 @@ async def offload_abandonable(
     if not _errands.begin(errand):
         return completed(steps)
     try:
-        async with asyncio.timeout(seconds_until(deadline)):
-            await ended
+        with _errands.waited_for(errand):
+            async with asyncio.timeout(seconds_until(deadline)):
+                await ended
     except TimeoutError:
-        _errands.leave(errand)
         raise _missed(what) from None
-    except BaseException:
-        _errands.leave(errand)
-        raise
     return errand.outcome()
 
 
@@ -154,7 +151,7 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
         return completed(steps)
     task = _current_task()
     was_cancelled = 0 if task is None else task.cancelling()
-    try:
+    with _errands.waited_for(errand):
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
             # `asyncio.run` turns an interrupt into this, which nothing raises here.
@@ -162,9 +159,6 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
                 from asyncio import CancelledError
 
                 raise CancelledError
-    except BaseException:
-        _errands.leave(errand)
-        raise
     return errand.outcome()
 
 
@@ -192,13 +186,10 @@ def abandonable_steps(
     errand = _Errand(what, steps, ended.set)
     if not _errands.begin(errand):
         return (yield from steps)
-    try:
+    with _errands.waited_for(errand):
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
             yield
-    except BaseException:
-        _errands.leave(errand)
-        raise
     return errand.outcome()
 
 
@@ -319,6 +310,15 @@ class _Errands:
                 self._count += 1
             (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
             return True
+
+    @contextmanager
+    def waited_for(self, errand: _Errand[Any]) -> Iterator[None]:
+        """Leave an errand if the block that waits for it is left by an exception."""
+        try:
+            yield
+        except BaseException:
+            self.leave(errand)
+            raise
 
     def leave(self, errand: _Errand[Any]) -> None:
         """Wait for an errand no more; what it has brought, or brings, is dropped."""

@@ -87,10 +87,6 @@ def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
     return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)
 
 
-def _cancels_nothing(work: Work, status: ErrorStatus) -> None:
-    """Do nothing: what nobody schedules cannot be cancelled."""
-
-
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
@@ -103,11 +99,11 @@ class Executable(msgspec.Struct, eq=False):
     inliner: Inliner
     priority: Priority
     accounting: WorkAccounting
+    cancel: Callable[[Work, ErrorStatus], None]
     refuses_unmeetable_deadlines: bool = False
     layout: Layout | None = None
     spreading: Spreading | None = None
     cost: float = 1.0
-    cancel: Callable[[Work, ErrorStatus], None] = _cancels_nothing
     computing: AbstractContextManager[object] = NOTHING
 
     def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:

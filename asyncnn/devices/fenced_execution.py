@@ -6,8 +6,7 @@ Source: HAL 1.3/IFencedExecutionCallback.hal.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,7 +17,7 @@ from asyncnn.deadlines import late_for_fences
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.preparations import NewShapes
-from asyncnn.devices.traced_work import TracedExecuteWork
+from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork, ReportExecuted
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.hal.errors import (
@@ -76,10 +75,7 @@ class FencedJob(msgspec.Struct, frozen=True, eq=False):
             deadline_ns = options.deadline
             if deadline_ns is None or due_ns < deadline_ns:
                 options = replace(options, deadline=due_ns)
-        recorder = active.recorder
-        kind: Callable[..., ExecuteWork] = (
-            ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
-        )
+        kind = ExecuteWork if active.recorder is None else recorded_work()
         work = kind(
             self.executable,
             self.request,

@@ -9,13 +9,13 @@ import numpy as np
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
-    ExecutionFuture,
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
     IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
+    launched,
     tell_outcome,
 )
 from asyncnn.devices.buffer_use import IBufferUse
@@ -112,8 +112,8 @@ class ReferencePreparedModel(SynchronousByCallback):
             Inliner(program, inline_below_us(compiled, settings) * 1000),
             priority,
             self._accounting,
+            new_shapes.cancel,
             settings.refuses_unmeetable_deadlines,
-            cancel=new_shapes.cancel,
             computing=blas_threads_limited(settings.blas_threads),
         )
         match compiled.preference:
@@ -175,10 +175,7 @@ class ReferencePreparedModel(SynchronousByCallback):
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IInProcess.launch`."""
         if type(execution) is not Execution:
-            callback = ExecutionFuture()
-            limits = options.deadline, options.loop_timeout
-            self.execute_1_3(execution, options.measure, *limits, callback)
-            return callback
+            return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = ExecuteWork if active.recorder is None else recorded_work()
@@ -198,11 +195,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             waits = not work.has_plan and work.plan_first(self._new_shapes)
             is_over = not waits and self._scheduler.run_or_submit(work)
         except AsyncnnError as error:
-            work.fail(error)
-            work.finish()
-            # A deadline that has passed is an outcome, not an error of the call.
-            missed = isinstance(error, MissedDeadlinePersistentError)
-            return _NONE if missed else error.status
+            return _refused(work, error)
         return _NONE if is_over else None
 
     def execute_threadsafe(
@@ -237,10 +230,7 @@ class ReferencePreparedModel(SynchronousByCallback):
         try:
             self._scheduler.submit_threadsafe(work)
         except AsyncnnError as error:
-            work.fail(error)
-            work.finish()
-            missed = isinstance(error, MissedDeadlinePersistentError)
-            return _NONE if missed else error.status
+            return _refused(work, error)
         return _NONE
 
     def execute_fenced(
@@ -350,6 +340,15 @@ class ReferencePreparedModel(SynchronousByCallback):
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
         return self._bursts.configure(self, callback, request_channel, result_channel)
+
+
+def _refused(work: ExecuteWork, error: AsyncnnError) -> ErrorStatus:
+    """End work that the scheduler does not take; return the status of the launch."""
+    work.fail(error)
+    work.finish()
+    # A deadline that has passed is an outcome, not an error of the call.
+    missed = isinstance(error, MissedDeadlinePersistentError)
+    return _NONE if missed else error.status
 
 
 def _tell_launch(

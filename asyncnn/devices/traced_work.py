@@ -58,9 +58,7 @@ class TracedExecuteWork(ExecuteWork):
         reports_early: bool = False,
         may_be_left: bool = False,
     ) -> None:
-        self._trace = trace = Trace(recorder)
-        if report is not None:
-            report = partial(_reply, trace, report)
+        self._trace = Trace(recorder)
         more = reports_early, may_be_left
         super().__init__(executable, request, options, report, client, *more)
         self._steps: list[tuple[Step, int, int]] = []
@@ -88,7 +86,7 @@ class TracedExecuteWork(ExecuteWork):
 
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
-            arrays = self._found()
+            arrays = self._arrays or self._found()
             if arrays is not None:
                 count = len(self._plan.inputs)
                 self._instead_of(arrays[count:])
@@ -119,28 +117,19 @@ class TracedExecuteWork(ExecuteWork):
     ) -> None:
         self._steps.append((step, begun_ns, ended_ns))
 
-    def _complete(
+    def _tell(
         self,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
     ) -> None:
-        _reply(self._trace, super()._complete, error, shapes, timing)
+        replied_ns = time.monotonic_ns()
+        super()._tell(error, shapes, timing)
+        ended_ns = time.monotonic_ns()
+        self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, ended_ns)
 
     def finish(self) -> ErrorStatus:
         """Report the outcome; see `ExecuteWork`."""
         status = super().finish()
         trace_end(self._trace, "execution", Phase.EXECUTION, status)
         return status
-
-
-def _reply(
-    trace: Trace,
-    report: ReportExecuted,
-    error: AsyncnnError | None,
-    shapes: tuple[OutputShape, ...],
-    timing: Timing,
-) -> None:
-    replied_ns = time.monotonic_ns()
-    report(error, shapes, timing)
-    trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, time.monotonic_ns())

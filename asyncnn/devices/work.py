@@ -190,7 +190,7 @@ class ExecuteWork(Work, Completion):
     def _found(self) -> Sequence[Array] | None:
         """Return an array for each argument, and learn the plan; None if unusual."""
         layout, use, request = self._executable.layout, self._use, self._request
-        if self._arrays is None and layout is not None:
+        if layout is not None:
             self._plan = layout.plan
             self._arrays = (
                 layout.arrays(request) if use is None else use.arrays(layout, request)
@@ -383,7 +383,7 @@ class ExecuteWork(Work, Completion):
         error, shapes = self._error, self._shapes
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
-            error = error_for(status, self._abandon())
+            error = error_for(status, self._let_go())
         status = _NONE if error is None else error.status
         if error is not None and status is _MISSED and self._asked_ns:
             error = MissedDeadlineTransientError(self._told_late(error.message))
@@ -398,24 +398,26 @@ class ExecuteWork(Work, Completion):
                 timing = Timing(on_device // 1000, in_driver // 1000)
         if self._use is not None:
             self._use.settle(status, shapes or (), self.is_left)
-        (self._report or self._complete)(error, shapes or (), timing)
+        self._tell(error, shapes or (), timing)
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         return status
 
-    def _complete(
+    def _tell(
         self,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
         timing: Timing,
     ) -> None:
-        """Be told of the end as a callback would be."""
-        if error is None:
+        """Report how it has ended, or wake who awaits it."""
+        if self._report is not None:
+            self._report(error, shapes, timing)
+        elif error is None:
             self._resolve(ExecutionResult(_NONE, shapes, timing))
-            return
-        status, shapes = told_of(error)
-        self._resolve(ExecutionResult(status, shapes, NO_TIMING, str(error)))
+        else:
+            status, shapes = told_of(error)
+            self._resolve(ExecutionResult(status, shapes, NO_TIMING, str(error)))
 
     def abandon(self) -> None:
         """Stop at the next boundary: nobody waits for it."""
@@ -437,7 +439,7 @@ class ExecuteWork(Work, Completion):
                 reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
         return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
-    def _abandon(self) -> str:
+    def _let_go(self) -> str:
         """Free what an execution holds that will not go on; say where it stopped."""
         if self.is_left:  # a lane is still at work on it
             is_wanted = self._abort_status in (_MISSED, ErrorStatus.GENERAL_FAILURE)

@@ -12,14 +12,7 @@ durations nanoseconds; None is "none given".
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    ParamSpec,
-    Protocol,
-    runtime_checkable,
-)
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, runtime_checkable
 
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.routes import Route

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.callbacks import ExecutionFuture, ExecutionResult, ExplainedAnswer
+from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.execution import IInProcess, binding_of
 from asyncnn.fences import SyncFence
@@ -473,10 +473,7 @@ class PreparedModel:
         if path == "async" or (self._has_one_call and path == "sync"):
             if self._direct is not None:
                 return self._direct.launch(request, options)
-            callback = ExecutionFuture()
-            limits = options.deadline, options.loop_timeout
-            self.hal.execute_1_3(request, options.measure, *limits, callback)
-            return callback
+            return launched(self.hal, request, options)
         if path == "sync":
             return self._synchronously(request, options)
         check_path(path)

@@ -124,7 +124,29 @@ class InputCheck:
 
         :raises InvalidArgumentError: if one is missing or unknown.
         """
-        return _in_order(self._kind, self.names, self._known, values)
+        kind, names, known = self._kind, self.names, self._known
+        if type(values) is list and len(values) == len(names):
+            return values
+        if isinstance(values, np.ndarray) and len(names) == 1:
+            return (values,)
+        if type(values) is dict or isinstance(values, Mapping):
+            if values.keys() != known:
+                raise InvalidArgumentError(_name_error(kind, names, known, values))
+            return [values[name] for name in names]
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            raise WrongTypeError(
+                f"{kind}s cannot be of type {type(values).__name__}, and the model has "
+                f"{counted(len(names), kind)}: {', '.join(names)}",
+                hint="pass arrays by name, {name: array}, or all in order in a list",
+            )
+        if len(values) != len(names):
+            raise InvalidArgumentError(
+                f"a list of {len(values)} given for {counted(len(names), kind)}: "
+                f"{', '.join(names)}",
+                hint=f"it has one array for each {kind}; numbers go into "
+                "numpy.array([...])",
+            )
+        return values
 
     def is_long(self, inputs: Any) -> bool:
         """Tell whether it may take long to make arrays of inputs that are unusual."""
@@ -147,34 +169,6 @@ class InputCheck:
             ]
         except MemoryError as error:
             raise failure_of(error, "converting the inputs") from error
-
-
-def _in_order(
-    kind: str, names: Sequence[str], known: Set[str], values: Any
-) -> Sequence[Any]:
-    """Return what a caller passes by name, in order, or alone as a sequence."""
-    if type(values) is list and len(values) == len(names):
-        return values
-    if isinstance(values, np.ndarray) and len(names) == 1:
-        return (values,)
-    if type(values) is dict or isinstance(values, Mapping):
-        if values.keys() != known:
-            raise InvalidArgumentError(_name_error(kind, names, known, values))
-        return [values[name] for name in names]
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise WrongTypeError(
-            f"{kind}s cannot be of type {type(values).__name__}, and the model has "
-            f"{counted(len(names), kind)}: {', '.join(names)}",
-            hint="pass arrays by name, {name: array}, or all in order in a list",
-        )
-    if len(values) != len(names):
-        raise InvalidArgumentError(
-            f"a list of {len(values)} given for {counted(len(names), kind)}: "
-            f"{', '.join(names)}",
-            hint=f"it has one array for each {kind}; numbers go into "
-            "numpy.array([...])",
-        )
-    return values
 
 
 def _name_error(

@@ -3,6 +3,7 @@
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,7 +64,13 @@ class Reported:
 
     def again(self) -> ExecuteWork:
         return ExecuteWork(
-            Executable(self.program, self.inliner, Priority.LOW, WorkAccounting()),
+            Executable(
+                self.program,
+                self.inliner,
+                Priority.LOW,
+                WorkAccounting(),
+                cancel=Mock(),
+            ),
             request_for([X], [self.z]),
             ExecutionOptions(MeasureTiming.YES, self.deadline_ns),
             self._report,

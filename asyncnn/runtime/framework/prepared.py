@@ -22,6 +22,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     IFencedExecutionCallback,
     SynchronousByCallback,
+    launched,
 )
 from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.device_buffers import Buffers
@@ -204,10 +205,7 @@ class FrameworkPreparedModel(SynchronousByCallback):
             if options.deadline is None:
                 return self._bound(execution, options)
             execution = execution.request()
-        callback = ExecutionFuture()
-        limits = options.deadline, options.loop_timeout
-        self.execute_1_3(execution, options.measure, *limits, callback)
-        return callback
+        return launched(self, execution, options)
 
     async def _bound(
         self, bound: "_Bound", options: ExecutionOptions

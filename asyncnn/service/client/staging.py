@@ -304,13 +304,7 @@ class Staging:
             travelling += (travels,)
         if False not in travelling:
             return None
-        layout = self._layouts.get(
-            (id(request.inputs), id(request.outputs), travelling)
-        )
-        if layout is None:
-            layout = self._new_layout(request, travelling)
-        ready = self._ready[layout]
-        staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
+        staged = self._staged(request, travelling)
         try:
             staged.stand_for(request.pools)
         except BaseException:
@@ -327,16 +321,19 @@ class Staging:
 
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        travelling = (False,) * (len(inputs) + len(outputs))
-        key = (id(plain.inputs), id(plain.outputs), travelling)
-        layout = self._layouts.get(key) or self._new_layout(plain, travelling)
-        ready = self._ready[layout]
-        staged = ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
+        staged = self._staged(plain, (False,) * (len(inputs) + len(outputs)))
         for array in inputs:
             staged.inputs.append(array.data.cast("B"))
         for array in outputs:
             staged.outputs.append(array.data)
         return staged
+
+    def _staged(self, request: Request, travelling: tuple[bool, ...]) -> Staged:
+        """Return one that stands for nothing yet."""
+        key = (id(request.inputs), id(request.outputs), travelling)
+        layout = self._layouts.get(key) or self._new_layout(request, travelling)
+        ready = self._ready[layout]
+        return ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
 
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""

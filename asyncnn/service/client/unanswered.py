@@ -92,7 +92,6 @@ Each keeps shared memory, which a driver that is only stopped may still write to
 _APART_NS = 5_000_000
 """Time between two looks at least, as each is at all calls."""
 
-
 Expire: TypeAlias = Callable[[int], None]
 
 
