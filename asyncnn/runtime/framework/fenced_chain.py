@@ -55,31 +55,6 @@ class FencedChain(FencedOutcome):
     is not fenced: that is told the result.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_awaited",
-        "_callbacks",
-        "_client",
-        "_ended",
-        "_failure",
-        "_fences",
-        "_is_cancelled",
-        "_launched_ns",
-        "_model",
-        "_options",
-        "_ready_ns",
-        "_request",
-        "_run",
-        "_source",
-        "_space",
-        "_timer",
-        "_use",
-        "_waiting",
-        "fence",
-        "is_done",
-        "route",
-    )
-
     def __init__(
         self,
         model: Partitioned,

@@ -68,34 +68,6 @@ class SteppedRun(IExecutionCallback):
 
     takes_early_results: ClassVar[bool] = True
 
-    __slots__ = (
-        "__weakref__",
-        "_answer",
-        "_called_ns",
-        "_client",
-        "_ended",
-        "_failed",
-        "_given_ns",
-        "_growths",
-        "_index",
-        "_instead",
-        "_is_calling",
-        "_is_clean",
-        "_is_outstanding",
-        "_is_whole",
-        "_model",
-        "_on_device_us",
-        "_options",
-        "_request",
-        "_route",
-        "_shapes",
-        "_space",
-        "_started_ns",
-        "_task",
-        "_use",
-        "is_over",
-    )
-
     def __init__(
         self,
         model: Partitioned,
