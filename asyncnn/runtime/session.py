@@ -70,6 +70,7 @@ class Session(Opened):
         state: tuple[Array, ...],
         path: AnyPath,
         checkpoint: int | None,
+        steps: int = 0,
     ) -> None:
         self._model = model
         self._launch = launch
@@ -87,7 +88,7 @@ class Session(Opened):
         self._saved: _Saved | None = None
         self._lost: DeviceUnavailableError | None = None
         self._lingers = False
-        self._set(state)
+        self._set(state, steps)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -228,23 +229,18 @@ class Session(Opened):
         """
         await self._begin()
 
-    def _set(self, state: tuple[Array, ...]) -> None:
+    def _set(self, state: tuple[Array, ...], steps: int = 0) -> None:
         places = self._places
         if places is not None and places.shapes != [each.shape for each in state]:
             self._steps = None  # the next step finds others
         if self._steps is not None:
             self._steps.hold(state)  # first, as there may be no memory for it
         self._lengths = lengths_by_name(self._model.kept.infos, state)
-        self.steps = 0
+        self.steps = steps
         self._now = HELD
         self._held = state
-        self._saved = None if self._checkpoint is None else (0, state)
+        self._saved = None if self._checkpoint is None else (steps, state)
         self._lost = None
-
-    def _count_from(self, steps: int) -> None:
-        self.steps = steps
-        if self._saved is not None:
-            self._saved = steps, self._saved[1]
 
     async def _replace(self, state: tuple[Array, ...]) -> None:
         self._model.target.home.check("the session")
@@ -457,8 +453,7 @@ class OpeningSession:
                 hint="the state is saved after every 1 or more steps",
             )
         check_path(path, bursts=True)
-        session = Session(model, launch, state, path, checkpoint)
-        session._count_from(steps)
+        session = Session(model, launch, state, path, checkpoint, steps)
         self._session: Session | None = session
         self._opened = weakref.ref(session)
         self._burst: AbstractAsyncContextManager[tuple[Any, Carry]] | None = None
