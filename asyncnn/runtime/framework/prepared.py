@@ -24,9 +24,8 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
     launched,
 )
-from asyncnn.devices.buffer_use import BufferUse
 from asyncnn.devices.device_buffers import Buffers
-from asyncnn.execution import binding_of
+from asyncnn.execution import binding_of, reusable
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -197,6 +196,10 @@ class FrameworkPreparedModel(SynchronousByCallback):
         execution = self._binding.bind(tensors)
         return None if execution is None else _Bound(execution, tensors, self._plain)
 
+    def create_reusable_execution(self, request: Request) -> Request:
+        """Have the only device check and bind a request; see `reusable`."""
+        return request if self.has_buffers else reusable(self._direct, request)
+
     def launch(
         self, execution: "_Bound | Request", options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
@@ -245,9 +248,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
         try:
             if self._host.is_closed:
                 raise closed_error()
-            if not self._rules.remembers(request):
-                self._rules.check(request)
-                use = self._in_use(self.buffers.use(request))
+            self._rules.check(request)
+            use = self._in_use(request)
             options = execution_options(measure, deadline, loop_timeout)
             if deadline is not None and time.monotonic_ns() >= deadline:
                 raise MissedDeadlinePersistentError("the deadline has passed already")
@@ -339,10 +341,8 @@ class FrameworkPreparedModel(SynchronousByCallback):
         try:
             if self._host.is_closed:
                 raise closed_error()
-            use = None
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=False)
-                use = self._in_use(self.buffers.use(request))
+            self._rules.check(request, allow_unspecified_output=False)
+            use = self._in_use(request)
             options = execution_options(
                 measure, deadline, loop_timeout_duration, duration
             )
@@ -377,8 +377,11 @@ class FrameworkPreparedModel(SynchronousByCallback):
         """Serve a burst of ``prepared`` in this process."""
         return self._host.bursts.configure(prepared, callback, requests, results)
 
-    def _in_use(self, use: BufferUse | None) -> BuffersInUse | None:
-        return None if use is None else BuffersInUse(use, self.signature)
+    def _in_use(self, request: Request) -> BuffersInUse | None:
+        found = self.buffers.found(request)
+        if not found:
+            return None
+        return BuffersInUse(self.buffers.use(request, found), self.signature)
 
     def for_burst(self) -> BurstModel:
         """Return the model for a burst of this process; see `IRecovering`."""

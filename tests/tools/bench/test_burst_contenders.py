@@ -1,5 +1,6 @@
 """Whole executions by burst and their parts, as the benchmark calls them."""
 
+from asyncnn.burst.packets import DATUM_BYTES
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.tools.bench.burst_contenders import (
     PARTS,
