@@ -33,6 +33,8 @@ from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
 from asyncnn.runtime.session_steps import (
+    BESIDE,
+    HELD,
     Launch,
     SessionModel,
     State,
@@ -44,9 +46,6 @@ from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]
 """A checkpoint: the steps before it, and the state after them."""
-
-_HELD = -1
-"""The state lies in no place of the driver's, but in arrays here."""
 
 
 class Session(Opened):
@@ -237,7 +236,7 @@ class Session(Opened):
             self._steps.hold(state)  # first, as there may be no memory for it
         self._lengths = lengths_by_name(self._model.kept.infos, state)
         self.steps = 0
-        self._now = _HELD
+        self._now = HELD
         self._held = state
         self._saved = None if self._checkpoint is None else (0, state)
         self._lost = None
@@ -282,10 +281,7 @@ class Session(Opened):
                 steps.place_now(converted)
             else:
                 await steps.place(converted)
-            if self._now == _HELD:
-                call = steps.first(places)
-            else:
-                call = steps.call(places, self._now)
+            call = steps.call(places, self._now)
             if deadline is None and not measure:
                 views = await call.run()
             else:
@@ -305,13 +301,12 @@ class Session(Opened):
             if isinstance(error, AsyncnnError):
                 self._is_dead()
             raise
-        if self._now == _HELD:
-            self._held, self._now = None, 0
-            steps.forget_first()
-        else:
-            self._now = 1 - self._now
-            if self._lingers:
-                self._steps = None  # the place before may still be read
+        if self._now == HELD:
+            self._held = None
+            steps.forget_held()
+        elif self._lingers:
+            self._steps = None  # the place before may still be read
+        self._now = BESIDE[self._now]
         self._lingers = False
         self.steps += 1
         self._saved = saved
@@ -320,7 +315,7 @@ class Session(Opened):
     async def _begin(self) -> Steps:
         """Return new steps, with the state where it is and other places beside it."""
         places, model = self._places, self._model
-        if self._now == _HELD or places is None:
+        if self._now == HELD or places is None:
             assert self._held is not None
             places = await model.allocate([a.shape for a in self._held], None)
         else:
@@ -372,9 +367,7 @@ class Session(Opened):
         steps = self.steps + 1
         if steps - saved[0] < self._checkpoint:
             return saved
-        return steps, await self._places.read(
-            0 if self._now == _HELD else 1 - self._now
-        )
+        return steps, await self._places.read(BESIDE[self._now])
 
     def _is_dead(self) -> bool:
         """Tell whether the driver has died; then the state is that of a checkpoint.
@@ -402,7 +395,7 @@ class Session(Opened):
             return self._lost
         lost = self.steps - self._saved[0]
         self.steps, self._held = self._saved
-        self._now = _HELD
+        self._now = HELD
         if not lost:
             return None
         return type(cause)(

@@ -57,9 +57,10 @@ from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
 from asyncnn.runtime.framework.fallback import Member, closed_error
 from asyncnn.runtime.framework.partition import Plan
-from asyncnn.runtime.framework.partition_preparing import Prepared, Preparer
+from asyncnn.runtime.framework.partition_preparing import Preparer
 from asyncnn.runtime.framework.planning import Planner
-from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
+from asyncnn.runtime.framework.prepared import FrameworkPreparedModel
+from asyncnn.runtime.framework.steps import Host, Prepared
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.home import Home
 from asyncnn.runtime.model_cache import PrepareArguments
@@ -110,11 +111,8 @@ class FrameworkDevice:
         )
         self._caches = CacheLayout(self.members, self.settings)
         self._buffers = Buffers(limits.max_buffer_bytes, self._cause_of_end)
-        self._host = Host(
-            self._buffers,
-            OpenBursts(limits.max_bursts),
-            self.settings,
-        )
+        bursts = OpenBursts(limits.max_bursts)
+        self._host = Host(self._buffers, bursts, self.settings)
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
         self._preparations: set[asyncio.Task[Prepared]] = set()

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import CacheArguments
@@ -34,8 +33,14 @@ from asyncnn.runtime.framework.caching import Loaded, OpenCache
 from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
 from asyncnn.runtime.framework.partition import Division, Partition, Plan
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
-from asyncnn.runtime.framework.reservations import Reservation, reserved
-from asyncnn.runtime.framework.steps import OnCpu, Step, loaded_by, prepared_on
+from asyncnn.runtime.framework.reservations import reserved
+from asyncnn.runtime.framework.steps import (
+    OnCpu,
+    Prepared,
+    Step,
+    loaded_by,
+    prepared_on,
+)
 from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
 from asyncnn.runtime.model_cache import PrepareArguments
 
@@ -45,20 +50,6 @@ T = TypeVar("T")
 
 MOST_AT_ONCE = 4
 """Partitions of one model that are prepared at a time."""
-
-
-class Prepared(msgspec.Struct, frozen=True, eq=False):
-    """All partitions of a model, prepared. ``submodels`` is None if there is one.
-
-    Some tensors between them may have a ``reservation`` in memory of a device.
-    """
-
-    arguments: PrepareArguments
-    plan: Plan
-    submodels: SubModels | None
-    steps: tuple[Step, ...]
-    whole: Step
-    reservation: Reservation | None = None
 
 
 class Preparer:
