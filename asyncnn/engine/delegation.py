@@ -12,9 +12,11 @@ from itertools import pairwise
 from typing import Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import NativeKernel, PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -71,11 +73,14 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     ``inputs`` are the operands (by index) that it reads and that no step of it writes,
     without constants; ``outputs`` are those that later steps or the plan's outputs
     need. Constants are the ``value`` of the operands that the steps' operations have.
+    One that ``completes_job`` stands in a plan of native kernels and segments alone,
+    all of which run without the interpreter lock if this one does.
     """
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    completes_job: bool = False
 
 
 class DelegatedKernel(Protocol):
@@ -168,6 +173,12 @@ def delegating(
     """
     ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
+    others = [step.kernel for step in ordered if step.position not in claimed]
+    completes_job = (
+        Job is not None
+        and bool(others)
+        and all(isinstance(kernel, NativeKernel) for kernel in others)
+    )
     result: list[Step] = []
     start = 0
     while start < len(ordered):
@@ -181,6 +192,7 @@ def delegating(
         edges = [start, *(start + at for at in delegate.cuts(ordered[start:end])), end]
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
+            segment = replace(segment, completes_job=completes_job)
             kernel = delegate.prepare(segment, identity)
             if kernel is None:
                 for step in segment.steps:

@@ -47,7 +47,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
+from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, take_apart
 
@@ -205,6 +205,7 @@ def assembled(
         is_straight=is_straight,
         uses_blas=any(
             not step.parts
+            and not isinstance(step.kernel, NativeKernel)
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),
@@ -375,10 +376,9 @@ class _PlanBuilder:
 
     def _is_claimed(self, operation: Operation, bound: BoundOperation) -> bool:
         """Tell whether the delegate computes it, and not planning."""
-        delegate = self._delegate
-        if delegate is None or not self._varies(operation):
+        if self._delegate is None or not self._varies(operation):
             return False
-        return delegate.claims(bound)
+        return self._delegate.claims(bound)
 
     def _with_kernel(self, step: Step) -> Step:
         return replace(step, kernel=self._prepare(step.operation))
