@@ -70,24 +70,22 @@ def saturated_shift(values: Integers, shift: int, bits: int = 16) -> Integers:
 @cache
 def tanh_table(integer_bits: int) -> Table:
     """Return tanh of every raw value with so many integer bits, 0 to 6."""
-    raw = _all_values()
-    positive = saturated_shift(
-        _reciprocal_of_mean(_exp_of_negative(-np.abs(raw), integer_bits + 1))
-        - _raw(1, _RECIPROCAL_BITS),
-        _RECIPROCAL_BITS,
+    exp = _exp_of_negative(_not_positive(), integer_bits + 1)
+    negative = -saturated_shift(
+        _reciprocal_of_mean(exp) - _raw(1, _RECIPROCAL_BITS), _RECIPROCAL_BITS
     )
-    return _frozen(np.sign(raw) * positive)
+    negative[-1] = 0
+    return _frozen(negative, -negative[-2:0:-1])
 
 
 @cache
 def gate_table() -> Table:
     """Return the logistic function of every raw gate, and behind it their tanh."""
-    raw = _all_values()
-    reciprocal = _reciprocal_of_mean(_exp_of_negative(-np.abs(raw), GATE_INTEGER_BITS))
-    above = saturated_shift(reciprocal, _RECIPROCAL_BITS - 1)
-    logistic = np.where(raw > 0, above, INT16_MAX - above)
-    logistic[TABLE_OFFSET] = _raw(0.5, 0)
-    return _frozen(np.concatenate([logistic, tanh_table(GATE_INTEGER_BITS)]))
+    exp = _exp_of_negative(_not_positive(), GATE_INTEGER_BITS)
+    above = saturated_shift(_reciprocal_of_mean(exp), _RECIPROCAL_BITS - 1)
+    negative = INT16_MAX - above
+    negative[-1] = _raw(0.5, 0)
+    return _frozen(negative, above[-2:0:-1], tanh_table(GATE_INTEGER_BITS))
 
 
 def gate_places(gates: int, units: int) -> Integers:
@@ -100,12 +98,13 @@ def gate_places(gates: int, units: int) -> Integers:
     return np.repeat(by_gate, units)
 
 
-def _all_values() -> Integers:
-    return np.arange(INT16_MIN, INT16_MAX + 1)
+def _not_positive() -> NDArray[np.int32]:
+    # All that follows fits in 32 bits, which takes a fraction of the time of 64.
+    return np.arange(INT16_MIN, 1, dtype=np.int32)
 
 
-def _frozen(values: Integers) -> Table:
-    table = values.astype(np.int32)
+def _frozen(negative: Array, *others: Array) -> Table:
+    table = np.concatenate([negative, *others])
     table.flags.writeable = False
     return table
 
