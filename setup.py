@@ -28,7 +28,7 @@ EXTENSIONS = [
     for name in (
         "asyncnn.engine._job",
         "asyncnn.fmq._ring",
-        "asyncnn.kernels.recurrent._quantized_lstm",
+        "asyncnn.kernels._compiled",
     )
 ]
 

@@ -173,12 +173,8 @@ def delegating(
     """
     ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
-    others = [step.kernel for step in ordered if step.position not in claimed]
-    completes_job = (
-        Job is not None
-        and bool(others)
-        and all(isinstance(kernel, NativeKernel) for kernel in others)
-    )
+    others = [step for step in ordered if step.position not in claimed]
+    may_be_job = Job is not None and _are_native(others)
     result: list[Step] = []
     start = 0
     while start < len(ordered):
@@ -192,17 +188,23 @@ def delegating(
         edges = [start, *(start + at for at in delegate.cuts(ordered[start:end])), end]
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
-            segment = replace(segment, completes_job=completes_job)
             kernel = delegate.prepare(segment, identity)
+            owned: list[Step] = []
             if kernel is None:
                 for step in segment.steps:
-                    result.append(own(step))
+                    owned.append(own(step))
                     yield
-            else:
-                result.append(step_of(segment, kernel))
+                if may_be_job and others and not _are_native(owned):
+                    segment = replace(segment, completes_job=True)
+                    kernel = delegate.prepare(segment, identity)
+            result += owned if kernel is None else [step_of(segment, kernel)]
             yield
         start = end
     return result
+
+
+def _are_native(steps: Iterable[Step]) -> bool:
+    return all(isinstance(step.kernel, NativeKernel) for step in steps)
 
 
 def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:

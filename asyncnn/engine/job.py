@@ -1,8 +1,9 @@
 """Runs of plans that an engine computes alone: one call, without the interpreter lock.
 
-A `Segment` is a graph of an engine, or a kernel, that a function of C runs. A `Job` is a straight
-plan of such segments, made once for a workspace. Each argument of a segment is an array
-of the run, by the number of its port, or memory of the workspace's own.
+A `Segment` is a graph of an engine that a function of C runs, or a kernel that is one.
+A `Job` is a straight plan of such segments, made once for a workspace. Each argument of
+a segment is an array of the run, by the number of its port, or memory of the
+workspace's own.
 All numbers and sizes are checked as the job is made; the arrays of a run are when it
 begins. Then the interpreter lock is given up until all segments have run.
 

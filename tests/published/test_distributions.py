@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 COMPILED = {
     "asyncnn/engine/_job.abi3.so",
     "asyncnn/fmq/_ring.abi3.so",
-    "asyncnn/kernels/recurrent/_quantized_lstm.abi3.so",
+    "asyncnn/kernels/_compiled.abi3.so",
 }
 
 

@@ -1,4 +1,4 @@
-"""Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds.
+"""Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds, or compiles it.
 
 Effective scales are computed in float32, as the reference kernels do, before they
 become fixed-point multipliers. The gates lie side by side like those of a float cell.
@@ -6,7 +6,7 @@ become fixed-point multipliers. The gates lie side by side like those of a float
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.operations.lstm import CellInputs
+from asyncnn.kernels.compiled import built
+from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.kernels.recurrent.integer_steps import (
     IntegerLayerNorm,
     Integers,
     Product,
     Rescaling,
+    gate_table,
+    tanh_table,
 )
 from asyncnn.kernels.recurrent.lstm import CELL, packed_gates, peephole_inputs
 
@@ -277,3 +281,71 @@ def _integers(operation: BoundOperation, indices: Iterable[int]) -> Integers:
 
 def _join(operation: BoundOperation, indices: Iterable[int]) -> Array:
     return np.concatenate([operation.value(index) for index in indices])
+
+
+_STEP_READS = 0, _CELL.states, _CELL.states + 1
+_NO_PAIR = None, None
+
+
+def compiled_step(operation: BoundOperation) -> NativeKernel | None:
+    """Return the kernel of a QUANTIZED_LSTM; None if it is left to NumPy.
+
+    :raises ValueNeededError: if a weight is not constant.
+    :raises OperationFailedError: if a scale is not what a cell can have.
+    """
+    if built is None:
+        return None
+    weights = pack(operation, Product.of_codes)
+    try:
+        step = built.Step(
+            operation.shape(0)[0],
+            weights.gates,
+            (30 + weights.state_shift, *weights.state_bounds),
+            (weights.hidden_rescaling.terms(), weights.hidden_zero_point),
+            *_compiled_sums(weights),
+            *_compiled_projection(weights),
+            *_compiled_blocks(weights),
+            (gate_table(), tanh_table(weights.state_shift + 15)),
+        )
+    except ValueError:
+        return None
+    return NativeKernel(built.FUNCTION, step.address, _STEP_READS, step.run)
+
+
+def _compiled_sums(weights: QuantizedWeights) -> list[tuple[Array, Array]]:
+    """Return the products of the data and of the latest output, with their terms."""
+    products = weights.sums.data, weights.sums.recurrent
+    fold = np.stack([product.fold for product in products])[:, np.newaxis]
+    terms = weights.sums.rescaling.terms(fold)
+    return [
+        (product.weights, np.ascontiguousarray(terms[:, number]))
+        for number, product in enumerate(products)
+    ]
+
+
+def _compiled_projection(weights: QuantizedWeights) -> tuple[Any, Any]:
+    projection = weights.projection
+    if projection is None:
+        return _NO_PAIR, (0, 0, 0)
+    product, rescaling = projection.product, projection.rescaling
+    bounds = projection.zero_point, *projection.bounds
+    return (product.weights, rescaling.terms(product.fold)), bounds
+
+
+def _compiled_blocks(weights: QuantizedWeights) -> tuple[Any, Any]:
+    """Return peepholes and layer normalisation of all gates, in their order."""
+    peepholes: Any = []
+    norms: Any = []
+    for block in sorted(weights.blocks, key=lambda block: block.start):
+        if block.peepholes is not None and block.rescaling is not None:
+            peepholes.append((block.peepholes[np.newaxis], block.rescaling.terms()))
+        if block.norm is not None:
+            norms.append((block.norm.parameters(), block.norm.terms()))
+    return _joined(peepholes), _joined(norms)
+
+
+def _joined(parts: list[tuple[Array, Array]]) -> tuple[Any, ...]:
+    """Join numbers [..., gates, units] and terms [..., gates] of blocks."""
+    if not parts:
+        return _NO_PAIR
+    return tuple(np.concatenate(each, axis=1) for each in zip(*parts, strict=True))

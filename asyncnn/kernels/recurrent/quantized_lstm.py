@@ -32,11 +32,11 @@ from asyncnn.kernels.kernel import (
     Run,
     Scratch,
 )
-from asyncnn.kernels.recurrent.compiled_step import compiled_step
 from asyncnn.kernels.recurrent.integer_packing import (
     GateBlock,
     QuantizedProjection,
     QuantizedWeights,
+    compiled_step,
     pack,
 )
 from asyncnn.kernels.recurrent.integer_steps import (

@@ -1,11 +1,13 @@
-/* A step of QUANTIZED_LSTM, compiled; quantized_lstm.py has the twin in Python.
+/* Kernels in C: what compiled.py makes of operations, each with its twin in NumPy.
  *
- * It computes the same, bit for bit, in the same order: integer_steps.py says what the
- * numbers mean. Weights are read where they lie, rows of 8-bit codes. A `Step` holds
- * constants only, all checked as it is made: any number of threads may compute with it.
+ * A kernel holds constants only, all checked as it is made, so that any number of
+ * threads may compute with it. `compute` is what a job calls, without the interpreter
+ * lock; see asyncnn/engine/job.py. Arrays may begin anywhere: those of 16 bits are
+ * copied byte by byte.
  *
- * `compute` is what a job calls, without the interpreter lock; see asyncnn/engine/job.py.
- * Arrays may begin anywhere: those of 16 bits are copied byte by byte.
+ * `Step` is a step of QUANTIZED_LSTM, bit for bit and in the order of quantized_lstm.py;
+ * integer_steps.py says what its numbers mean. Its weights are read where they lie, rows
+ * of 8-bit codes. `Moves` copies elements from arrays to arrays.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -25,6 +27,8 @@ enum { MULTIPLIER, SHIFT, LEAST_VARIANCE, OF_NORM }; /* of a gate's normalisatio
 enum { X, STATE, MEMORY, NEW_STATE, NEW_MEMORY, NEW_OUTPUT, ARRAYS };
 
 enum {
+    AXES = 4,
+    FARTHEST = 1 << 30, /* of a move */
     ONE = 32767,
     TABLE = 65536,            /* values of 16 bits */
     MOST_COLUMNS = 1 << 16,   /* so that sums of products fit in 32 bits */
@@ -38,8 +42,23 @@ typedef struct {
     const int64_t *terms; /* [TERMS, rows] */
 } Product;
 
-typedef struct {
+typedef struct Kernel Kernel;
+
+/* What all kernels begin with. Arrays are inputs, then outputs. */
+struct Kernel {
     PyObject_HEAD
+    int (*compute)(const Kernel *, char *const *arrays);
+    Py_ssize_t inputs;
+    Py_ssize_t count;
+    Py_ssize_t *places; /* of arrays among the operation's inputs, or outputs */
+    Py_ssize_t *sizes;  /* bytes */
+    bool is_long;
+    Py_buffer views[13]; /* of constants */
+    int viewed;
+};
+
+typedef struct {
+    Kernel kernel;
     Py_ssize_t batches;
     Py_ssize_t gates;
     Py_ssize_t units;
@@ -58,10 +77,21 @@ typedef struct {
     int zero_point, low, high; /* of projected codes */
     const int32_t *gate_table;     /* logistic function, then tanh */
     const int32_t *tanh_table;
-    Py_ssize_t sizes[ARRAYS]; /* bytes */
-    Py_buffer views[13];
-    int viewed;
 } Step;
+
+/* Copies `width` bytes so many times along each axis. */
+typedef struct {
+    int64_t from, to; /* numbers of arrays */
+    int64_t from_offset, to_offset;
+    int64_t width;
+    int64_t lengths[AXES], from_strides[AXES], to_strides[AXES];
+} Move;
+
+typedef struct {
+    Kernel kernel;
+    Py_ssize_t moves;
+    const Move *move;
+} Moves;
 
 /* ---- arithmetic ----------------------------------------------------------------- */
 
@@ -266,13 +296,10 @@ store(const Step *self, const int16_t *hidden, const int32_t *sums, int8_t *code
     }
 }
 
-/* Compute from and to arrays at these addresses; an error number if it cannot. */
 static int
-compute(uintptr_t step, uintptr_t addresses, uintptr_t Py_UNUSED(c),
-        uintptr_t Py_UNUSED(d), uintptr_t Py_UNUSED(e), uintptr_t Py_UNUSED(f))
+compute_step(const Kernel *kernel, char *const *at)
 {
-    const Step *self = (const Step *)step;
-    char *const *at = (char *const *)addresses;
+    const Step *self = (const Step *)kernel;
     Py_ssize_t rows = self->data.rows, units = self->units, outputs = self->outputs;
     Py_ssize_t inputs = self->data.columns, batches = self->batches;
     size_t sums = (size_t)(2 * rows * batches + rows + units + outputs * batches);
@@ -311,24 +338,139 @@ compute(uintptr_t step, uintptr_t addresses, uintptr_t Py_UNUSED(c),
         int8_t *codes_of = (int8_t *)at[NEW_STATE] + batch * outputs;
         store(self, hidden + batch * units, projected + batch * outputs, codes_of);
     }
-    memcpy(at[NEW_OUTPUT], at[NEW_STATE], (size_t)self->sizes[NEW_STATE]);
+    memcpy(at[NEW_OUTPUT], at[NEW_STATE], (size_t)(batches * outputs));
     free(of_data);
     return 0;
 }
 
-/* ---- the object ----------------------------------------------------------------- */
+/* ---- moves ---------------------------------------------------------------------- */
+
+static void
+move_along(const Move *move, int axis, const char *from, char *to)
+{
+    for (int64_t i = 0; i < move->lengths[axis]; i++) {
+        if (axis + 1 < AXES)
+            move_along(move, axis + 1, from, to);
+        else
+            memcpy(to, from, (size_t)move->width);
+        from += move->from_strides[axis];
+        to += move->to_strides[axis];
+    }
+}
+
+static int
+compute_moves(const Kernel *kernel, char *const *at)
+{
+    const Moves *self = (const Moves *)kernel;
+    for (Py_ssize_t i = 0; i < self->moves; i++) {
+        const Move *move = &self->move[i];
+        move_along(move, 0, at[move->from] + move->from_offset,
+                   at[move->to] + move->to_offset);
+    }
+    return 0;
+}
+
+/* ---- kernels -------------------------------------------------------------------- */
+
+/* Compute from and to arrays at these addresses; an error number if it cannot. */
+static int
+compute(uintptr_t kernel, uintptr_t arrays, uintptr_t Py_UNUSED(c),
+        uintptr_t Py_UNUSED(d), uintptr_t Py_UNUSED(e), uintptr_t Py_UNUSED(f))
+{
+    const Kernel *self = (const Kernel *)kernel;
+    return self->compute(self, (char *const *)arrays);
+}
 
 static bool
 refused(const char *what)
 {
-    PyErr_Format(PyExc_ValueError, "of an LSTM step, %s", what);
+    PyErr_Format(PyExc_ValueError, "in a compiled kernel, %s", what);
     return false;
+}
+
+static bool
+has_arrays(Kernel *self, Py_ssize_t inputs, Py_ssize_t count)
+{
+    self->inputs = inputs;
+    self->count = count;
+    self->places = PyMem_Calloc((size_t)count, sizeof(Py_ssize_t));
+    self->sizes = PyMem_Calloc((size_t)count, sizeof(Py_ssize_t));
+    if (self->places && self->sizes)
+        return true;
+    PyErr_NoMemory();
+    return false;
+}
+
+static void
+Kernel_dealloc(Kernel *self)
+{
+    while (self->viewed)
+        PyBuffer_Release(&self->views[--self->viewed]);
+    PyMem_Free(self->places);
+    PyMem_Free(self->sizes);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static bool
+open_array(const Kernel *self, Py_ssize_t number, PyObject *arrays, Py_buffer *view)
+{
+    PyObject *array = PySequence_GetItem(arrays, self->places[number]);
+    int flags = number < self->inputs ? PyBUF_SIMPLE : PyBUF_WRITABLE;
+    view->obj = NULL;
+    bool is_open = array && !PyObject_GetBuffer(array, view, flags);
+    Py_XDECREF(array);
+    return is_open
+           && (view->len == self->sizes[number] || refused("an array has another size"));
+}
+
+/* Compute as `Run` does: on the arrays of the operation. */
+static PyObject *
+Kernel_run(Kernel *self, PyObject *args)
+{
+    PyObject *inputs, *outputs;
+    if (!PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
+        return NULL;
+    size_t count = (size_t)self->count;
+    Py_buffer *views = PyMem_Calloc(count, sizeof(Py_buffer) + sizeof(char *));
+    if (!views)
+        return PyErr_NoMemory();
+    char **at = (char **)(views + count);
+    Py_ssize_t opened = 0;
+    bool is_right = true;
+    for (; is_right && opened < self->count; opened++) {
+        PyObject *arrays = opened < self->inputs ? inputs : outputs;
+        is_right = open_array(self, opened, arrays, &views[opened]);
+        at[opened] = views[opened].buf;
+    }
+    if (is_right) {
+        PyThreadState *saved = self->is_long ? PyEval_SaveThread() : NULL;
+        int status = self->compute(self, at);
+        if (saved)
+            PyEval_RestoreThread(saved);
+        if (status) {
+            PyErr_NoMemory();
+            is_right = false;
+        }
+    }
+    while (opened)
+        PyBuffer_Release(&views[--opened]);
+    PyMem_Free(views);
+    return is_right ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *
+Kernel_address(Kernel *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(self);
 }
 
 /* Take the next constant: numbers of that format and, unless it is 0, as many. */
 static const void *
-constant(Step *self, PyObject *array, char format, Py_ssize_t count)
+constant(void *kernel, PyObject *array, char format, Py_ssize_t count)
 {
+    Kernel *self = kernel;
     Py_buffer *view = &self->views[self->viewed];
     if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT))
         return NULL;
@@ -357,7 +499,7 @@ product_of(Step *self, PyObject *weights, PyObject *terms, Product *product)
 {
     if (!(product->weights = constant(self, weights, 'b', 0)))
         return false;
-    const Py_buffer *view = &self->views[self->viewed - 1];
+    const Py_buffer *view = &self->kernel.views[self->kernel.viewed - 1];
     if (view->ndim != 2 || view->shape[0] < 1 || view->shape[1] < 1
         || view->shape[1] > MOST_COLUMNS || view->shape[0] > PY_SSIZE_T_MAX >> 16)
         return refused("weights are no matrix that it can multiply");
@@ -424,16 +566,6 @@ is_sound(Step *self)
     return are_terms(self->hidden, 1);
 }
 
-static void
-Step_dealloc(Step *self)
-{
-    while (self->viewed)
-        PyBuffer_Release(&self->views[--self->viewed]);
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
-
 /* All at once, so that there is none which is not checked. */
 static PyObject *
 Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -446,7 +578,8 @@ Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!self)
         return NULL;
     bool is_right =
-        PyArg_ParseTupleAndKeywords(
+        has_arrays(&self->kernel, NEW_STATE, ARRAYS)
+        && PyArg_ParseTupleAndKeywords(
             args, kwargs, "nn(iii)(Oi)(OO)(OO)(OO)(iii)(OO)(OO)(OO)", names,
             &self->batches, &self->gates, &self->state_shift, &self->state_low,
             &self->state_high, &hidden, &self->hidden_zero_point, &data[0], &data[1],
@@ -468,95 +601,121 @@ Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     Py_ssize_t codes = self->batches * self->outputs;
     Py_ssize_t memory = 2 * self->batches * self->units;
+    Py_ssize_t products = (self->data.columns + self->outputs) * self->data.rows;
     Py_ssize_t sizes[ARRAYS] = {
         self->batches * self->data.columns, codes, memory, codes, memory, codes};
-    memcpy(self->sizes, sizes, sizeof sizes);
+    static const Py_ssize_t places[ARRAYS] = {0, 18, 19, 0, 1, 2};
+    memcpy(self->kernel.sizes, sizes, sizeof sizes);
+    memcpy(self->kernel.places, places, sizeof places);
+    self->kernel.is_long = products * self->batches >= WORTH_UNLOCKING;
+    self->kernel.compute = compute_step;
     return (PyObject *)self;
 }
 
+/* Tell whether a move stays within both of its arrays. */
 static bool
-open_array(const Step *self, int number, PyObject *arrays, Py_ssize_t place,
-           Py_buffer *view)
+is_within(const Kernel *self, const Move *move)
 {
-    PyObject *array = PySequence_GetItem(arrays, place);
-    int flags = number < NEW_STATE ? PyBUF_SIMPLE : PyBUF_WRITABLE;
-    view->obj = NULL;
-    bool is_open = array && !PyObject_GetBuffer(array, view, flags);
-    Py_XDECREF(array);
-    return is_open
-           && (view->len == self->sizes[number] || refused("an array has another size"));
+    if (move->from < 0 || move->from >= self->inputs || move->to < self->inputs
+        || move->to >= self->count || move->width < 1 || move->width > FARTHEST
+        || move->from_offset < 0 || move->from_offset > FARTHEST || move->to_offset < 0
+        || move->to_offset > FARTHEST)
+        return false;
+    int64_t low[2] = {move->from_offset, move->to_offset};
+    int64_t high[2] = {low[0] + move->width, low[1] + move->width};
+    for (int axis = 0; axis < AXES; axis++) {
+        int64_t length = move->lengths[axis];
+        int64_t strides[2] = {move->from_strides[axis], move->to_strides[axis]};
+        for (int side = 0; side < 2; side++) {
+            if (length < 1 || length > FARTHEST || strides[side] < -FARTHEST
+                || strides[side] > FARTHEST)
+                return false;
+            int64_t reach = (length - 1) * strides[side];
+            *(reach < 0 ? &low[side] : &high[side]) += reach;
+        }
+    }
+    return low[0] >= 0 && low[1] >= 0 && high[0] <= self->sizes[move->from]
+           && high[1] <= self->sizes[move->to];
 }
 
-/* Compute as a kernel: from inputs 0, 18 and 19 of the operation to its outputs. */
 static PyObject *
-Step_run(Step *self, PyObject *args)
+Moves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *inputs, *outputs;
-    if (!PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
+    static char *names[] = {"places", "sizes", "outputs", "moves", NULL};
+    PyObject *places, *sizes, *moves;
+    Py_ssize_t outputs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!nO", names, &PyTuple_Type,
+                                     &places, &PyTuple_Type, &sizes, &outputs, &moves))
         return NULL;
-    static const Py_ssize_t places[ARRAYS] = {0, 18, 19, 0, 1, 2};
-    Py_buffer views[ARRAYS];
-    char *at[ARRAYS];
-    int opened = 0, status = 0;
-    bool is_right = true;
-    for (; is_right && opened < ARRAYS; opened++) {
-        PyObject *arrays = opened < NEW_STATE ? inputs : outputs;
-        is_right = open_array(self, opened, arrays, places[opened], &views[opened]);
-        at[opened] = views[opened].buf;
+    Moves *self = (Moves *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self)
+        return NULL;
+    Py_ssize_t inputs = PyTuple_Size(places), count = inputs + outputs;
+    if (outputs < 1 || outputs > FARTHEST || PyTuple_Size(sizes) != count) {
+        refused("sizes do not fit");
+        count = 0;
     }
+    bool is_right = count && has_arrays(&self->kernel, inputs, count);
+    for (Py_ssize_t i = 0; is_right && i < count; i++) {
+        Py_ssize_t place = i - inputs;
+        if (i < inputs)
+            place = PyLong_AsSsize_t(PyTuple_GetItem(places, i));
+        self->kernel.places[i] = place;
+        self->kernel.sizes[i] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, i));
+        is_right = !PyErr_Occurred() && (place >= 0 || refused("a place is negative"));
+    }
+    is_right = is_right && (self->move = constant(self, moves, 'l', 0));
     if (is_right) {
-        Py_ssize_t products = self->data.columns + self->outputs;
-        products *= self->data.rows * self->batches;
-        PyThreadState *saved = products < WORTH_UNLOCKING ? NULL : PyEval_SaveThread();
-        status = compute((uintptr_t)self, (uintptr_t)at, 0, 0, 0, 0);
-        if (saved)
-            PyEval_RestoreThread(saved);
+        self->moves = self->kernel.views[0].len / (Py_ssize_t)sizeof(Move);
+        is_right = self->kernel.views[0].len % (Py_ssize_t)sizeof(Move) == 0
+                   || refused("sizes do not fit");
     }
-    while (opened)
-        PyBuffer_Release(&views[--opened]);
-    if (status)
-        return PyErr_NoMemory();
-    return is_right ? Py_NewRef(Py_None) : NULL;
+    for (Py_ssize_t i = 0; is_right && i < self->moves; i++)
+        is_right = is_within(&self->kernel, &self->move[i])
+                   || refused("a move goes beyond an array");
+    self->kernel.compute = compute_moves;
+    if (!is_right)
+        Py_CLEAR(self);
+    return (PyObject *)self;
 }
 
-static PyObject *
-Step_address(Step *self, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(self);
-}
+/* ---- the module ----------------------------------------------------------------- */
 
-static PyMethodDef step_methods[] = {
-    {"run", (PyCFunction)(void (*)(void))Step_run, METH_VARARGS, NULL},
+static PyMethodDef kernel_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))Kernel_run, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef step_getters[] = {
-    {"address", (getter)Step_address, NULL, NULL, NULL},
+static PyGetSetDef kernel_getters[] = {
+    {"address", (getter)Kernel_address, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyType_Slot step_slots[] = {
-    {Py_tp_doc, "A step of QUANTIZED_LSTM; see asyncnn.kernels.recurrent.compiled."},
-    {Py_tp_new, Step_new},
-    {Py_tp_dealloc, Step_dealloc},
-    {Py_tp_methods, step_methods},
-    {Py_tp_getset, step_getters},
-    {0, NULL},
-};
+#define SLOTS(make) \
+    { \
+        {Py_tp_doc, "A kernel; see asyncnn.kernels.compiled."}, {Py_tp_new, make}, \
+            {Py_tp_dealloc, Kernel_dealloc}, {Py_tp_methods, kernel_methods}, \
+            {Py_tp_getset, kernel_getters}, {0, NULL}, \
+    }
 
-static PyType_Spec step_spec = {
-    .name = "asyncnn.kernels.recurrent._quantized_lstm.Step",
-    .basicsize = sizeof(Step),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = step_slots,
+static PyType_Slot step_slots[] = SLOTS(Step_new);
+static PyType_Slot moves_slots[] = SLOTS(Moves_new);
+
+static PyType_Spec specs[] = {
+    {"asyncnn.kernels._compiled.Step", sizeof(Step), 0, Py_TPFLAGS_DEFAULT, step_slots},
+    {"asyncnn.kernels._compiled.Moves", sizeof(Moves), 0, Py_TPFLAGS_DEFAULT,
+     moves_slots},
 };
 
 static int
 execute(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &step_spec, NULL);
-    int failed = !type || PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
+    int failed = 0;
+    for (int i = 0; !failed && i < 2; i++) {
+        PyObject *type = PyType_FromModuleAndSpec(module, &specs[i], NULL);
+        failed = !type || PyModule_AddType(module, (PyTypeObject *)type);
+        Py_XDECREF(type);
+    }
     PyObject *function = failed ? NULL : PyLong_FromVoidPtr((void *)(uintptr_t)compute);
     failed = !function || PyModule_AddObjectRef(module, "FUNCTION", function);
     Py_XDECREF(function);
@@ -567,13 +726,13 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "_quantized_lstm",
-    .m_doc = "Steps of QUANTIZED_LSTM, compiled.",
+    .m_name = "_compiled",
+    .m_doc = "Kernels, compiled.",
     .m_slots = module_slots,
 };
 
 PyMODINIT_FUNC
-PyInit__quantized_lstm(void)
+PyInit__compiled(void)
 {
     return PyModuleDef_Init(&module);
 }
