@@ -238,6 +238,7 @@ def _restored(
                     step.inputs,
                     step.outputs,
                     step.decided,
+                    step.costs_ns,
                 )
             )
     offsets = dict(OFFSETS.join(plan.offsets, rest))

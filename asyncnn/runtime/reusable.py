@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import IInProcess
+from asyncnn.execution import IInProcess, reusable
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
@@ -222,14 +222,14 @@ class ReusableExecution:
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._spaces = target.spaces(out, target.make_shared)
-        self._request = target.build_request(inputs, self._spaces)
+        request = target.build_request(inputs, self._spaces)
+        self._request = reusable(target.hal, request)
         is_fixed = target.space.is_fixed
         self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
         has_buffers = any(
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
-        self._bind()
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -272,15 +272,8 @@ class ReusableExecution:
         Nothing else may use the arrays at the moment.
         """
         self._inputs = inputs
-        self._request = self._target.build_request(inputs, self._spaces)
-        self._bind()
-
-    def _bind(self) -> None:
-        """Have nothing looked at again that is the same in each execution."""
-        if self._threadsafe is not None:
-            tensors = (*self._inputs, *self._spaces)
-            bound = self._threadsafe.bind(tensors, self._request)
-            self._request = self._request if bound is None else bound
+        request = self._target.build_request(inputs, self._spaces)
+        self._request = reusable(self._target.hal, request)
 
     async def run(
         self,

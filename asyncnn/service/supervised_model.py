@@ -215,9 +215,8 @@ class SupervisedModel(SynchronousByCallback):
     def _check(self, request: Request, measure: MeasureTiming) -> None:
         """Find the errors that the call has to return."""
         self._check_hope()
-        if not self._rules.remembers(request):
-            with span("validate", Layer.DRIVER, Phase.EXECUTION):
-                self._rules.check(request, allow_unspecified_output=True)
+        with span("validate", Layer.DRIVER, Phase.EXECUTION):
+            self._rules.check(request, allow_unspecified_output=True)
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:

@@ -21,8 +21,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     launched,
 )
-from asyncnn.devices.buffer_use import BufferUse
-from asyncnn.execution import binding_of
+from asyncnn.execution import binding_of, reusable
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -144,6 +143,10 @@ class FrameworkPreparedModel(Partitioned):
         execution = self._binding.bind(tensors)
         return None if execution is None else _Bound(execution, tensors, self._plain)
 
+    def create_reusable_execution(self, request: Request) -> Request:
+        """Have the only device check and bind a request; see `reusable`."""
+        return request if self.has_buffers else reusable(self.direct, request)
+
     def launch(
         self, execution: "_Bound | Request", options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
@@ -190,9 +193,8 @@ class FrameworkPreparedModel(Partitioned):
         try:
             if self.host.is_closed:
                 raise closed_error()
-            if not self._rules.remembers(request):
-                self._rules.check(request)
-                use = self._in_use(self.buffers.use(request))
+            self._rules.check(request)
+            use = self._in_use(request)
             options = execution_options(measure, deadline, loop_timeout)
             if deadline is not None and time.monotonic_ns() >= deadline:
                 raise MissedDeadlinePersistentError("the deadline has passed already")
@@ -269,10 +271,8 @@ class FrameworkPreparedModel(Partitioned):
         try:
             if self.host.is_closed:
                 raise closed_error()
-            use = None
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=False)
-                use = self._in_use(self.buffers.use(request))
+            self._rules.check(request, allow_unspecified_output=False)
+            use = self._in_use(request)
             options = execution_options(
                 measure, deadline, loop_timeout_duration, duration
             )
@@ -298,8 +298,11 @@ class FrameworkPreparedModel(Partitioned):
         bursts = self.host.bursts
         return bursts.configure(self, callback, request_channel, result_channel)
 
-    def _in_use(self, use: BufferUse | None) -> BuffersInUse | None:
-        return None if use is None else BuffersInUse(use, self.signature)
+    def _in_use(self, request: Request) -> BuffersInUse | None:
+        found = self.buffers.found(request)
+        if not found:
+            return None
+        return BuffersInUse(self.buffers.use(request, found), self.signature)
 
     def for_burst(self) -> BurstModel:
         """Return the model for a burst of this process; see `IRecovering`."""

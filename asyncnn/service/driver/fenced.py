@@ -96,7 +96,7 @@ class FencedOnCopies(FencedOutcome):
 
     async def _execute(self) -> None:
         bound, order = self._bound, self._message.order
-        copies = await self._pools.copied(bound.pools)
+        copies = await self._pools.copied(bound.request.pools)
         status, fence, inner = bound.prepared.execute_fenced(
             replace(bound.request, pools=copies),
             (),

@@ -22,6 +22,7 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.devices.measured_capabilities import reference_capabilities
+from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
@@ -75,6 +76,7 @@ def hal_execution(
     prepared: PreparedModel, request: hal.Request
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
+    request = reusable(prepared.hal, request)
 
     async def call() -> ExecutionResult:
         callback = ExecutionFuture()
@@ -117,8 +119,7 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
             return hal.ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=True)
+            self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
         except hal.AsyncnnError as error:
             return refuse_execution(callback, error)
@@ -143,8 +144,7 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
     ]:
         """Validate and wait; see `IPreparedModel.execute_fenced`."""
         try:
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=False)
+            self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             active = active_fences(wait_for)
         except hal.AsyncnnError as error:
