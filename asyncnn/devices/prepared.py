@@ -20,7 +20,6 @@ from asyncnn.callbacks import (
 )
 from asyncnn.devices.bound_buffers import BoundBuffers
 from asyncnn.devices.buffer_use import IBufferUse, KnownBuffer
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
@@ -48,6 +47,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,

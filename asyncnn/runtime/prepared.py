@@ -385,15 +385,15 @@ class PreparedModel:
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
         with os_errors("sessions cannot be imported"):
-            from asyncnn.runtime.session import OpeningSession
+            from asyncnn.runtime.session import OpeningSession, Session
 
         if not self.states:
             raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
         kept = model.kept
         given = kept.first if state is None else kept.checked(state)
-        context = OpeningSession(model, self._launch, given, path, checkpoint)
-        return Opening("session", context)
+        session = Session(model, self._launch, given, path, checkpoint)
+        return Opening("session", OpeningSession(session))
 
     def with_open_states(
         self,

@@ -11,11 +11,11 @@ import msgspec
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import PreparedModelFuture, SynchronousByCallback
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import ErrorStatus, OutputShape
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
@@ -23,7 +23,7 @@ from asyncnn.runtime.framework.fallback import FINAL, Member
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.framework.spaces import Reservation, Spaces
 from asyncnn.runtime.framework.submodels import SubModels
-from asyncnn.runtime.model_cache import PrepareArguments, prepare
+from asyncnn.runtime.model_cache import prepare
 
 _NO_CACHE = CacheArguments()
 

@@ -300,7 +300,7 @@ class Session:
             case wire.ConfigureBurst():
                 self._send(wire.BurstConfigured(message.burst, error.status))
             case wire.ExecuteFenced():
-                self._fenced.decline(message, error)
+                self._fenced.execute(message, (), error)
             case wire.PrepareModel() | wire.PrepareModelFromCache():
                 self._preparations.decline(message.prepared, error)
             case wire.GetSupportedOperations():

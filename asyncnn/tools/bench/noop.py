@@ -26,10 +26,11 @@ from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
+    CacheArguments,
     NoCachesNorDomains,
     NoFencesNorBursts,
+    PrepareArguments,
     refuse_execution,
-    refuse_preparation,
 )
 from asyncnn.hal.validate import (
     RequestRules,
@@ -207,30 +208,20 @@ class NoOpDevice(NoCachesNorDomains):
             return error.status, ()
         return hal.ErrorStatus.NONE, (True,) * len(model.main.operations)
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: hal.Model,
-        preference: hal.ExecutionPreference,
-        priority: hal.Priority,
-        deadline: int | None,
-        model_cache: Sequence[hal.Handle],
-        data_cache: Sequence[hal.Handle],
-        token: bytes,
-        callback: hal.IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: hal.IPreparedModelCallback,
     ) -> hal.ErrorStatus:
-        """Validate the model and notify soon; see `IDevice.prepare_model_1_3`."""
-        if callback is None:
-            return hal.ErrorStatus.INVALID_ARGUMENT
-        notify = OneShot(callback.notify_1_3)
-        try:
-            validate_execution_preference(preference)
-            validate_priority(priority)
-            validate_model(model)
-        except hal.AsyncnnError as error:
-            return refuse_preparation(callback, error)
-        prepared: hal.IPreparedModel = NoOpPreparedModel(model, self._bursts)
+        """Validate the model and notify soon."""
+        validate_execution_preference(arguments.preference)
+        validate_priority(arguments.priority)
+        validate_model(arguments.model)
+        prepared: hal.IPreparedModel
+        prepared = NoOpPreparedModel(arguments.model, self._bursts)
         asyncio.get_running_loop().call_soon(
-            partial(notify, hal.ErrorStatus.NONE, prepared)
+            partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
         )
         return hal.ErrorStatus.NONE
 
