@@ -287,10 +287,12 @@ store(const Step *self, const int16_t *hidden, const int32_t *sums, int8_t *code
 {
     const Product *projection = &self->projection;
     for (Py_ssize_t output = 0; output < self->outputs; output++) {
-        int64_t code = hidden[output];
+        int64_t code;
         if (projection->weights) {
             code = rescaled(sums[output], projection->terms + output, self->outputs);
             code = clamped(code + self->zero_point, self->low, self->high);
+        } else {
+            code = hidden[output]; /* as many as outputs */
         }
         codes[output] = (int8_t)code;
     }
