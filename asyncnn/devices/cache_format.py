@@ -47,7 +47,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 5
+_FORMAT_VERSION = 6
 
 _LENGTH = struct.Struct("<I")
 
@@ -78,6 +78,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     decided: bytes
+    costs_ns: tuple[int, ...]
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):

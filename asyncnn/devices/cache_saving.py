@@ -127,6 +127,7 @@ def _cutting(
                 step.inputs,
                 step.outputs,
                 step.decided,
+                step.costs_ns,
             )
         )
         yield

@@ -9,7 +9,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -39,7 +39,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first, and a ``record`` for caches.
+    position and operation of the first, and a ``record`` for caches. ``cost_ns`` is
+    about what it takes a delegate that claims it.
     """
 
     position: int
@@ -49,6 +50,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
     record: Callable[[], KernelRecord] | None = None
+    cost_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -61,9 +63,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     @property
     def longest_name(self) -> str:
         """The operation of it that takes longest, about, for people."""
-        step = self
-        if len(self.parts) > 1:
-            step = cast("DelegatedKernel", self.kernel).longest()
+        step = max(self.parts, key=lambda part: part.cost_ns, default=self)
         return f"{step.operation.type.name} (operation {step.position})"
 
 
@@ -97,10 +97,6 @@ class DelegatedKernel(Protocol):
         """Free what no run uses, but for what one run on one thread needs."""
         ...
 
-    def longest(self) -> Step:
-        """Return the step of the segment that takes longest, about."""
-        ...
-
     def __call__(self, scratch: Scratch) -> Run:
         """See `PreparedKernel`."""
         ...
@@ -118,8 +114,11 @@ class Delegate(Protocol):
         """What the division of a model depends on; caches of another are not used."""
         ...
 
-    def claims(self, operation: BoundOperation) -> bool:
-        """Tell whether it computes ``operation``, whose shapes are all known."""
+    def claims(self, operation: BoundOperation) -> int | None:
+        """Return about how many nanoseconds it takes, None if it does not compute it.
+
+        All shapes of ``operation`` are known.
+        """
         ...
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:

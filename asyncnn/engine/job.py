@@ -31,6 +31,9 @@ segment: what that has computed is lost, and it has to end some time. Whoever re
 pause says so before calling `Control.pause`. So a run forgets older calls first, reads
 ``requested`` second. A pause that computes ``requested`` is asked at each boundary.
 
+A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_END`,
+the function that the engine asks, looks at it too.
+
 The flag of a graph that was told to `end`, as the process does, stays raised.
 """
 
@@ -68,6 +71,9 @@ DONE, PAUSED, STOPPED, LATE = range(4)
 CLEAR, INTERRUPTED, ENDED = b"\0", b"\1", b"\2"
 """What the first byte of a flag says; the second is 0."""
 
+FLAG_BYTES = 16
+"""Of a flag: behind the first half is the deadline of the run under way, 0 for none."""
+
 
 Bound: TypeAlias = tuple[tuple[int, ...], object]
 """The words of a call, and the object that keeps what they point to."""
@@ -77,11 +83,11 @@ class PythonSegment:
     """A graph of an engine, run by calling a function of up to `WORDS` words.
 
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
-    memory of two bytes whose first one the engine asks for: it ends early unless that
-    is 0. The class that derives from this makes sure that the graph is run
-    by one thread at a time and not freed meanwhile: by ``_acquire``, ``_refuse``,
-    ``_release``, ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose
-    ``_check`` says what is wrong with arrays.
+    aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
+    does: it ends early unless that is 0. The class that derives from this makes sure
+    that the graph is run by one thread at a time and not freed meanwhile: by
+    ``_acquire``, ``_refuse``, ``_release``, ``_is_closing`` and ``_free_if_idle``,
+    those of `CompiledGraph`, whose ``_check`` says what is wrong with arrays.
 
     :raises InvalidArgumentError: if there is no function, or a tensor without bytes.
     """
@@ -258,12 +264,16 @@ def _compiled() -> Any:
         return None
 
 
+_built = _compiled()
+
+MUST_END: int | None = None if _built is None else _built.MUST_END
+"""Address of the function of C that says by its flag if a run is to end."""
+
 if TYPE_CHECKING:
     Segment = PythonSegment
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
 else:
-    _built = _compiled()
     Segment = PythonSegment if _built is None else _built.Segment
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
@@ -294,7 +304,7 @@ class KernelSegment(Segment):
             tuple(_Tensor.of(operation.inputs[index]) for index in kernel.reads),
             tuple(map(_Tensor.of, operation.outputs)),
         )
-        flag = ctypes.create_string_buffer(2)  # a kernel never looks
+        flag = ctypes.create_string_buffer(FLAG_BYTES)  # a kernel never looks
         super().__init__(kernel.function, flag, *self._tensors)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:

@@ -292,9 +292,13 @@ class _PlanBuilder:
         operation: Operation,
         bound: BoundOperation,
         kernel: PreparedKernel | None,
+        cost_ns: int | None = None,
     ) -> None:
-        step = Step(position, bound, operation.inputs, operation.outputs, kernel)
+        operands = operation.inputs, operation.outputs
+        step = Step(position, bound, *operands, kernel, cost_ns=cost_ns or 0)
         self._steps.append(step)
+        if cost_ns is not None:
+            self._claimed.add(position)
 
     def _live_operations(self) -> list[tuple[int, Operation]]:
         """Drop operations whose results reach no output of the subgraph."""
@@ -338,19 +342,19 @@ class _PlanBuilder:
         if not (bound.type in CONTROL_FLOW or kernels.is_supported(bound.type)):
             name = bound.type.name
             raise GeneralFailureError(f"{name} is not supported by this device")
-        kernel = None
+        kernel = cost_ns = None
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
         elif self._infer(operation, bound):
             bound = replace(bound, outputs=self._bind_outputs(operation))
-            if self._is_claimed(operation, bound):
-                self._claimed.add(position)
-            else:
+            if self._delegate is not None and self._varies(operation):
+                cost_ns = self._delegate.claims(bound)
+            if cost_ns is None:
                 kernel = self._prepare(bound)
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
-        self._append(position, operation, bound, kernel)
+        self._append(position, operation, bound, kernel, cost_ns)
 
     def _take_declared(self, operation: Operation) -> None:
         """Trust the declared shapes of control flow where they are complete."""
@@ -373,12 +377,6 @@ class _PlanBuilder:
             check_declared(self._operands[index], shape, bound.type)
             self._shapes[index] = shape
         return True
-
-    def _is_claimed(self, operation: Operation, bound: BoundOperation) -> bool:
-        """Tell whether the delegate computes it, and not planning."""
-        if self._delegate is None or not self._varies(operation):
-            return False
-        return self._delegate.claims(bound)
 
     def _with_kernel(self, step: Step) -> Step:
         return replace(step, kernel=self._prepare(step.operation))

@@ -72,17 +72,17 @@ class LiteRtDelegate:
             f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
         )
 
-    def claims(self, operation: BoundOperation) -> bool:
-        """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
+    def claims(self, operation: BoundOperation) -> int | None:
+        """See `Delegate`: LiteRT computes what it can as the HAL wants it."""
         try:
             self._made[operation] = written(operation)
         except GeneralFailureError:
-            return False
-        return True
+            return None
+        return estimated_ns(operation, self._engine.speeds)
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
-        return cuts(steps, SEGMENT_NS, self._engine.speeds)
+        return cuts(steps, SEGMENT_NS)
 
     def prepare(
         self, segment: Segment, identity: bytes, record: KernelRecord | None = None
@@ -99,12 +99,11 @@ class LiteRtDelegate:
             for step in segment.steps
             if (own := self._made.pop(step.operation, None)) is not None
         }
-        if not segment.completes_job and len(segment.steps) < WORTHWHILE_STEPS:
-            total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-            if total_ns < WORTHWHILE_NS:
-                return None
-        divided = barriers(segment.steps, self._engine.speeds)
-        return self._compiled(segment, identity, write_file(segment, divided, made))
+        is_short = not segment.completes_job and len(segment.steps) < WORTHWHILE_STEPS
+        if is_short and sum(step.cost_ns for step in segment.steps) < WORTHWHILE_NS:
+            return None
+        file = write_file(segment, barriers(segment.steps), made)
+        return self._compiled(segment, identity, file)
 
     def _compiled(
         self, segment: Segment, identity: bytes, file: GraphFile
@@ -180,10 +179,6 @@ class _SegmentKernel:
             graph = self._spare[1].pop()  # so that no workspace takes it meanwhile
             graph.forget()
             self._spare[1].append(graph)
-
-    def longest(self) -> Step:
-        """Return the step that is estimated to take longest."""
-        return max(self._segment.steps, key=lambda step: estimated_ns(step.operation))
 
     def take(self, threads: int) -> CompiledGraph | None:
         """Return a graph for one workspace; None if there is none for ``threads``.
