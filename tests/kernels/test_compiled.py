@@ -25,7 +25,7 @@ from asyncnn.kernels.compiled import built, moves_of
 from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.kernels.recurrent.quantized_lstm import in_python
 from tests import sanitizing
-from tests.kernels.operations import I32, Argument, bind, result, tensor
+from tests.kernels.operations import B8, I32, Argument, bind, result, tensor
 from tests.kernels.recurrent.float_cells import Parts, Sizes
 from tests.kernels.recurrent.integer.quantized_cells import (
     HIDDEN,
@@ -419,3 +419,28 @@ class TestMoves:
             moves.run([x], [y])
         with pytest.raises(TypeError):
             moves.run([None], [y])
+
+
+@needs_compiled
+class TestLogic:
+    @pytest.mark.parametrize("length", [1, 15, 64, 1001, 1 << 20])
+    def test_is_that_of_numpy(self, length: int) -> None:
+        generator = np.random.default_rng(length)
+        x, y = generator.random((2, length)) < 0.5
+        for type_, inputs, expected in (
+            (OperationType.LOGICAL_AND, [x, y], x & y),
+            (OperationType.LOGICAL_OR, [x, y], x | y),
+            (OperationType.LOGICAL_NOT, [x], ~x),
+        ):
+            given = [tensor(B8, each) for each in inputs]
+            operation = bind(type_, given, [result(B8, (length,))])
+            kernel = kernels.prepare(operation)
+            assert isinstance(kernel, NativeKernel)
+            z = np.zeros(length, bool)
+            kernel.run(inputs, [z])
+            np.testing.assert_array_equal(z, expected)
+
+    @pytest.mark.parametrize("given", [(-1, 4), (3, 4), (0, 0), (0, -1)])
+    def test_what_does_not_fit_is_refused(self, given: tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match="in a compiled kernel"):
+            built.Logic(*given)
