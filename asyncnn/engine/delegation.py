@@ -165,7 +165,9 @@ def delegating(
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
-    ordered = yield from _moved_together(steps, claimed)
+    ordered = steps
+    if len(claimed) < len(steps):
+        ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
     result: list[Step] = []
     start = 0
