@@ -28,7 +28,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import (
-    CacheArguments,
     CacheFiles,
     asking,
     opened_for_loading,
@@ -59,6 +58,7 @@ from asyncnn.engine.records import StepRecord
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large

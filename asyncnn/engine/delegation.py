@@ -12,9 +12,11 @@ from itertools import pairwise
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import NativeKernel, PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -71,11 +73,14 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     ``inputs`` are the operands (by index) that it reads and that no step of it writes,
     without constants; ``outputs`` are those that later steps or the plan's outputs
     need. Constants are the ``value`` of the operands that the steps' operations have.
+    One that ``completes_job`` stands in a plan of native kernels and segments alone,
+    all of which run without the interpreter lock if this one does.
     """
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    completes_job: bool = False
 
 
 class DelegatedKernel(Protocol):
@@ -169,6 +174,8 @@ def delegating(
     if len(claimed) < len(steps):
         ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
+    others = [step for step in ordered if step.position not in claimed]
+    may_be_job = Job is not None and _are_native(others)
     result: list[Step] = []
     start = 0
     while start < len(ordered):
@@ -183,15 +190,22 @@ def delegating(
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
             kernel = delegate.prepare(segment, identity)
+            owned: list[Step] = []
             if kernel is None:
                 for step in segment.steps:
-                    result.append(own(step))
+                    owned.append(own(step))
                     yield
-            else:
-                result.append(step_of(segment, kernel))
+                if may_be_job and others and not _are_native(owned):
+                    segment = replace(segment, completes_job=True)
+                    kernel = delegate.prepare(segment, identity)
+            result += owned if kernel is None else [step_of(segment, kernel)]
             yield
         start = end
     return result
+
+
+def _are_native(steps: Iterable[Step]) -> bool:
+    return all(isinstance(step.kernel, NativeKernel) for step in steps)
 
 
 def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:

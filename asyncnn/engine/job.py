@@ -1,8 +1,9 @@
 """Runs of plans that an engine computes alone: one call, without the interpreter lock.
 
-A `Segment` is a graph of an engine that a function of C runs. A `Job` is a straight
-plan of such segments, made once for a workspace. Each argument of a segment is an array
-of the run, by the number of its port, or memory of the workspace's own.
+A `Segment` is a graph of an engine that a function of C runs, or a kernel that is one.
+A `Job` is a straight plan of such segments, made once for a workspace. Each argument of
+a segment is an array of the run, by the number of its port, or memory of the
+workspace's own.
 All numbers and sizes are checked as the job is made; the arrays of a run are when it
 begins. Then the interpreter lock is given up until all segments have run.
 
@@ -38,15 +39,18 @@ The flag of a graph that was told to `end`, as the process does, stays raised.
 
 import ctypes
 import importlib
+import math
 import os
+import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from asyncnn.engine.array_memory import address_of, has_tail
-from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.errors import BusyError, InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.memory.pages import TAIL_BYTES
 
 WORDS = 6
@@ -273,3 +277,51 @@ else:
     Segment = PythonSegment if _built is None else _built.Segment
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
+
+
+class _Tensor(NamedTuple):
+    dtype: np.dtype[Any]
+    nbytes: int
+
+    @classmethod
+    def of(cls, operand: BoundOperand | None) -> "_Tensor":
+        assert operand is not None
+        dtype = operand.dtype
+        return cls(dtype, math.prod(operand.require_shape()) * dtype.itemsize)
+
+
+class KernelSegment(Segment):
+    """A `NativeKernel` of an operation as a part of a job."""
+
+    _is_closing = False
+
+    def __init__(self, kernel: NativeKernel, operation: BoundOperation) -> None:
+        self._kernel = kernel
+        # Jobs ask for it. Each workspace has its segments, and one execution at a time.
+        turn = threading.Lock()
+        self._acquire, self._release = turn.acquire, turn.release
+        self._tensors = (
+            tuple(_Tensor.of(operation.inputs[index]) for index in kernel.reads),
+            tuple(map(_Tensor.of, operation.outputs)),
+        )
+        flag = ctypes.create_string_buffer(FLAG_BYTES)  # a kernel never looks
+        super().__init__(kernel.function, flag, *self._tensors)
+
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        return (self._kernel.state, ctypes.addressof(places)), places
+
+    def _check(self, *sides: Sequence[Array]) -> None:
+        for arrays, tensors in zip(sides, self._tensors, strict=True):
+            for array, tensor in zip(arrays, tensors, strict=True):
+                if (array.dtype, array.nbytes) != tensor:
+                    raise InvalidArgumentError(
+                        f"an array of {array.nbytes} bytes of {array.dtype}; "
+                        f"the kernel has {tensor.nbytes} of {tensor.dtype}"
+                    )
+
+    def _refuse(self) -> bool:
+        raise BusyError("the kernel runs in another thread")
+
+    def _ended(self, status: int) -> None:
+        raise OSError(status, os.strerror(status))

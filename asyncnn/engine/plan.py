@@ -47,7 +47,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
+from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, take_apart
 
@@ -205,6 +205,7 @@ def assembled(
         is_straight=is_straight,
         uses_blas=any(
             not step.parts
+            and not isinstance(step.kernel, NativeKernel)
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),

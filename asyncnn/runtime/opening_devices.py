@@ -2,7 +2,11 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -281,21 +285,17 @@ async def _connected(
 ) -> AsyncIterator[Callable[[], Device]]:
     """Connect, and yield what makes the device: nothing here must refer to that."""
     forced = forced_call(sync_exec_hal)
-    if path is not None and extensions:
-        raise InvalidArgumentError(
-            "a driver that is running has its extensions already",
-            hint="start it with asyncnn serve --extension",
-        )
-    if path is not None and settings is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its settings already",
-            hint="start it with asyncnn serve --settings",
-        )
-    if path is not None and device is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its device already",
-            hint="start it with asyncnn serve --device",
-        )
+    given = {
+        "extensions": ("--extension", bool(extensions)),
+        "settings": ("--settings", settings is not None),
+        "device": ("--device", device is not None),
+    }
+    for what, (option, is_given) in given.items():
+        if path is not None and is_given:
+            raise InvalidArgumentError(
+                f"a driver that is running has its {what} already",
+                hint=f"start it with asyncnn serve {option}",
+            )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
     start = partial(_running_driver, extensions, settings, device)
     link = partial(_remote, path, driver_uids, start, deadline_grace)
@@ -341,17 +341,13 @@ async def _remote(
     start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
-    if path is not None:
-        async with _import_client()(
+    async with AsyncExitStack() as stack:
+        if path is None:
+            path, driver_uids = (await stack.enter_async_context(start())).path, ()
+        connecting = _import_client()(
             path, driver_uids=driver_uids, deadline_grace=deadline_grace
-        ) as device:
-            yield device
-        return
-    async with (
-        start() as driver,
-        _import_client()(driver.path, deadline_grace=deadline_grace) as device,
-    ):
-        yield device
+        )
+        yield await stack.enter_async_context(connecting)
 
 
 def _supervised(

@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
-
-import msgspec
+from typing import NamedTuple, TypeAlias
 
 from asyncnn.callbacks import (
     IBurstCallback,
@@ -16,7 +14,6 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
     SynchronousByCallback,
 )
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -26,16 +23,18 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    PrepareArguments,
+    refuse_execution,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    ExecutionPreference,
     Handle,
     MeasureTiming,
     Model,
-    Priority,
     Request,
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
@@ -48,9 +47,6 @@ from asyncnn.tracing import Layer, Phase, span
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
-
-
-_NO_CACHE = CacheArguments()
 
 
 class CachedOrder:
@@ -79,33 +75,24 @@ class CachedOrder:
         return prepared.signature
 
 
-class Order(msgspec.Struct, frozen=True, eq=False):
+class Order(NamedTuple):
     """What it takes to prepare a model once more."""
 
-    model: Model
-    preference: ExecutionPreference
-    priority: Priority
+    arguments: PrepareArguments
 
     def give(
         self,
         remote: RemoteDevice,
         deadline: int | None,
         callback: IPreparedModelCallback,
-        cache: CacheArguments = _NO_CACHE,
     ) -> ErrorStatus:
         """Launch the preparation; see `IDevice.prepare_model_1_3`."""
-        return remote.prepare_model_1_3(
-            self.model,
-            self.preference,
-            self.priority,
-            deadline,
-            *cache,
-            callback,
-        )
+        arguments = self.arguments._replace(deadline=deadline)
+        return remote.prepare_model_1_3(*arguments, *CacheArguments(), callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the model."""
-        return self.model
+        return self.arguments.model
 
 
 AnyOrder: TypeAlias = Order | CachedOrder
@@ -164,18 +151,18 @@ class SupervisedModel(SynchronousByCallback):
 
     async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
         """Prepare the model, several times if the driver is short of something."""
-        for attempt in range(1, _ATTEMPTS):
+        attempt = 0
+        while True:
+            attempt += 1
             callback = PreparedModelFuture()
             self._order.give(remote, None, callback)
             try:
                 return await callback
             except AsyncnnError as error:
-                if error.status is not ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT:
+                is_short = error.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                if not is_short or attempt == _ATTEMPTS:
                     raise
             await asyncio.sleep(attempt * _PAUSE_S)
-        callback = PreparedModelFuture()
-        self._order.give(remote, None, callback)
-        return await callback
 
     @property
     def usable(self) -> IPreparedModel | None:
@@ -228,9 +215,8 @@ class SupervisedModel(SynchronousByCallback):
     def _check(self, request: Request, measure: MeasureTiming) -> None:
         """Find the errors that the call has to return."""
         self._check_hope()
-        if not self._rules.remembers(request):
-            with span("validate", Layer.DRIVER, Phase.EXECUTION):
-                self._rules.check(request, allow_unspecified_output=True)
+        with span("validate", Layer.DRIVER, Phase.EXECUTION):
+            self._rules.check(request, allow_unspecified_output=True)
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:
@@ -292,10 +278,9 @@ class SupervisedModel(SynchronousByCallback):
 
         :raises AsyncnnError: if there is not going to be one.
         """
-        return self.usable or await self._next()
-
-    def _next(self) -> PreparedModelFuture:
-        """Return what waits until the model is prepared again."""
+        usable = self.usable
+        if usable is not None:
+            return usable
         self._check_hope()
         callback = PreparedModelFuture()
         self._waiting.hold(
@@ -304,4 +289,4 @@ class SupervisedModel(SynchronousByCallback):
             lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
             lambda status: callback.notify_1_3(status, None),
         )
-        return callback
+        return await callback

@@ -17,6 +17,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime import model_cache
 from asyncnn.runtime.framework.opening import open_framework
@@ -62,7 +63,7 @@ async def test_a_large_loop_over_unknown_sizes_is_for_the_device_to_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_cache, "_FEW_OPERATIONS", 0)
-    order = model_cache.PrepareArguments(
+    order = PrepareArguments(
         open_loop_model(), ExecutionPreference.LOW_POWER, Priority.LOW, None
     )
     async with open_framework(asyncnn.DeviceSettings(), ["reference"]) as framework:

@@ -39,7 +39,10 @@ WRITER_VERSION = 5
 
 WORTHWHILE_NS = 3_000.0
 WORTHWHILE_STEPS = 3
-"""Of shorter segments, a call of the engine takes longer than the kernels do."""
+"""Of shorter segments, a call of the engine takes longer than the kernels do.
+
+They are compiled all the same if the plan is a job by that.
+"""
 
 _WORTH_SHARING_BYTES = 2**20
 """To find and check weights of smaller files takes longer than to pack them again."""
@@ -93,7 +96,7 @@ class LiteRtDelegate:
             for step in segment.steps
             if (own := self._made.pop(step.operation, None)) is not None
         }
-        is_short = len(segment.steps) < WORTHWHILE_STEPS
+        is_short = not segment.completes_job and len(segment.steps) < WORTHWHILE_STEPS
         if is_short and sum(step.cost_ns for step in segment.steps) < WORTHWHILE_NS:
             return None
         file = write_file(segment, barriers(segment.steps), made)

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from asyncnn import __version__
 from asyncnn.devices.cache_files import (
-    CacheArguments,
     asking,
     read,
     read_or_map,
@@ -41,6 +40,7 @@ from asyncnn.devices.cache_format import (
 )
 from asyncnn.devices.cache_saving import Layout, new_identity, with_placed_constants
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import SlicedModel, joined, sliced
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,

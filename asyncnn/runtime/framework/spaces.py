@@ -10,10 +10,13 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from asyncnn.hal.errors import (
     GeneralFailureError,
     ResourceExhaustedPersistentError,
 )
+from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.operands import element_size_bytes, size_of_data_bytes
 from asyncnn.hal.types import (
     BufferToken,
@@ -26,7 +29,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
-from asyncnn.runtime.framework.reservations import Reservation
 from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
 
 FIRST_GUESS_BYTES = 4096
@@ -40,6 +42,16 @@ _AnyPool = Memory | BufferToken
 
 class NeedsWholeError(GeneralFailureError):
     """A tensor between partitions cannot be handed on: the model must run as one."""
+
+
+class Reservation(msgspec.Struct, frozen=True, eq=False):
+    """Buffers for the intermediate tensors of one execution at a time, by number.
+
+    The buffers go with this.
+    """
+
+    tokens: dict[int, BufferToken]
+    _buffers: tuple[IBuffer, ...]
 
 
 _Place = tuple[Kind, int]
