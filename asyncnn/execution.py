@@ -1,15 +1,35 @@
 """Executions: what is bound to arrays once, for one prepared model, and then launched.
 
-Source: aidl/android/hardware/neuralnetworks/IExecution.aidl.
+Source: aidl/android/hardware/neuralnetworks/IExecution.aidl, and
+HAL 1.3/IFencedExecutionCallback.hal.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import time
+from asyncio import AbstractEventLoop, Future
+from asyncio import _get_running_loop as running_loop
+from collections.abc import Awaitable, Generator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.interfaces import IExecutionCallback
+from asyncnn.callbacks import TURN_NS, ExecutionResult
+from asyncnn.fences import SyncFence
+from asyncnn.fences.core import Core, Outcome
+from asyncnn.fences.local import LocalCore, pipe_lock
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.interfaces import (
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    ISyncFence,
+)
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus, ExecutionOptions, MeasureTiming, Request
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    Request,
+    Timing,
+)
 
 if TYPE_CHECKING:  # who talks to a driver has no engine
     from asyncnn.engine.plan import Plan
@@ -94,6 +114,144 @@ class IInProcess(IBinding, IReusing, Protocol):
         that. It may be told to die on any thread. A request that names device-managed
         buffers is INVALID_ARGUMENT: these belong to the loop.
         """
+
+
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
+
+
+class FencedCompletion(IFencedExecutionCallback):
+    """The end of a fenced execution: callback of the HAL, and fence, in one.
+
+    Awaiting it gives its `Outcome`, whatever that is; any number of tasks may, and
+    cancelling one of them leaves it alone. Those of ``loop``, where it is completed,
+    are woken directly. Only what anybody else waits for is a `fence`.
+
+    What ``is_remote`` is known first to another process, which writes to the pipe of
+    its fence; see `asyncnn.fences.core.Producer`.
+    """
+
+    __slots__ = ()
+    slots: ClassVar = ("_core", "_timings", "_waiters", "loop", "outcome")
+    is_remote: ClassVar[bool] = False
+    _last_turn_ns: ClassVar[int] = 0
+
+    loop: AbstractEventLoop
+    outcome: Outcome | None
+    _timings: tuple[Timing, Timing]
+    _waiters: dict[Future[None], None] | None
+    _core: Core | None
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """How it ended; None while it has not."""
+        return None if self.outcome is None else self.outcome.status
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty otherwise."""
+        return "" if self.outcome is None else self.outcome.reason
+
+    @property
+    def fence(self) -> SyncFence:
+        """Another object for its fence, which is done when this is; on any thread."""
+        if self._core is None:
+            with pipe_lock:  # of several threads that ask, one makes it
+                if self._core is None:
+                    self._core = LocalCore(self)  # type: ignore[misc]  # a slot
+        # Behind the core, which `complete` looks for after it has set the outcome.
+        if self.outcome is not None:
+            self._core.resolve(self.outcome)
+        return SyncFence(self._core)
+
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        """Return status and timings since launch and since the last fence."""
+        outcome = self.outcome
+        if outcome is None:
+            return ErrorStatus.GENERAL_FAILURE, NO_TIMING, NO_TIMING
+        return outcome.status, *self._timings
+
+    def hand_over(self, write_end: int) -> None:
+        """Have the descriptor written to elsewhere, if it ``is_remote``."""
+        raise NotImplementedError
+
+    def complete(
+        self,
+        status: ErrorStatus,
+        reason: str = "",
+        launched: Timing = NO_TIMING,
+        fenced: Timing = NO_TIMING,
+        at_ns: int | None = None,
+    ) -> None:
+        """End it, on its loop and once, just now or at ``at_ns``."""
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        self._timings = launched, fenced  # type: ignore[misc]  # slots of who has it
+        self.outcome = outcome = Outcome(status, reason, at_ns)  # type: ignore[misc]
+        if self._core is not None:
+            self._core.resolve(outcome)
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        if self.outcome is not None:
+            now = time.monotonic_ns()
+            if now - self._last_turn_ns > TURN_NS:
+                FencedCompletion._last_turn_ns = now
+                yield
+        elif running_loop() is not self.loop:
+            with suppress(AsyncnnError):
+                yield from self.fence.__await__()
+        else:
+            waiter = self.loop.create_future()
+            if self._waiters is None:
+                self._waiters = {}  # type: ignore[misc]  # a slot of who has it
+            self._waiters[waiter] = None
+            try:
+                yield from waiter
+            finally:
+                del self._waiters[waiter]
+        assert self.outcome is not None
+        return self.outcome
+
+
+@runtime_checkable
+class IFencing(Protocol):
+    """A prepared model whose fenced executions are their own fences. Not in the HAL."""
+
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch an execution that begins once ``wait_for`` have signalled.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+
+
+def fencing_of(prepared: object) -> IFencing | None:
+    """Return what launches fenced executions without fences, as `binding_of` does."""
+    is_own = hasattr(type(prepared), "launch_fenced")
+    return prepared if is_own and isinstance(prepared, IFencing) else None
+
+
+def launched_fenced(
+    prepared: IFencing,
+    request: Request,
+    wait_for: Sequence[ISyncFence],
+    options: ExecutionOptions,
+) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback]:
+    """Launch a fenced execution as the HAL does: with a fence.
+
+    What waits for nothing and is over already needs none.
+
+    :raises AsyncnnError: if it is not taken.
+    """
+    run = prepared.launch_fenced(request, wait_for, options)
+    is_over = not wait_for and run.status is _NONE
+    return _NONE, None if is_over else run.fence, run
 
 
 def binding_of(prepared: object) -> IBinding | None:

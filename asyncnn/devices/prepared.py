@@ -30,7 +30,6 @@ from asyncnn.devices.executable import (
     inline_below_us,
 )
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.spreading import Spreading
@@ -38,7 +37,7 @@ from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.arguments import bound_arrays
-from asyncnn.execution import Execution
+from asyncnn.execution import Execution, FencedCompletion, launched_fenced
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -245,22 +244,30 @@ class ReferencePreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        if EXECUTION.is_on:
-            _tell_launch("execute_fenced", request, deadline, fences=len(wait_for))
+        limits = deadline, loop_timeout_duration, duration
         try:
-            request, use = self._taken(request, is_fenced=True)
-            options = execution_options(
-                measure, deadline, loop_timeout_duration, duration
-            )
-            job = FencedJob(
-                self._executable, calling_client.get(), request, options, use
-            )
-            fence, outcome = self._fenced.launch(job, wait_for)
+            options = execution_options(measure, *limits)
+            return launched_fenced(self, request, wait_for, options)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             self.refusal = str(error)
             return error.status, None, None
-        return ErrorStatus.NONE, fence, outcome
+
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch a fenced execution that is its own fence; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        if EXECUTION.is_on:
+            fences = len(wait_for)
+            _tell_launch("execute_fenced", request, options.deadline, fences=fences)
+        request, use = self._taken(request, is_fenced=True)
+        return self._fenced.launch(self._executable, request, use, wait_for, options)
 
     def bind(self, tensors: Sequence[object]) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""

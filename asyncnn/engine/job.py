@@ -304,7 +304,7 @@ class KernelSegment(Segment):
             tuple(_Tensor.of(operation.inputs[index]) for index in kernel.reads),
             tuple(map(_Tensor.of, operation.outputs)),
         )
-        flag = ctypes.create_string_buffer(2)  # a kernel never looks
+        flag = ctypes.create_string_buffer(FLAG_BYTES)  # a kernel never looks
         super().__init__(kernel.function, flag, *self._tensors)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:

@@ -132,6 +132,7 @@ class _Fenced(msgspec.Struct, eq=False):
     outcome: IFencedExecutionCallback
     borrowed: Sequence[SyncFence] = ()
     exported: FenceSource | None = None
+    ended_ns: int = 0
 
     @property
     def descriptors(self) -> int:
@@ -211,7 +212,9 @@ class FencedOrders(SessionPart):
             fenced.exported = source
             self.descriptors += 1
         else:
-            pass_on(fenced.fence, source, time.monotonic_ns())
+            # The client may be told of the end later than this pipe.
+            fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
+            pass_on(fenced.fence, source, fenced.ended_ns)
 
     def cancel(self, number: int) -> None:
         """Stop an execution that nobody waits for; it is still answered."""
@@ -298,7 +301,7 @@ class FencedOrders(SessionPart):
             self._end(number, fenced, fence.status or ErrorStatus.NONE)
 
     def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:
-        at_ns = time.monotonic_ns()
+        at_ns = fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
         fenced.borrowed = ()
         if fenced.exported is not None:
             pass_on(fenced.fence, fenced.exported, at_ns)
