@@ -44,7 +44,7 @@ from asyncnn.memory.descriptors import (
 )
 from asyncnn.offload import offload
 from asyncnn.pacing import TakeTurn
-from asyncnn.service.decoding import MessageFile, ReceivedFile
+from asyncnn.service.decoding import MessageFile, Received, ReceivedFile
 from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
 
 logger = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class _Unsent(msgspec.Struct, frozen=True, gc=False):
 class Channel(Generic[MessageT]):
     """One end of a connection.
 
-    ``decode`` makes a message of bytes, on the loop, and ``decode_file`` of a file, on
-    a thread; given an error, which says why no thread could be had, on the loop.
+    ``decode`` makes a message of bytes, on the loop, or of a file, on a thread; given
+    an error, which says why no thread could be had, on the loop.
     ``receive`` takes a message and its descriptors, which are closed when it returns;
     None stands for descriptors that got lost, as this process had no room for them. If
     one of them raises an `AsyncnnError` the peer broke the protocol, and the channel is
@@ -104,8 +104,7 @@ class Channel(Generic[MessageT]):
     def __init__(
         self,
         connection: socket.socket,
-        decode: Callable[[bytes | memoryview], MessageT],
-        decode_file: Callable[[ReceivedFile, AsyncnnError | None], MessageT],
+        decode: Callable[[Received, AsyncnnError | None], MessageT],
         receive: Callable[[MessageT, list[int] | None], None],
         lost: Callable[[str], None],
         *,
@@ -123,7 +122,6 @@ class Channel(Generic[MessageT]):
         self._socket.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._decode = decode
-        self._decode_file = decode_file
         self._receive = receive
         self._reading: asyncio.Task[None] | None = None
         self._lost = lost
@@ -345,7 +343,7 @@ class Channel(Generic[MessageT]):
             elif announced or fds or flags & _CUT_OFF or data[0] != _IS_INLINE:
                 self._take(data, fds, flags, announced)
             else:
-                self._receive(self._decode(memoryview(data)[1:]), fds)
+                self._receive(self._decode(memoryview(data)[1:], None), fds)
         except Exception as error:
             self._refuse(error)
         finally:
@@ -404,7 +402,7 @@ class Channel(Generic[MessageT]):
         if len(fds) - bool(is_by_file) > self._max_fds:
             raise InvalidArgumentError(f"a packet has {len(fds)} fds")
         if not is_by_file:
-            self._receive(self._decode(rest), None if is_cut_off else fds)
+            self._receive(self._decode(rest, None), None if is_cut_off else fds)
             return
         (size,) = _SIZE.unpack(rest)
         if size > self._max_message_bytes:
@@ -444,15 +442,15 @@ class Channel(Generic[MessageT]):
 
     async def _decoded(self, file: ReceivedFile) -> MessageT:
         try:
-            return await offload(self._decode_file, file, None)
+            return await offload(self._decode, file, None)
         except (MemoryError, ResourceExhaustedTransientError) as error:
             failure = failure_of(error, "a message cannot be read")
         for _ in range(_MAX_RETRIES):
             try:
-                return self._decode_file(file, failure)
+                return self._decode(file, failure)
             except MemoryError:  # not even for what says whose message it is
                 await asyncio.sleep(_RETRY_S)
-        return self._decode_file(file, failure)
+        return self._decode(file, failure)
 
     def _refuse(self, error: Exception) -> None:
         """End the connection to a peer; the loop serves others."""

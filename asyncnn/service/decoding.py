@@ -165,39 +165,31 @@ class Unread(NamedTuple):
 FromClient: TypeAlias = ToDriver | Unread
 
 
-def decode_to_driver(data: bytes | memoryview) -> FromClient:
+Received: TypeAlias = bytes | memoryview | ReceivedFile
+"""The bytes of a message; those in a file are fetched piece by piece."""
+
+
+def decode_to_driver(data: Received, error: AsyncnnError | None = None) -> FromClient:
     """Return the message that a client sent.
-
-    :raises InvalidArgumentError: if it is none; the path to the wrong field is named.
-    """
-    try:
-        if data[:1] == SLICED:
-            return _decode_sliced(memoryview(data), None)
-        return _decode_whole(data)
-    except _UNDECODABLE as error:
-        raise InvalidArgumentError(f"not a message to a driver: {error}") from error
-
-
-def decode_file_to_driver(file: ReceivedFile, error: AsyncnnError | None) -> FromClient:
-    """Return the message that a client sent in a file, piece by piece.
 
     What would take much time or memory is not done if there is an ``error``.
 
-    :raises InvalidArgumentError: as `decode_to_driver`, or if the file is not as it
-        should be.
+    :raises InvalidArgumentError: if it is none, the path to the wrong field is named;
+        or if its file is not as it should be.
     """
-    file.check()
+    if isinstance(data, ReceivedFile):
+        data.check()
     try:
-        if file[:1] == SLICED:
-            return _decode_sliced(file, error)
-        _check_whole(len(file))
-        return _decode_whole(file[:])
+        if data[:1] == SLICED:
+            source = memoryview(data) if isinstance(data, bytes) else data
+            return _decode_sliced(source, error)
+        _check_whole(len(data))
+        return _decode_whole(data[:])
     except _UNDECODABLE as failure:
         raise InvalidArgumentError(f"not a message to a driver: {failure}") from failure
 
 
 def _decode_whole(data: bytes | memoryview) -> ToDriver:
-    _check_whole(len(data))
     message = _without_model.decode(data)
     if len(data) > MAX_BOUND_BYTES and type(message) is BindRequest:
         raise InvalidArgumentError("a request is too large to be bound")
@@ -228,24 +220,19 @@ def _decode_sliced(data: Source, error: AsyncnnError | None) -> FromClient:
     return cast("WithModel", replace(cast("Any", message), model=model))
 
 
-def decode_to_client(data: bytes | memoryview) -> ToClient:
+def decode_to_client(data: Received, _: AsyncnnError | None = None) -> ToClient:
     """Return the message that a driver sent.
 
-    :raises InvalidArgumentError: if it is none; the path to the wrong field is named.
+    :raises InvalidArgumentError: if it is none, the path to the wrong field is named;
+        or if its file is not as it should be.
     """
+    if isinstance(data, ReceivedFile):
+        data.check()
+        data = data[:]
     try:
         return _to_client.decode(data)
     except _UNDECODABLE as error:
         raise InvalidArgumentError(f"not a message to a client: {error}") from error
-
-
-def decode_file_to_client(file: ReceivedFile, _: AsyncnnError | None) -> ToClient:
-    """Return the message that a driver sent in a file.
-
-    :raises InvalidArgumentError: if it is none, or the file is not as it should be.
-    """
-    file.check()
-    return decode_to_client(file[:])
 
 
 def encode_given(message: ToDriver) -> bytes:

@@ -13,7 +13,12 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
-from asyncnn.service.decoding import ReceivedFile, _sealed_file, decode_to_client
+from asyncnn.service.decoding import (
+    Received,
+    ReceivedFile,
+    _sealed_file,
+    decode_to_client,
+)
 from asyncnn.service.process import socket_address
 from tests.networks import chain
 
@@ -225,11 +230,10 @@ class Inbox:
 
     def channel(self, end: socket.socket, **limits: Any) -> "Channel[bytes]":
         bounds = {"max_message_bytes": 2**20, "max_fds": 4, "max_unread_bytes": 2**20}
-        return Channel(
-            end, bytes, _contents, self.receive, self.lost, **(bounds | limits)
-        )
+        return Channel(end, _contents, self.receive, self.lost, **(bounds | limits))
 
 
-def _contents(file: ReceivedFile, _: AsyncnnError | None) -> bytes:
-    file.check()
-    return bytes(file[:])
+def _contents(data: Received, _: AsyncnnError | None) -> bytes:
+    if isinstance(data, ReceivedFile):
+        data.check()
+    return bytes(data[:])

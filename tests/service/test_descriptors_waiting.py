@@ -11,6 +11,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.service import Server, ServiceLimits, wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
+from asyncnn.service.decoding import ReceivedFile
 from asyncnn.service.driver import session
 from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN
@@ -54,13 +55,14 @@ def file() -> Iterator[int]:
 async def test_those_of_large_messages_that_wait_for_their_turn(
     clients: list[RawClient], file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, released = session.decode_file_to_driver, threading.Event()
+    decode, released = session.decode_to_driver, threading.Event()
 
     def decode_late(*arguments: object) -> object:
-        released.wait(10)
+        if isinstance(arguments[0], ReceivedFile):
+            released.wait(10)
         return decode(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session, "decode_file_to_driver", decode_late)
+    monkeypatch.setattr(session, "decode_to_driver", decode_late)
     info, model = CacheInfo(10, 10, TOKEN), chain(1000, 1).model
     data = wire.encode(wire.PrepareModel(1, model, (), 1, 1, None, info))
     before = open_descriptors()

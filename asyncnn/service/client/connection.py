@@ -50,7 +50,6 @@ from asyncnn.service.client.unanswered import (
 )
 from asyncnn.service.decoding import (
     MessageFile,
-    decode_file_to_client,
     decode_to_client,
     encode_given,
 )
@@ -120,7 +119,6 @@ class Connection:
         self._channel = Channel(
             connection,
             decode_to_client,
-            decode_file_to_client,
             self._receive,
             self._lost,
             max_message_bytes=limits.max_message_bytes,

@@ -22,7 +22,6 @@ from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
 from asyncnn.service.decoding import (
     FromClient,
     Unread,
-    decode_file_to_driver,
     decode_to_driver,
 )
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
@@ -115,7 +114,6 @@ class Session:
             self._channel = Channel(
                 connection,
                 decode_to_driver,
-                decode_file_to_driver,
                 self._receive if active.recorder is None else self._receive_traced,
                 self._lost,
                 max_message_bytes=limits.max_message_bytes,
