@@ -160,7 +160,7 @@ class Workspace:
             reads: Sequence[int] = step.inputs
             segment: object
             if isinstance(step.kernel, NativeKernel):
-                segment = KernelSegment(step.kernel, step.operation)
+                segment = KernelSegment(step.kernel)
                 reads = [step.inputs[place] for place in step.kernel.reads]
             else:
                 assert isinstance(run, InterruptibleRun)
