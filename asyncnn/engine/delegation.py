@@ -170,7 +170,9 @@ def delegating(
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
-    ordered = yield from _moved_together(steps, claimed)
+    ordered = steps
+    if len(claimed) < len(steps):
+        ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
     others = [step for step in ordered if step.position not in claimed]
     may_be_job = Job is not None and _are_native(others)

@@ -317,16 +317,22 @@ class _PlanBuilder:
         return BoundOperation(
             type=operation_type(operation.type),
             inputs=tuple(
-                None if index in self._omitted else self._bind_operand(index)
-                for index in operation.inputs
+                [
+                    None if index in self._omitted else self._bind_operand(index)
+                    for index in operation.inputs
+                ]
             ),
-            outputs=self._bind_outputs(operation),
+            outputs=tuple(map(self._bind_output, operation.outputs)),
             relaxed=self._model.relax_computation_float32_to_float16,
             packed={},
         )
 
-    def _bind_outputs(self, operation: Operation) -> tuple[BoundOperand, ...]:
-        return tuple([self._bind_operand(index) for index in operation.outputs])
+    def _bind_output(self, index: int) -> BoundOperand:
+        """Return an output of the shape that it has, or is to have."""
+        operand, shape = self._operands[index], self._shapes[index]
+        if shape is None and not has_unknown_dimensions(operand):
+            shape = operand.dimensions
+        return bound_operand(operand, shape, None)
 
     def _bind_operand(self, index: int) -> BoundOperand:
         bound = self._bound.get(index)
@@ -346,7 +352,9 @@ class _PlanBuilder:
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
         elif self._infer(operation, bound):
-            bound = replace(bound, outputs=self._bind_outputs(operation))
+            if any([output.shape is None for output in bound.outputs]):
+                outputs = [self._bound[index] for index in operation.outputs]
+                bound = replace(bound, outputs=tuple(outputs))
             if self._delegate is not None and self._varies(operation):
                 cost_ns = self._delegate.claims(bound)
             if cost_ns is None:
@@ -371,11 +379,14 @@ class _PlanBuilder:
             inferred = infer_shapes(bound)
         except ValueNeededError:
             return False
-        for index, shape in zip(operation.outputs, inferred, strict=True):
+        results = operation.outputs, bound.outputs, inferred
+        for index, output, shape in zip(*results, strict=True):
             if shape is None:
                 return False
             check_declared(self._operands[index], shape, bound.type)
             self._shapes[index] = shape
+            known = output if output.shape == shape else replace(output, shape=shape)
+            self._bound[index] = known
         return True
 
     def _with_kernel(self, step: Step) -> Step:

@@ -45,10 +45,7 @@ They are compiled all the same if the plan is a job by that.
 """
 
 _WORTH_SHARING_BYTES = 2**20
-"""The weights of smaller files are packed again for each graph of a process."""
-
-_WORTH_KEEPING_BYTES = 2**22
-"""To check what was kept of a smaller file takes longer than to pack it again."""
+"""To find and check weights of smaller files takes longer than to pack them again."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
@@ -111,8 +108,7 @@ class LiteRtDelegate:
         size = len(file.content) + sum(each.data.size for each in file.apart)
         weights = None
         if size >= _WORTH_SHARING_BYTES:
-            is_kept = identity and size >= _WORTH_KEEPING_BYTES
-            weights = self._weights(segment, identity if is_kept else b"")
+            weights = self._weights(segment, identity)
         return _SegmentKernel(self._engine, segment, file, weights)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
