@@ -5,10 +5,9 @@
  * lock; see asyncnn/engine/job.py. Arrays may begin anywhere: those of 16 bits are
  * copied byte by byte.
  *
- * `Step` is a step of QUANTIZED_LSTM, bit for bit and in the order of quantized_lstm.py;
- * integer_steps.py says what its numbers mean. Its weights are read where they lie, rows
- * of 8-bit codes. `Moves` copies elements from arrays to arrays. `Logic` combines
- * booleans one by one.
+ * `Step` is a step of QUANTIZED_LSTM, bit for bit, in the order of quantized_lstm.py;
+ * integer_steps.py says what its numbers mean. Its weights are rows of 8-bit codes.
+ * `Moves` copies elements from arrays to arrays. `Logic` combines booleans one by one.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -22,8 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUTPUT_GATE, INPUT_GATE };                   /* the last two: forget, candidate */
-enum { FOLD, FACTOR, RIGHT, LIMIT, TERMS };         /* of a rescaling */
+enum { OUTPUT_GATE, INPUT_GATE }; /* the last two are forget and candidate */
+enum { FOLD, FACTOR, RIGHT, LIMIT, TERMS };          /* of a rescaling */
 enum { MULTIPLIER, SHIFT, LEAST_VARIANCE, OF_NORM }; /* of a gate's normalisation */
 enum { AND, OR, NOT };
 enum { X, STATE, MEMORY, NEW_STATE, NEW_MEMORY, NEW_OUTPUT, ARRAYS };
@@ -175,7 +174,8 @@ inverse_root(int64_t value, int64_t *right)
 
 /* The products of all rows with as many codes as there are batches. */
 static void
-multiply(const Product *product, const int16_t *codes, Py_ssize_t batches, int32_t *sums)
+multiply(const Product *product, const int16_t *codes, Py_ssize_t batches,
+         int32_t *sums)
 {
     Py_ssize_t rows = product->rows, columns = product->columns;
     for (Py_ssize_t row = 0; row < rows; row++) {
@@ -251,7 +251,8 @@ finish(const Step *self, Py_ssize_t first, Py_ssize_t last, const int32_t *memor
 }
 
 static void
-add_sums(const Step *self, const int32_t *data, const int32_t *recurrent, int32_t *gates)
+add_sums(const Step *self, const int32_t *data, const int32_t *recurrent,
+         int32_t *gates)
 {
     Py_ssize_t rows = self->data.rows;
     for (Py_ssize_t row = 0; row < rows; row++) {
@@ -266,7 +267,8 @@ static void
 update(const Step *self, const int32_t *gates, int32_t *memory)
 {
     Py_ssize_t units = self->units;
-    const int32_t *forget = gates + (self->gates - 2) * units, *candidate = forget + units;
+    const int32_t *forget = gates + (self->gates - 2) * units;
+    const int32_t *candidate = forget + units;
     const int32_t *input = self->gates == 4 ? gates + INPUT_GATE * units : NULL;
     for (Py_ssize_t unit = 0; unit < units; unit++) {
         int32_t entering = input ? input[unit] : ONE - forget[unit];
@@ -450,9 +452,17 @@ open_array(const Kernel *self, Py_ssize_t number, PyObject *arrays, Py_buffer *v
     int flags = number < self->inputs ? PyBUF_SIMPLE : PyBUF_WRITABLE;
     view->obj = NULL;
     bool is_open = array && !PyObject_GetBuffer(array, view, flags);
+    if (array && !is_open && number < self->inputs
+        && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyErr_Clear(); /* it is no whole piece of memory, but a copy is */
+        PyObject *copy = PyObject_CallMethod(array, "copy", NULL);
+        is_open = copy && !PyObject_GetBuffer(copy, view, flags);
+        Py_XDECREF(copy);
+    }
     Py_XDECREF(array);
     return is_open
-           && (view->len == self->sizes[number] || refused("an array has another size"));
+           && (view->len == self->sizes[number]
+               || refused("an array has another size"));
 }
 
 /* Compute as `Run` does: on the arrays of the operation. */
@@ -510,7 +520,8 @@ constant(void *kernel, PyObject *array, char format, Py_ssize_t count)
     Py_ssize_t size = format == 'b' ? 1 : format == 'i' ? 4 : 8;
     bool is_right = given == format && view->itemsize == size && !view->format[1]
                     && (!count || view->len == count * size);
-    return is_right || refused("a constant has another type or size") ? view->buf : NULL;
+    return is_right || refused("a constant has another type or size") ? view->buf
+                                                                      : NULL;
 }
 
 static bool
@@ -531,7 +542,7 @@ product_of(Step *self, PyObject *weights, PyObject *terms, Product *product)
         return false;
     const Py_buffer *view = &self->kernel.views[self->kernel.viewed - 1];
     if (view->ndim != 2 || view->shape[0] < 1 || view->shape[1] < 1
-        || view->shape[1] > MOST_COLUMNS || view->shape[0] > PY_SSIZE_T_MAX >> 16)
+        || view->shape[1] > MOST_COLUMNS || view->shape[0] > PY_SSIZE_T_MAX / 64)
         return refused("weights are no matrix that it can multiply");
     product->rows = view->shape[0];
     product->columns = view->shape[1];
@@ -583,6 +594,11 @@ is_sound(Step *self)
         return refused("sizes do not fit");
     self->units = self->data.rows / self->gates;
     self->outputs = self->recurrent.columns;
+    /* What `compute_step` allocates for each batch, and what a batch has. */
+    Py_ssize_t each = 2 * self->data.rows + self->units + self->outputs
+                      + self->data.columns;
+    if (self->batches > PY_SSIZE_T_MAX / 16 / each)
+        return refused("sizes do not fit");
     if (self->state_shift < 15 || self->state_shift > 21
         || self->state_low > self->state_high || self->state_low < INT16_MIN
         || self->state_high > INT16_MAX || self->low > self->high || self->low < -128
@@ -600,8 +616,9 @@ is_sound(Step *self)
 static PyObject *
 Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"batches", "gates", "state", "hidden", "data", "recurrent",
-                            "projection", "bounds", "peepholes", "norm", "tables", NULL};
+    static char *names[] = {
+        "batches", "gates", "state", "hidden", "data", "recurrent", "projection",
+        "bounds", "peepholes", "norm", "tables", NULL};
     PyObject *data[2], *recurrent[2], *projection[2], *holes[2], *norm[2], *tables[2];
     PyObject *hidden;
     Step *self = (Step *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -637,7 +654,7 @@ Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static const Py_ssize_t places[ARRAYS] = {0, 18, 19, 0, 1, 2};
     memcpy(self->kernel.sizes, sizes, sizeof sizes);
     memcpy(self->kernel.places, places, sizeof places);
-    self->kernel.is_long = products * self->batches >= WORTH_UNLOCKING;
+    self->kernel.is_long = (double)products * (double)self->batches >= WORTH_UNLOCKING;
     self->kernel.compute = compute_step;
     return (PyObject *)self;
 }

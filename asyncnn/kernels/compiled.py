@@ -113,14 +113,18 @@ def moves_of(
     sizes = [_nbytes(operand) for operand in operands]
     if built is None or max(sizes) > _MOST_BYTES or not min(sizes):
         return None
+    if all(operation.input(index).value is not None for index in reads):
+        return None  # It runs once, in less time than this here takes.
     arrays = [np.empty(each.require_shape(), each.dtype) for each in operands]
-    numbers = {id(array): number for number, array in enumerate(arrays)}
+    places = {
+        id(array): (number, _address(array)) for number, array in enumerate(arrays)
+    }
     inputs: list[Any] = [None] * len(operation.inputs)
     for index, array in zip(reads, arrays, strict=False):
         inputs[index] = array
     results = arrays[len(reads) :]
     try:
-        moves = [_move(numbers, *pair) for pair in copies(inputs, results)]
+        moves = [_move(places, *pair) for pair in copies(inputs, results)]
         table = np.array(moves, np.int64)
         if table[:, _LENGTHS].prod(axis=1).sum() > _MOST_CHUNKS:
             return None
@@ -130,39 +134,44 @@ def moves_of(
     return native(kernel, operation, reads)
 
 
-def _move(numbers: dict[int, int], target: Array, source: Array) -> list[int]:
+_Places: TypeAlias = dict[int, tuple[int, int]]
+"""Numbers and addresses of arrays, by their identities."""
+
+
+def _move(places: _Places, target: Array, source: Array) -> list[int]:
     """Return a ``Move`` of the C file."""
     if source.dtype != target.dtype:
         raise ValueError("elements are converted")
-    begin = _place(numbers, source)
-    source = np.broadcast_to(source, target.shape)
+    number, offset = _place(places, source)
+    to_number, to_offset = _place(places, target)
+    if source.shape != target.shape:
+        source = np.broadcast_to(source, target.shape)
     width = target.itemsize
     axes: list[tuple[int, int, int]] = []
-    for axis in zip(target.shape, source.strides, target.strides, strict=True):
-        length, *strides = axis
+    for length, stride, to_stride in zip(
+        target.shape, source.strides, target.strides, strict=True
+    ):
         if length == 1:
             continue
-        if axes and axes[-1][1:] == tuple(length * stride for stride in strides):
+        if axes and axes[-1][1:] == (length * stride, length * to_stride):
             length *= axes.pop()[0]
-        axes.append((length, strides[0], strides[1]))
+        axes.append((length, stride, to_stride))
     if axes and axes[-1][1:] == (width, width):
         width *= axes.pop()[0]
     if len(axes) > _AXES:
         raise ValueError("too many axes")
     axes = [(1, 0, 0)] * (_AXES - len(axes)) + axes
-    number, offset = begin
-    to_number, to_offset = _place(numbers, target)
-    first = [number, to_number, offset, to_offset, width]
-    return first + [each for column in zip(*axes, strict=True) for each in column]
+    lengths, strides, to_strides = zip(*axes, strict=True)
+    first = number, to_number, offset, to_offset, width
+    return [*first, *lengths, *strides, *to_strides]
 
 
-def _place(numbers: dict[int, int], view: Array) -> tuple[int, int]:
+def _place(places: _Places, view: Array) -> tuple[int, int]:
     """Return the number of the array that a view is of, and its offset there."""
-    owner = view if view.base is None else view.base
-    number = numbers.get(id(owner))
-    if number is None:
+    place = places.get(id(view if view.base is None else view.base))
+    if place is None:
         raise ValueError("it is no view of an array")
-    return number, _address(view) - _address(owner)
+    return place[0], _address(view) - place[1]
 
 
 def _address(array: Array) -> int:

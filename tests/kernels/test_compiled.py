@@ -25,7 +25,15 @@ from asyncnn.kernels.compiled import built, moves_of
 from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.kernels.recurrent.quantized_lstm import in_python
 from tests import sanitizing
-from tests.kernels.operations import B8, I32, Argument, bind, result, tensor
+from tests.kernels.operations import (
+    B8,
+    I32,
+    Argument,
+    bind,
+    constant,
+    result,
+    tensor,
+)
 from tests.kernels.recurrent.float_cells import Parts, Sizes
 from tests.kernels.recurrent.integer.quantized_cells import (
     HIDDEN,
@@ -358,6 +366,14 @@ class TestMoves:
         copies = lambda inputs, outputs: [(outputs[0], inputs[0])]  # noqa: E731
         assert moves_of(operation, [0], copies) is None
 
+    def test_what_runs_once_is_left_to_numpy(self) -> None:
+        known = bind(
+            OperationType.RESHAPE, [constant(I32, [1, 2])], [result(I32, (2,))]
+        )
+        assert not isinstance(kernels.prepare(known), NativeKernel)
+        open_ = bind(OperationType.RESHAPE, [tensor(I32, [1, 2])], [result(I32, (2,))])
+        assert isinstance(kernels.prepare(open_), NativeKernel)
+
     MOVE = (0, 1, 0, 0, 4, 1, 1, 2, 3, 0, 0, 12, 4, 0, 0, 12, 4)
 
     def made(self, *changes: tuple[int, int], **others: Any) -> Any:
@@ -406,6 +422,13 @@ class TestMoves:
     def test_what_does_not_fit_is_refused(self, others: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="in a compiled kernel"):
             self.made(**others)
+
+    def test_inputs_may_lie_in_pieces(self) -> None:
+        x, y = np.arange(12, dtype=np.int32)[::2], np.zeros(6, np.int32)
+        self.made().run([x], [y])
+        np.testing.assert_array_equal(y, x)
+        with pytest.raises(ValueError, match="contiguous"):
+            self.made().run([y], [x])
 
     def test_arrays_that_do_not_fit_are_refused(self) -> None:
         moves = self.made()
