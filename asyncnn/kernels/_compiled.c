@@ -29,7 +29,8 @@ enum { X, STATE, MEMORY, NEW_STATE, NEW_MEMORY, NEW_OUTPUT, ARRAYS };
 
 enum {
     AXES = 4,
-    FARTHEST = 1 << 30, /* of a move */
+    FARTHEST = 1 << 30,    /* of a move */
+    MOST_CHUNKS = 1 << 10, /* NumPy copies more of them in less time */
     ONE = 32767,
     TABLE = 65536,            /* values of 16 bits */
     MOST_COLUMNS = 1 << 16,   /* so that sums of products fit in 32 bits */
@@ -90,8 +91,8 @@ typedef struct {
 
 typedef struct {
     Kernel kernel;
-    Py_ssize_t moves;
-    const Move *move;
+    Py_ssize_t count;
+    Move *moves;
 } Moves;
 
 typedef struct {
@@ -373,8 +374,8 @@ static int
 compute_moves(const Kernel *kernel, char *const *at)
 {
     const Moves *self = (const Moves *)kernel;
-    for (Py_ssize_t i = 0; i < self->moves; i++) {
-        const Move *move = &self->move[i];
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Move *move = &self->moves[i];
         move_along(move, 0, at[move->from] + move->from_offset,
                    at[move->to] + move->to_offset);
     }
@@ -659,71 +660,162 @@ Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* Tell whether a move stays within both of its arrays. */
+/* Find the array of a side that memory begins in. */
 static bool
-is_within(const Kernel *self, const Move *move)
+find_array(const Kernel *self, char *const *begins, bool is_input, const char *memory,
+           int64_t *number, int64_t *offset)
 {
-    if (move->from < 0 || move->from >= self->inputs || move->to < self->inputs
-        || move->to >= self->count || move->width < 1 || move->width > FARTHEST
-        || move->from_offset < 0 || move->from_offset > FARTHEST || move->to_offset < 0
-        || move->to_offset > FARTHEST)
-        return false;
-    int64_t low[2] = {move->from_offset, move->to_offset};
-    int64_t high[2] = {low[0] + move->width, low[1] + move->width};
-    for (int axis = 0; axis < AXES; axis++) {
-        int64_t length = move->lengths[axis];
-        int64_t strides[2] = {move->from_strides[axis], move->to_strides[axis]};
-        for (int side = 0; side < 2; side++) {
-            if (length < 1 || length > FARTHEST || strides[side] < -FARTHEST
-                || strides[side] > FARTHEST)
-                return false;
-            int64_t reach = (length - 1) * strides[side];
-            *(reach < 0 ? &low[side] : &high[side]) += reach;
-        }
+    Py_ssize_t first = is_input ? 0 : self->inputs;
+    Py_ssize_t last = is_input ? self->inputs : self->count;
+    for (Py_ssize_t i = first; i < last; i++) {
+        *number = i;
+        *offset = memory - begins[i];
+        if (*offset >= 0 && *offset < self->sizes[i])
+            return true;
     }
-    return low[0] >= 0 && low[1] >= 0 && high[0] <= self->sizes[move->from]
-           && high[1] <= self->sizes[move->to];
+    return refused("what is moved is no part of an array");
 }
 
+/* Tell whether a move stays within an array from one offset to another. */
+static bool
+is_within(const Move *move, int64_t offset, const int64_t *strides, Py_ssize_t size)
+{
+    int64_t low = offset, high = offset + move->width;
+    for (int axis = 0; axis < AXES; axis++) {
+        int64_t reach = (move->lengths[axis] - 1) * strides[axis];
+        *(reach < 0 ? &low : &high) += reach;
+    }
+    return (low >= 0 && high <= size) || refused("a move goes beyond an array");
+}
+
+/* Describe how elements go from one view to another, as which the first is repeated. */
+static bool
+move_of(const Kernel *self, char *const *begins, const Py_buffer *to,
+        const Py_buffer *from, Move *move, int64_t *chunks)
+{
+    if (to->itemsize != from->itemsize || strcmp(to->format, from->format)
+        || to->ndim < from->ndim)
+        return refused("elements are converted");
+    int axis = AXES, more = to->ndim - from->ndim;
+    move->width = to->itemsize;
+    for (int i = 0; i < AXES; i++)
+        move->lengths[i] = 1;
+    for (int i = to->ndim - 1; i >= 0; i--) {
+        int64_t length = to->shape[i], from_stride = 0, to_stride = to->strides[i];
+        if (i >= more && from->shape[i - more] != 1) {
+            from_stride = from->strides[i - more];
+            if (from->shape[i - more] != length)
+                return refused("shapes do not fit");
+        }
+        if (length < 1 || length > FARTHEST || from_stride > FARTHEST
+            || from_stride < -FARTHEST || to_stride > FARTHEST || to_stride < -FARTHEST)
+            return refused("sizes do not fit");
+        if (length == 1)
+            continue;
+        if (axis == AXES && from_stride == move->width && to_stride == move->width) {
+            move->width *= length; /* in one piece */
+        } else if (axis < AXES
+                   && from_stride == move->from_strides[axis] * move->lengths[axis]
+                   && to_stride == move->to_strides[axis] * move->lengths[axis]) {
+            move->lengths[axis] *= length;
+        } else {
+            if (!axis--)
+                return refused("there are too many axes");
+            move->lengths[axis] = length;
+            move->from_strides[axis] = from_stride;
+            move->to_strides[axis] = to_stride;
+        }
+    }
+    int64_t count = 1;
+    for (int i = 0; i < AXES; i++)
+        count = count > MOST_CHUNKS ? count : count * move->lengths[i];
+    *chunks += count;
+    return (*chunks <= MOST_CHUNKS || refused("there are too many pieces"))
+           && find_array(self, begins, true, from->buf, &move->from, &move->from_offset)
+           && find_array(self, begins, false, to->buf, &move->to, &move->to_offset)
+           && is_within(move, move->from_offset, move->from_strides,
+                        self->sizes[move->from])
+           && is_within(move, move->to_offset, move->to_strides, self->sizes[move->to]);
+}
+
+/* Note the memory of an array as long as it is made. */
+static bool
+note_array(Kernel *self, Py_ssize_t number, PyObject *array, char **begin)
+{
+    Py_buffer view;
+    if (!array || PyObject_GetBuffer(array, &view, PyBUF_SIMPLE))
+        return false;
+    *begin = view.buf;
+    self->sizes[number] = view.len;
+    PyBuffer_Release(&view);
+    return true;
+}
+
+static bool
+take_move(Moves *self, char *const *begins, PyObject *pair, int64_t *chunks)
+{
+    PyObject *target, *source;
+    Py_buffer to, from;
+    if (!PyArg_ParseTuple(pair, "OO", &target, &source)
+        || PyObject_GetBuffer(target, &to, PyBUF_STRIDES | PyBUF_FORMAT))
+        return false;
+    bool is_right = !PyObject_GetBuffer(source, &from, PyBUF_STRIDES | PyBUF_FORMAT);
+    if (is_right) {
+        Move *move = &self->moves[self->count++];
+        is_right = move_of(&self->kernel, begins, &to, &from, move, chunks);
+        PyBuffer_Release(&from);
+    }
+    PyBuffer_Release(&to);
+    return is_right;
+}
+
+/* Of inputs at these places and outputs, and of pairs of views of them. */
 static PyObject *
 Moves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"places", "sizes", "outputs", "moves", NULL};
-    PyObject *places, *sizes, *moves;
-    Py_ssize_t outputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!nO", names, &PyTuple_Type,
-                                     &places, &PyTuple_Type, &sizes, &outputs, &moves))
+    static char *names[] = {"places", "arrays", "pairs", NULL};
+    PyObject *places, *arrays, *pairs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!", names, &PyTuple_Type,
+                                     &places, &PyTuple_Type, &arrays, &PyTuple_Type,
+                                     &pairs))
         return NULL;
+    Py_ssize_t inputs = PyTuple_Size(places), count = PyTuple_Size(arrays);
+    if (count <= inputs) {
+        refused("there are no outputs");
+        return NULL;
+    }
     Moves *self = (Moves *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self)
         return NULL;
-    Py_ssize_t inputs = PyTuple_Size(places), count = inputs + outputs;
-    if (outputs < 1 || outputs > FARTHEST || PyTuple_Size(sizes) != count) {
-        refused("sizes do not fit");
-        count = 0;
-    }
-    bool is_right = count && has_arrays(&self->kernel, inputs, count);
+    int64_t chunks = 0;
+    char **begins = PyMem_Calloc((size_t)count, sizeof(char *));
+    self->moves = PyMem_Calloc((size_t)PyTuple_Size(pairs) + 1, sizeof(Move));
+    bool is_right = begins && self->moves && has_arrays(&self->kernel, inputs, count);
+    if (!is_right)
+        PyErr_NoMemory();
     for (Py_ssize_t i = 0; is_right && i < count; i++) {
         Py_ssize_t place = i - inputs;
         if (i < inputs)
             place = PyLong_AsSsize_t(PyTuple_GetItem(places, i));
         self->kernel.places[i] = place;
-        self->kernel.sizes[i] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, i));
-        is_right = !PyErr_Occurred() && (place >= 0 || refused("a place is negative"));
+        is_right = !PyErr_Occurred() && (place >= 0 || refused("a place is negative"))
+                   && note_array(&self->kernel, i, PyTuple_GetItem(arrays, i),
+                                 &begins[i]);
     }
-    is_right = is_right && (self->move = constant(self, moves, 'l', 0));
-    if (is_right) {
-        self->moves = self->kernel.views[0].len / (Py_ssize_t)sizeof(Move);
-        is_right = self->kernel.views[0].len % (Py_ssize_t)sizeof(Move) == 0
-                   || refused("sizes do not fit");
-    }
-    for (Py_ssize_t i = 0; is_right && i < self->moves; i++)
-        is_right = is_within(&self->kernel, &self->move[i])
-                   || refused("a move goes beyond an array");
+    for (Py_ssize_t i = 0; is_right && i < PyTuple_Size(pairs); i++)
+        is_right = take_move(self, begins, PyTuple_GetItem(pairs, i), &chunks);
+    PyMem_Free(begins);
     self->kernel.compute = compute_moves;
     if (!is_right)
         Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+static void
+Moves_dealloc(Moves *self)
+{
+    PyMem_Free(self->moves);
+    Kernel_dealloc(&self->kernel);
 }
 
 static PyObject *
@@ -768,16 +860,16 @@ static PyGetSetDef kernel_getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-#define SLOTS(make) \
+#define SLOTS(make, end) \
     { \
         {Py_tp_doc, "A kernel; see asyncnn.kernels.compiled."}, {Py_tp_new, make}, \
-            {Py_tp_dealloc, Kernel_dealloc}, {Py_tp_methods, kernel_methods}, \
+            {Py_tp_dealloc, end}, {Py_tp_methods, kernel_methods}, \
             {Py_tp_getset, kernel_getters}, {0, NULL}, \
     }
 
-static PyType_Slot step_slots[] = SLOTS(Step_new);
-static PyType_Slot moves_slots[] = SLOTS(Moves_new);
-static PyType_Slot logic_slots[] = SLOTS(Logic_new);
+static PyType_Slot step_slots[] = SLOTS(Step_new, Kernel_dealloc);
+static PyType_Slot moves_slots[] = SLOTS(Moves_new, Moves_dealloc);
+static PyType_Slot logic_slots[] = SLOTS(Logic_new, Kernel_dealloc);
 
 static PyType_Spec specs[] = {
     {"asyncnn.kernels._compiled.Step", sizeof(Step), 0, Py_TPFLAGS_DEFAULT, step_slots},
