@@ -20,7 +20,7 @@ from asyncnn.runtime.execution_options import Outputs, Path
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
-from asyncnn.runtime.states import Kept, StatePlaces, placed_among
+from asyncnn.runtime.states import Kept, StatePlaces, allocated, placed_among
 
 Launch: TypeAlias = Callable[
     [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
@@ -48,13 +48,13 @@ class SessionModel(NamedTuple):
     async def allocate(
         self, shapes: Sequence[Dimensions], kept: Sequence[Tensor] | None
     ) -> StatePlaces:
-        """Return places for the state; see `StatePlaces.allocate`.
+        """Return places of these shapes for the state; those ``kept`` come first.
 
         :raises AsyncnnError: if the driver is gone, or has too many buffers.
         """
-        return await StatePlaces.allocate(
-            self.device, self.slots, self.make_array, shapes, kept
-        )
+        how = self.device, self.slots, self.make_array, shapes
+        first = await allocated(*how) if kept is None else kept
+        return StatePlaces(first, await allocated(*how), shapes)
 
     def burst(
         self, *, spins: bool = True
