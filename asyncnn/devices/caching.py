@@ -7,8 +7,10 @@ operations compute with: large weights, and what kernels packed of them. It is c
 mapped and not checked, as the HAL allows: if it is damaged, results are wrong and
 nothing else.
 
-Loading validates and plans nothing. Plans are decoded when they are first needed, over
-bytes of the data cache, which are not even read before where they are mapped.
+Loading validates and plans nothing. Whoever loads what another client has loaded, and
+still uses, shares its program: weights, and what an engine has compiled. Plans are
+decoded when they are first needed, over bytes of the data cache, which are not even
+read before where they are mapped.
 `cache_files` opens, copies and locks the files, `cache_format` has their bytes,
 `cache_saving` writes them. The folder that applications keep them in is
 `asyncnn.runtime.model_cache`.
@@ -21,7 +23,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache as cached
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -70,6 +73,9 @@ logger = logging.getLogger(__name__)
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
 
+Loaded: TypeAlias = WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
+"""Programs by their compilation, and by the data file that they were loaded from."""
+
 Prepare = Callable[[], Steps[Compiled]]
 """Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
 
@@ -93,6 +99,7 @@ class ModelCaches:
         self._may_map = may_map
         self._extensions = extensions
         self._delegate = delegate
+        self._loaded: Loaded = WeakValueDictionary()
 
     def preparation(
         self,
@@ -123,6 +130,7 @@ class ModelCaches:
             self._extensions,
             self._delegate,
             may_map=self._may_map,
+            loaded=self._loaded,
         )
 
     def saving(self, compiled: Compiled, cache: CacheArguments) -> Steps[None]:
@@ -166,11 +174,13 @@ def loading(
     delegate: Delegate | None = None,
     *,
     may_map: bool,
+    loaded: Loaded,
 ) -> Steps[Compiled]:
     """Load the model that was saved with the token of ``files``, in steps.
 
     Its weights are copied, or mapped if that is safe; ``may_map`` promises that nobody
-    truncates files of this user. See `read_or_map`.
+    truncates files of this user. See `read_or_map`. A program that is among those
+    ``loaded`` from the same files is not loaded again.
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
@@ -180,6 +190,11 @@ def loading(
     with building_large() if len(content) > _LARGE_BYTES else nullcontext():
         record, slices = unsealed(content, files.token, key)
         yield
+        # The very file: with but the sealed half of a pair, nobody gets the weights.
+        known = record.compilation, files.data_file
+        shared = loaded.get(known)
+        if shared is not None:
+            return Compiled(shared, record.preference, record.priority)
         model = _model(record, slices[: record.model_bytes])
     yield
     header = DATA_MAGIC + record.compilation
@@ -201,6 +216,8 @@ def loading(
     program = yield from Program.compiling(
         model, plans, extensions, delegate, record.compilation
     )
+    # Others may have loaded it meanwhile.
+    program = loaded.setdefault(known, program)
     return Compiled(program, record.preference, record.priority)
 
 

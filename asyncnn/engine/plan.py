@@ -352,7 +352,7 @@ class _PlanBuilder:
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
         elif self._infer(operation, bound):
-            if any([output.shape is None for output in bound.outputs]):
+            if any(output.shape is None for output in bound.outputs):
                 outputs = [self._bound[index] for index in operation.outputs]
                 bound = replace(bound, outputs=tuple(outputs))
             if self._delegate is not None and self._varies(operation):
