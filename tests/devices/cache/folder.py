@@ -63,6 +63,7 @@ class Folder:
 
 def decisions(plan: Plan) -> list[object]:
     """What makes a plan what it is, in values that compare."""
+    read = {index for step in plan.steps for index in step.inputs}
     return [
         plan.shapes,
         plan.arena,
@@ -82,6 +83,7 @@ def decisions(plan: Plan) -> list[object]:
         {
             index: (value.dtype, value.shape, value.tobytes())
             for index, value in plan.constants.items()
+            if index in read
         },
     ]
 
