@@ -11,23 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from asyncnn.devices import DeviceSettings, ReferenceDevice, caching
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.types import (
-    ErrorStatus,
-    Handle,
-    Memory,
-    Model,
-    OperationType,
-    Priority,
-)
+from asyncnn.hal.types import ErrorStatus, Handle, Memory, OperationType, Priority
 from asyncnn.hal.versions import VersionedDevice, VersionedPreparedModel
 from asyncnn.memory import view
 from asyncnn.service import RemoteDevice, Server
@@ -263,32 +255,6 @@ class TestSecurity:
                 assert status is ErrorStatus.GENERAL_FAILURE
             del prepared
             flip(client.data_file, bit)
-
-    async def test_clients_of_one_file_share_what_is_loaded(
-        self, client: CacheClient, monkeypatch: pytest.MonkeyPatch, quantized: bool
-    ) -> None:
-        loaded: list[object] = []
-        decoded = caching._model
-
-        def counted(*arguments: Any) -> Model:
-            loaded.append(arguments)
-            return decoded(*arguments)
-
-        monkeypatch.setattr(caching, "_model", counted)
-        await client.save_file(dense(quantized))
-        kept = [await client.load_file() for _ in range(3)]
-        assert len(loaded) == 1
-        for _, prepared in kept:
-            await check_works(client, prepared, quantized)
-        # Another file, whatever it holds.
-        copy = client.data_file.with_suffix(".copy")
-        shutil.copyfile(client.data_file, copy)
-        copy.replace(client.data_file)
-        kept.append(await client.load_file())
-        assert len(loaded) == 2
-        await client.save_file(dense(quantized, seed=1))
-        kept.append(await client.load_file())
-        assert len(loaded) == 3
 
     @pytest.mark.parametrize("change", [-4096, -1, 1, 256])
     async def test_a_data_cache_of_another_length_fails_the_loading(

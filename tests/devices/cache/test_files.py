@@ -70,16 +70,6 @@ def test_weights_are_mapped_and_not_copied(folder: Folder) -> None:
     assert not weights.flags.writeable
 
 
-def test_what_nobody_uses_any_more_is_loaded_again(folder: Folder) -> None:
-    folder.save(dense(False).model)
-    first, second = folder.load(), folder.load()
-    assert first.program is second.program
-    assert len(folder.loaded) == 1
-    del first, second
-    assert not folder.loaded
-    assert folder.load().program.plan(((1, INPUTS),)).steps
-
-
 def resident_kib(path: Path) -> list[int]:
     """KiB that this process has in memory of each of its mappings of a file."""
     sizes = []
