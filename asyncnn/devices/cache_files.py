@@ -59,7 +59,7 @@ class CacheFiles(msgspec.Struct, frozen=True, eq=False):
     model: Descriptor
     data: Descriptor
     token: bytes
-    data_file: tuple[int, ...]
+    data_file: tuple[int, ...] = ()
 
 
 def opened_for_saving(cache: CacheArguments) -> CacheFiles | None:

@@ -20,10 +20,10 @@ Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache)
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache as cached
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -48,6 +48,7 @@ from asyncnn.devices.cache_format import (
     CacheKey,
     CacheRecord,
     Compiled,
+    ModelRecord,
     SlicedPlan,
     StoredArray,
     unsealed,
@@ -72,6 +73,8 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
+
+R = TypeVar("R", bound=ModelRecord)
 
 Loaded: TypeAlias = WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
 """Programs by their compilation, and by the data file that they were loaded from."""
@@ -184,30 +187,21 @@ def loading(
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    content = yield from asking([files.model], read, files.model, MOST_BYTES)
-    yield from key.obtaining()
-    yield
-    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
-        record, slices = unsealed(content, files.token, key)
-        yield
-        # The very file: with but the sealed half of a pair, nobody gets the weights.
-        known = record.compilation, files.data_file
-        shared = loaded.get(known)
-        if shared is not None:
-            return Compiled(shared, record.preference, record.priority)
-        model = _model(record, slices[: record.model_bytes])
-    yield
-    header = DATA_MAGIC + record.compilation
-    mapping = partial(read_or_map, files.data, record.data_bytes, header)
-    pool = yield from asking([files.data], mapping, may_map=may_map)
-    model, data = replace(model, pools=(pool,)), view(pool)
+    record, slices = yield from unsealing(CacheRecord, files, key)
+    # The very file: with but the sealed half of a pair, nobody gets the weights.
+    known = record.compilation, files.data_file
+    shared = loaded.get(known)
+    if shared is not None:
+        return Compiled(shared, record.preference, record.priority)
+    model, slices = yield from reading(record, slices, files, may_map=may_map)
+    data = view(model.pools[0])
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
     if version_of(delegate) != record.engine:
         raise GeneralFailureError("the model cache is for another engine")
     values = memoryview(model.operand_values)
     plans: dict[int, Callable[[], PlanRecord]] = {}
-    at = record.model_bytes
+    at = 0
     for number, plan in record.plans.items():
         end = at + plan.size_bytes
         plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
@@ -221,11 +215,43 @@ def loading(
     return Compiled(program, record.preference, record.priority)
 
 
-def _model(record: CacheRecord, slices: memoryview) -> Model:
+def unsealing(
+    kind: type[R], files: CacheFiles, key: CacheKey
+) -> Steps[tuple[R, memoryview]]:
+    """Return the record of a model cache, and its slices.
+
+    :raises GeneralFailureError: as `loading`.
+    """
+    content = yield from asking([files.model], read, files.model, MOST_BYTES)
+    yield from key.obtaining()
+    yield
+    with _building(content):
+        return unsealed(kind, content, files.token, key)
+
+
+def reading(
+    record: ModelRecord, slices: memoryview, files: CacheFiles, *, may_map: bool
+) -> Steps[tuple[Model, memoryview]]:
+    """Return the model of a record, and the slices that are not its own.
+
+    :raises GeneralFailureError: as `loading`.
+    """
+    yield
+    own, rest = slices[: record.model_bytes], slices[record.model_bytes :]
     try:
-        return joined(record.model, slices, max_item_bytes=MOST_BYTES)
+        with _building(slices):
+            model = joined(record.model, own, max_item_bytes=MOST_BYTES)
     except (msgspec.MsgspecError, InvalidArgumentError) as error:
         raise GeneralFailureError(f"the model cache: {error}") from error
+    yield
+    header = DATA_MAGIC + record.compilation
+    mapping = partial(read_or_map, files.data, record.data_bytes, header)
+    pool = yield from asking([files.data], mapping, may_map=may_map)
+    return replace(model, pools=(pool,)), rest
+
+
+def _building(content: memoryview) -> AbstractContextManager[None]:
+    return building_large() if len(content) > _LARGE_BYTES else nullcontext()
 
 
 def _restored(

@@ -7,7 +7,8 @@
  *
  * `Step` is a step of QUANTIZED_LSTM, bit for bit and in the order of quantized_lstm.py;
  * integer_steps.py says what its numbers mean. Its weights are read where they lie, rows
- * of 8-bit codes. `Moves` copies elements from arrays to arrays.
+ * of 8-bit codes. `Moves` copies elements from arrays to arrays. `Logic` combines
+ * booleans one by one.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -24,6 +25,7 @@
 enum { OUTPUT_GATE, INPUT_GATE };                   /* the last two: forget, candidate */
 enum { FOLD, FACTOR, RIGHT, LIMIT, TERMS };         /* of a rescaling */
 enum { MULTIPLIER, SHIFT, LEAST_VARIANCE, OF_NORM }; /* of a gate's normalisation */
+enum { AND, OR, NOT };
 enum { X, STATE, MEMORY, NEW_STATE, NEW_MEMORY, NEW_OUTPUT, ARRAYS };
 
 enum {
@@ -92,6 +94,11 @@ typedef struct {
     Py_ssize_t moves;
     const Move *move;
 } Moves;
+
+typedef struct {
+    Kernel kernel;
+    int kind;
+} Logic;
 
 /* ---- arithmetic ----------------------------------------------------------------- */
 
@@ -287,10 +294,12 @@ store(const Step *self, const int16_t *hidden, const int32_t *sums, int8_t *code
 {
     const Product *projection = &self->projection;
     for (Py_ssize_t output = 0; output < self->outputs; output++) {
-        int64_t code = hidden[output];
+        int64_t code;
         if (projection->weights) {
             code = rescaled(sums[output], projection->terms + output, self->outputs);
             code = clamped(code + self->zero_point, self->low, self->high);
+        } else {
+            code = hidden[output]; /* as many as outputs */
         }
         codes[output] = (int8_t)code;
     }
@@ -367,6 +376,27 @@ compute_moves(const Kernel *kernel, char *const *at)
         move_along(move, 0, at[move->from] + move->from_offset,
                    at[move->to] + move->to_offset);
     }
+    return 0;
+}
+
+/* ---- logic ---------------------------------------------------------------------- */
+
+static int
+compute_logic(const Kernel *kernel, char *const *at)
+{
+    const Logic *self = (const Logic *)kernel;
+    const char *first = at[0], *second = at[kernel->inputs - 1];
+    char *to = at[kernel->inputs];
+    Py_ssize_t size = kernel->sizes[0];
+    if (self->kind == AND)
+        for (Py_ssize_t i = 0; i < size; i++)
+            to[i] = (first[i] != 0) & (second[i] != 0);
+    else if (self->kind == OR)
+        for (Py_ssize_t i = 0; i < size; i++)
+            to[i] = (first[i] != 0) | (second[i] != 0);
+    else
+        for (Py_ssize_t i = 0; i < size; i++)
+            to[i] = first[i] == 0;
     return 0;
 }
 
@@ -679,6 +709,36 @@ Moves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+static PyObject *
+Logic_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "size", NULL};
+    int kind;
+    Py_ssize_t size;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "in", names, &kind, &size))
+        return NULL;
+    if (kind < AND || kind > NOT || size < 1) {
+        refused("sizes do not fit");
+        return NULL;
+    }
+    Logic *self = (Logic *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self)
+        return NULL;
+    Py_ssize_t inputs = kind == NOT ? 1 : 2;
+    if (!has_arrays(&self->kernel, inputs, inputs + 1)) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i <= inputs; i++) {
+        self->kernel.places[i] = i < inputs ? i : 0;
+        self->kernel.sizes[i] = size;
+    }
+    self->kernel.is_long = size >= 8 * WORTH_UNLOCKING;
+    self->kernel.compute = compute_logic;
+    self->kind = kind;
+    return (PyObject *)self;
+}
+
 /* ---- the module ----------------------------------------------------------------- */
 
 static PyMethodDef kernel_methods[] = {
@@ -700,18 +760,21 @@ static PyGetSetDef kernel_getters[] = {
 
 static PyType_Slot step_slots[] = SLOTS(Step_new);
 static PyType_Slot moves_slots[] = SLOTS(Moves_new);
+static PyType_Slot logic_slots[] = SLOTS(Logic_new);
 
 static PyType_Spec specs[] = {
     {"asyncnn.kernels._compiled.Step", sizeof(Step), 0, Py_TPFLAGS_DEFAULT, step_slots},
     {"asyncnn.kernels._compiled.Moves", sizeof(Moves), 0, Py_TPFLAGS_DEFAULT,
      moves_slots},
+    {"asyncnn.kernels._compiled.Logic", sizeof(Logic), 0, Py_TPFLAGS_DEFAULT,
+     logic_slots},
 };
 
 static int
 execute(PyObject *module)
 {
     int failed = 0;
-    for (int i = 0; !failed && i < 2; i++) {
+    for (int i = 0; !failed && i < 3; i++) {
         PyObject *type = PyType_FromModuleAndSpec(module, &specs[i], NULL);
         failed = !type || PyModule_AddType(module, (PyTypeObject *)type);
         Py_XDECREF(type);

@@ -6,6 +6,7 @@ without the interpreter lock, so that a plan of them may be a job.
 """
 
 import importlib
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from asyncnn.kernels.kernel import (
     Inputs,
     NativeKernel,
     Outputs,
+    Prepare,
     PreparedKernel,
     stateless,
 )
@@ -33,6 +35,29 @@ def _compiled() -> Any:
 
 built = _compiled()
 """The module of compiled kernels; None without it."""
+
+
+def native(kernel: Any, reads: Iterable[int]) -> NativeKernel:
+    """Return a kernel of the module, which reads those inputs, as a plan has it."""
+    return NativeKernel(built.FUNCTION, kernel.address, tuple(reads), kernel.run)
+
+
+AND, OR, NOT = range(3)
+
+
+def logic(kind: int, otherwise: Prepare) -> Prepare:
+    """Return the kernel of booleans of one shape; ``otherwise`` has all others."""
+
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        shape = operation.outputs[0].require_shape()
+        reads = range(len(operation.inputs))
+        is_plain = all(operation.shape(index) == shape for index in reads)
+        if built is None or not is_plain or not math.prod(shape):
+            return otherwise(operation)
+        return native(built.Logic(kind, math.prod(shape)), reads)
+
+    return prepare
+
 
 Copies: TypeAlias = Callable[[Inputs, Outputs], Iterable[tuple[Array, Array]]]
 """Returns views of outputs, each with a view of an input to copy there."""
@@ -83,7 +108,7 @@ def moves_of(
         kernel = built.Moves(tuple(reads), sizes, len(results), moves)
     except ValueError:
         return None
-    return NativeKernel(built.FUNCTION, kernel.address, tuple(reads), kernel.run)
+    return native(kernel, reads)
 
 
 def _move(arrays: Sequence[Array], target: Array, source: Array) -> list[int]:

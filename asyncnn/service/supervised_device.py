@@ -56,7 +56,6 @@ from asyncnn.service.supervision import (
     Life,
     Supervision,
     Waiting,
-    cause_of_death,
 )
 
 logger = logging.getLogger(__name__)
@@ -165,11 +164,11 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         error = cause()
         for model in list(self._models):
             model.end(error)
-        self._waiting.fail(error.status, str(error))
+        self._waiting.fail(error)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
-        return cause_of_death(self._life, self._remote)
+        return self._life.cause_of_death(self._remote)
 
     def _connected(self) -> RemoteDevice | None:
         remote = self._remote

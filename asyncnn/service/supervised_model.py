@@ -42,7 +42,7 @@ from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import SentCache
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import duplicated, handles_of
-from asyncnn.service.supervision import Life, Waiting, cause_of_death
+from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 
 _ATTEMPTS = 5
@@ -135,7 +135,7 @@ class SupervisedModel(SynchronousByCallback):
         except AsyncnnError as error:
             if not remote.is_lost:
                 self._remote, self._refusal = remote, error
-                self._waiting.fail(error.status, str(error))
+                self._waiting.fail(error)
             return
         self._remote = remote
         self._waiting.release()
@@ -143,11 +143,11 @@ class SupervisedModel(SynchronousByCallback):
     def end(self, error: AsyncnnError) -> None:
         """Let those executions fail that wait: there is no hope for others."""
         self._prepared = None
-        self._waiting.fail(error.status, str(error))
+        self._waiting.fail(error)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
-        return cause_of_death(self._life, self._remote)
+        return self._life.cause_of_death(self._remote)
 
     async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
         """Prepare the model, several times if the driver is short of something."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.operations.lstm import CellInputs
-from asyncnn.kernels.compiled import built
+from asyncnn.kernels.compiled import built, native
 from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.kernels.recurrent.integer_steps import (
     IntegerLayerNorm,
@@ -309,7 +309,7 @@ def compiled_step(operation: BoundOperation) -> NativeKernel | None:
         )
     except ValueError:
         return None
-    return NativeKernel(built.FUNCTION, step.address, _STEP_READS, step.run)
+    return native(step, _STEP_READS)
 
 
 def _compiled_sums(weights: QuantizedWeights) -> list[tuple[Array, Array]]:

@@ -98,7 +98,7 @@ def gate_places(gates: int, units: int) -> Integers:
     return np.repeat(by_gate, units)
 
 
-def _not_positive() -> NDArray[np.int32]:
+def _not_positive() -> Array:
     # All that follows fits in 32 bits, which takes a fraction of the time of 64.
     return np.arange(INT16_MIN, 1, dtype=np.int32)
 

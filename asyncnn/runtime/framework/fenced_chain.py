@@ -172,7 +172,7 @@ class FencedChain(FencedOutcome):
         for index, step in enumerate(self._model.steps):
             request = self._request
             if self._space is not None:
-                request = self._space.request_of(index, request)
+                request = self._space.request_of(index, request, step.prepared)
             try:
                 _, fence, callback = step.prepared.execute_fenced(
                     request,

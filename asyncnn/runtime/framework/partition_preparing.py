@@ -293,28 +293,17 @@ async def _together(
     if len(works) == 1:
         return [await works[0]()]
     room = asyncio.Semaphore(MOST_AT_ONCE)
-    failures: list[Exception] = []
 
     async def do(work: Callable[[], Awaitable[T]]) -> T:
         async with room:
-            try:
-                _check_time(deadline)
-                return await work()
-            except Exception as error:
-                failures.append(error)
-                raise
+            _check_time(deadline)
+            return await work()
 
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(do(work)) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        # Waited for: each may own something on its device until it has ended.
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if failures:
-        raise failure_of(failures[0])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(do(work)) for work in works]
+    except ExceptionGroup as failures:
+        raise failure_of(failures.exceptions[0]) from None
     return [task.result() for task in tasks]
 
 

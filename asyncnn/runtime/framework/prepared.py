@@ -21,7 +21,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     launched,
 )
-from asyncnn.execution import binding_of, reusable
+from asyncnn.execution import Execution, binding_of, reusable
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -144,8 +144,11 @@ class FrameworkPreparedModel(Partitioned):
         return None if execution is None else _Bound(execution, tensors, self._plain)
 
     def create_reusable_execution(self, request: Request) -> Request:
-        """Have the only device check and bind a request; see `reusable`."""
-        return request if self.has_buffers else reusable(self.direct, request)
+        """Check a request; have the only device bind it, if there is only one."""
+        if self.direct is not None and not self.has_buffers:
+            return reusable(self.direct, request)
+        self._rules.check(request)
+        return Execution(request.inputs, request.outputs, request.pools, self)
 
     def launch(
         self, execution: "_Bound | Request", options: ExecutionOptions
@@ -193,7 +196,8 @@ class FrameworkPreparedModel(Partitioned):
         try:
             if self.host.is_closed:
                 raise closed_error()
-            self._rules.check(request)
+            if type(request) is not Execution or request.executable is not self:
+                self._rules.check(request)
             use = self._in_use(request)
             options = execution_options(measure, deadline, loop_timeout)
             if deadline is not None and time.monotonic_ns() >= deadline:

@@ -199,7 +199,7 @@ class SteppedRun(IExecutionCallback):
         if self._model.spaces is not None and not self._is_whole:
             if self._space is None:
                 self._space = self._model.spaces.take()
-            request = self._space.request_of(self._index, request)
+            request = self._space.request_of(self._index, request, prepared)
         answer = self._call(prepared, request)
         if answer is not None:
             self._take(answer)

@@ -18,13 +18,13 @@ from tests.devices.cache.models import INPUTS, dense, image
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Model]:
     """The models that were read from files by then."""
     models: list[Model] = []
-    decode = caching._model
+    decode = caching.joined
 
-    def counted(*arguments: Any) -> Model:
-        models.append(decode(*arguments))
+    def counted(*arguments: Any, **named: Any) -> Model:
+        models.append(decode(*arguments, **named))
         return models[-1]
 
-    monkeypatch.setattr(caching, "_model", counted)
+    monkeypatch.setattr(caching, "joined", counted)
     return models
 
 
