@@ -39,17 +39,16 @@ The flag of a graph that was told to `end`, as the process does, stays raised.
 
 import ctypes
 import importlib
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
-from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
+from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.memory.pages import TAIL_BYTES
 
@@ -279,40 +278,26 @@ else:
     Job = None if _built is None else _built.Job
 
 
-class _Tensor(NamedTuple):
-    dtype: np.dtype[Any]
-    nbytes: int
-
-    @classmethod
-    def of(cls, operand: BoundOperand | None) -> "_Tensor":
-        assert operand is not None
-        dtype = operand.dtype
-        return cls(dtype, math.prod(operand.require_shape()) * dtype.itemsize)
-
-
 class KernelSegment(Segment):
-    """A `NativeKernel` of an operation as a part of a job."""
+    """A `NativeKernel` as a part of a job."""
 
     _is_closing = False
 
-    def __init__(self, kernel: NativeKernel, operation: BoundOperation) -> None:
+    def __init__(self, kernel: NativeKernel) -> None:
         self._kernel = kernel
         # Jobs ask for it. Each workspace has its segments, and one execution at a time.
         turn = threading.Lock()
         self._acquire, self._release = turn.acquire, turn.release
-        self._tensors = (
-            tuple(_Tensor.of(operation.inputs[index]) for index in kernel.reads),
-            tuple(map(_Tensor.of, operation.outputs)),
-        )
         flag = ctypes.create_string_buffer(FLAG_BYTES)  # a kernel never looks
-        super().__init__(kernel.function, flag, *self._tensors)
+        super().__init__(kernel.function, flag, kernel.inputs, kernel.outputs)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         places = (ctypes.c_void_p * len(addresses))(*addresses)
         return (self._kernel.state, ctypes.addressof(places)), places
 
     def _check(self, *sides: Sequence[Array]) -> None:
-        for arrays, tensors in zip(sides, self._tensors, strict=True):
+        tensors_of = self._kernel.inputs, self._kernel.outputs
+        for arrays, tensors in zip(sides, tensors_of, strict=True):
             for array, tensor in zip(arrays, tensors, strict=True):
                 if (array.dtype, array.nbytes) != tensor:
                     raise InvalidArgumentError(

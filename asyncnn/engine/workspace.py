@@ -155,15 +155,17 @@ class Workspace:
         numbers = _numbers_of(self.plan)
         segments: list[Placed] = []
         for step, run in zip(self.plan.steps, runs, strict=True):
-            if segments:
-                yield
             reads: Sequence[int] = step.inputs
             segment: object
             if isinstance(step.kernel, NativeKernel):
-                segment = KernelSegment(step.kernel, step.operation)
+                if not (len(segments) + 1) % OPERANDS_PER_STEP:
+                    yield
+                segment = KernelSegment(step.kernel)
                 reads = [step.inputs[place] for place in step.kernel.reads]
             else:
                 assert isinstance(run, InterruptibleRun)
+                if segments:
+                    yield
                 segment = run.segment()
             if not isinstance(segment, Segment):
                 return None

@@ -11,6 +11,7 @@ from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
 from asyncnn.engine.bound_execution import BoundExecution, run_bound
 from asyncnn.engine.job import Job
+from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
@@ -157,6 +158,11 @@ def test_a_plan_of_kernels_and_short_segments_is_a_job() -> None:
     assert run.is_job
     run_bound(run.program, run.plan, run.arrays)
     run.check()
+
+
+def test_a_workspace_of_few_kernels_is_made_at_once() -> None:
+    run = Run()
+    assert list(Workspace.making(run.plan)) == []
 
 
 def test_on_several_threads_it_computes_the_same() -> None:

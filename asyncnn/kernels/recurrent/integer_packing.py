@@ -309,7 +309,7 @@ def compiled_step(operation: BoundOperation) -> NativeKernel | None:
         )
     except ValueError:
         return None
-    return native(step, _STEP_READS)
+    return native(step, operation, _STEP_READS)
 
 
 def _compiled_sums(weights: QuantizedWeights) -> list[tuple[Array, Array]]:
