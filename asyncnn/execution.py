@@ -55,12 +55,17 @@ class IBinding(Protocol):
     launched once at a time.
     """
 
-    def bind(self, tensors: Sequence[object]) -> object | None:
+    def bind(
+        self, tensors: Sequence[object], request: Request | None = None
+    ) -> Any | None:
         """Return an execution on arrays for all inputs and outputs, in this order.
 
         The caller has seen to it that they are C-contiguous and of the model's dtypes
         and shapes, and those of outputs writable. None if the model or one of
         ``tensors``, which may be no arrays, needs more than that.
+
+        With their ``request``, what stands for that from now on: a request as well,
+        which is not looked at again.
         """
 
     def launch(

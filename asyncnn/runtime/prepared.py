@@ -323,6 +323,7 @@ class PreparedModel:
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
+            binding=binding_of(self.hal),
             threadsafe=self._local if path != "fenced" else None,
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import IFencing, IInProcess
+from asyncnn.execution import IBinding, IFencing, IInProcess
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
@@ -186,11 +186,13 @@ class ReusableExecution:
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
     there is one at a time. Their memory goes with the last reference to them. Outputs
-    for which ``out`` has None get shared arrays. ``threadsafe`` is the prepared model
-    if its executions may be launched on any thread.
+    for which ``out`` has None get shared arrays. ``binding`` has nothing looked at
+    again that is the same in each execution. ``threadsafe`` is the prepared model if
+    its executions may be launched on any thread.
     """
 
     __slots__ = (
+        "_binding",
         "_carry",
         "_inputs",
         "_is_running",
@@ -213,6 +215,7 @@ class ReusableExecution:
         carry: Carry,
         options: ExecutionOptions = DEFAULT_OPTIONS,
         *,
+        binding: IBinding | None = None,
         threadsafe: IInProcess | None = None,
     ) -> None:
         self._target = target
@@ -231,6 +234,7 @@ class ReusableExecution:
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
+        self._binding = binding
         self._bind()
 
     def input(self, which: str | int = 0) -> Array:
@@ -278,11 +282,9 @@ class ReusableExecution:
         self._bind()
 
     def _bind(self) -> None:
-        """Have nothing looked at again that is the same in each execution."""
-        if self._threadsafe is not None:
+        if self._binding is not None:
             tensors = (*self._inputs, *self._spaces)
-            bound = self._threadsafe.bind(tensors, self._request)
-            self._request = self._request if bound is None else bound
+            self._request = self._binding.bind(tensors, self._request) or self._request
 
     async def run(
         self,

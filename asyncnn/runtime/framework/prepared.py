@@ -184,10 +184,13 @@ class FrameworkPreparedModel(SynchronousByCallback):
             request, measure, deadline, loop_timeout_duration, callback
         )
 
-    def bind(self, tensors: Sequence[object]) -> "_Bound | None":
+    def bind(
+        self, tensors: Sequence[object], request: Request | None = None
+    ) -> "_Bound | None":
         """Have the only device bind arrays; see `IBinding.bind`."""
         if (
             self._binding is None
+            or request is not None
             or self._plain is None
             or self.has_buffers
             or self.health.has_failed
