@@ -36,15 +36,19 @@ if TYPE_CHECKING:  # who talks to a driver has no engine
 
 
 class Execution(Request, frozen=True, eq=False):
-    """A request with ``arrays`` for all ports of ``plan``, inputs first.
+    """A request that was checked for ``executable``, a prepared model's, and bound.
 
-    They have the dtypes and shapes of the ports, are C-contiguous and aligned, and
-    those of outputs are writable: nothing is left to check or to look up. Its pools are
-    those of the arrays if it may reach another process, and left out otherwise.
+    ``arrays`` are those of all ports of ``plan``, inputs first. They have the dtypes
+    and shapes of the ports, are C-contiguous and aligned, and those of outputs are
+    writable: nothing is left to look up. There are none if the model leaves a shape
+    open, say, or until a run has claimed the device-managed ``buffers`` of the request.
+    Arguments and pools are left out if it is bound to an application's arrays.
     """
 
-    plan: "Plan"
-    arrays: Sequence[Array]
+    executable: object
+    plan: "Plan | None" = None
+    arrays: Sequence[Array] | None = None
+    buffers: Any = None
 
 
 @runtime_checkable
@@ -55,17 +59,12 @@ class IBinding(Protocol):
     launched once at a time.
     """
 
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Any | None:
+    def bind(self, tensors: Sequence[object]) -> object | None:
         """Return an execution on arrays for all inputs and outputs, in this order.
 
         The caller has seen to it that they are C-contiguous and of the model's dtypes
         and shapes, and those of outputs writable. None if the model or one of
         ``tensors``, which may be no arrays, needs more than that.
-
-        With their ``request``, what stands for that from now on: a request as well,
-        which is not looked at again.
         """
 
     def launch(
@@ -75,19 +74,31 @@ class IBinding(Protocol):
 
 
 @runtime_checkable
-class IInProcess(IBinding, Protocol):
-    """A prepared model of a device in this process. Not in the HAL.
+class IReusing(Protocol):
+    """A prepared model that has less to do for a request that is repeated.
 
-    What it binds is a request, which goes all ways that requests do.
+    Source: AIDL's IPreparedModel.createReusableExecution.
     """
 
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Request | None:
-        """Return a request on arrays; it may be launched any number of times at once.
+    def create_reusable_execution(self, request: Request) -> Request:
+        """Return a request that is checked, and bound to its memory if it can be.
 
-        With the arguments and pools of ``request``, it may reach other processes.
+        What a peer may change, the bytes in its pools, is read in each run.
+
+        :raises InvalidArgumentError: if it breaks a rule.
         """
+
+
+@runtime_checkable
+class IInProcess(IBinding, IReusing, Protocol):
+    """A prepared model of a device in this process. Not in the HAL.
+
+    What it binds is a request, which goes all ways that requests do, any number of
+    times at once.
+    """
+
+    def bind(self, tensors: Sequence[object]) -> Request | None:
+        """Return a request on arrays; see `IBinding.bind`."""
 
     def execute_threadsafe(
         self,
@@ -250,3 +261,13 @@ def binding_of(prepared: object) -> IBinding | None:
     """
     is_own = hasattr(type(prepared), "bind")
     return prepared if is_own and isinstance(prepared, IBinding) else None
+
+
+def reusable(prepared: object, request: Request) -> Request:
+    """Return what to execute in place of a request that is repeated.
+
+    :raises InvalidArgumentError: if ``prepared`` looks at it now, and it breaks a rule.
+    """
+    if isinstance(prepared, IReusing):
+        return prepared.create_reusable_execution(request)
+    return request

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedError,
 )
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
@@ -48,20 +49,17 @@ Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 """Contents of a file: bytes and where they lie."""
 
 
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
-
-
 class CacheFiles(msgspec.Struct, frozen=True, eq=False):
-    """Duplicates of a client's descriptors, and the token that goes with them."""
+    """Duplicates of a client's descriptors, and the token that goes with them.
+
+    ``data_file`` tells the file of the data from all others: device and inode. It is
+    what the handle of a copy says, in its integers, that it is a copy of.
+    """
 
     model: Descriptor
     data: Descriptor
     token: bytes
+    data_file: tuple[int, ...] = ()
 
 
 def opened_for_saving(cache: CacheArguments) -> CacheFiles | None:
@@ -99,7 +97,14 @@ def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
     )
     if os.path.sameopenfile(model.fd, data.fd):
         raise InvalidArgumentError("model and data cache are the same file")
-    return CacheFiles(model, data, bytes(token))
+    data_file = data_cache[0].ints or file_of(data.fd)
+    return CacheFiles(model, data, bytes(token), data_file)
+
+
+def file_of(fd: int) -> tuple[int, int]:
+    """Return device and inode of an open file."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:

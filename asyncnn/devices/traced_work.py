@@ -69,7 +69,7 @@ class Traced(ExecuteWork):
 
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
-            arrays = self._arrays or self._found()
+            arrays = self._arrays
             if arrays is not None:
                 count = len(self._plan.inputs)
                 self._instead_of(arrays[count:])

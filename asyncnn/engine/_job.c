@@ -27,6 +27,8 @@ enum {
     TAIL_BYTES = 64,
     MOST_ATTEMPTS = 4,
     MOST_INTERRUPTED = 4,
+    FLAG_BYTES = 16,
+    DEADLINE_AT = 8,
 };
 
 enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
@@ -151,11 +153,11 @@ memory_of(size_t count, size_t size)
 
 /* The engine asks for the byte from a thread without the interpreter lock. */
 static void
-raise_flag(Segment *self)
+raise_flag(char *flag)
 {
     char clear = CLEAR; /* not if it has ended for good */
-    __atomic_compare_exchange_n((char *)self->flag.buf, &clear, INTERRUPTED, false,
-                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(flag, &clear, INTERRUPTED, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
 }
 
 static void
@@ -170,6 +172,41 @@ static char
 flag_of(Segment *self)
 {
     return load((char *)self->flag.buf);
+}
+
+#ifdef __APPLE__
+#define STEADY CLOCK_UPTIME_RAW
+#else
+#define STEADY CLOCK_MONOTONIC
+#endif
+
+/* Tell the time of time.monotonic_ns. */
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(STEADY, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static int64_t *
+deadline_of(char *flag)
+{
+    return (int64_t *)(flag + DEADLINE_AT);
+}
+
+/* What an engine asks before each node: whether the run is to end. A deadline that has
+ * passed raises the flag, so that the end is that of one which was interrupted. */
+static bool
+must_end(char *flag)
+{
+    if (load(flag))
+        return true;
+    int64_t deadline_ns = load(deadline_of(flag));
+    if (!deadline_ns || now_ns() < deadline_ns)
+        return false;
+    raise_flag(flag);
+    return true;
 }
 
 /* ---- turns ---------------------------------------------------------------------- */
@@ -553,6 +590,7 @@ Segment_run(Segment *self, PyObject *args)
         Step *step = &self->alone;
         open_views(arrays, self->are_used, self->views, self->count);
         if (all_fit(step, self->views, arrays) && get_ready(step, self->views)) {
+            store(deadline_of(self->flag.buf), 0);
             Py_BEGIN_ALLOW_THREADS
             copy_in(step, self->views);
             status = call(step);
@@ -575,7 +613,7 @@ Segment_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    raise_flag(self);
+    raise_flag(self->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -678,9 +716,9 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
     /* Last: it is ready from then on. */
     if (PyObject_GetBuffer(flag, &self->flag, PyBUF_WRITABLE))
         return -1;
-    if (self->flag.len < 2) {
+    if (self->flag.len < FLAG_BYTES || (Word)self->flag.buf % DEADLINE_AT) {
         PyBuffer_Release(&self->flag);
-        refuse("InvalidArgumentError", "a flag has two bytes");
+        refuse("InvalidArgumentError", "a flag has %d aligned bytes", FLAG_BYTES);
         return -1;
     }
     return 0;
@@ -740,7 +778,7 @@ Control_stop(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->stop, 1);
     Segment *current = load(&self->current);
     if (current)
-        raise_flag(current);
+        raise_flag(current->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -750,7 +788,7 @@ Control_pause(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->pause, 1);
     Segment *current = load(&self->current);
     if (current && load(&self->may_pause))
-        raise_flag(current);
+        raise_flag(current->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -775,21 +813,6 @@ Control_dealloc(Control *self)
 }
 
 /* ---- jobs ----------------------------------------------------------------------- */
-
-#ifdef __APPLE__
-#define STEADY CLOCK_UPTIME_RAW
-#else
-#define STEADY CLOCK_MONOTONIC
-#endif
-
-/* Tell the time of time.monotonic_ns. */
-static int64_t
-now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(STEADY, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 /* What a run is told once. */
 typedef struct {
@@ -835,6 +858,7 @@ run_step(Step *step, Control *control, const Orders *orders, Py_buffer *views,
     Segment *segment = step->segment;
     bool may_pause = control->interrupted < MOST_INTERRUPTED;
     store(&control->may_pause, may_pause);
+    store(deadline_of(segment->flag.buf), orders->deadline_ns);
     copy_in(step, views);
     for (int attempts = 0; attempts < MOST_ATTEMPTS; attempts++) {
         /* Lowered before it can be found, looked at behind: see `Control_stop`. */
@@ -1243,7 +1267,10 @@ execute(PyObject *module)
         return -1;
     PyTypeObject *job = type_of(module, &job_spec);
     Py_XDECREF((PyObject *)job);
-    return job ? 0 : -1;
+    PyObject *asked = job ? PyLong_FromSize_t((Word)must_end) : NULL;
+    int failed = !asked || PyModule_AddObjectRef(module, "MUST_END", asked);
+    Py_XDECREF(asked);
+    return failed ? -1 : 0;
 }
 
 static int

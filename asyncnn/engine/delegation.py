@@ -9,12 +9,14 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import NativeKernel, PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -25,11 +27,13 @@ class KernelRecord(msgspec.Struct, frozen=True, eq=False):
     """What a delegate has made of a segment, so that it has it again without the work.
 
     A cache gives back ``decided`` as it was. ``numbers`` have their dtypes and shapes
-    then, but nobody has checked what they are.
+    then, but nobody has checked what they are; ``constant`` returns the value of a
+    constant operand, by its index.
     """
 
     decided: bytes = b""
     numbers: tuple[Array, ...] = ()
+    constant: Callable[[int], Array] | None = None
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
@@ -37,7 +41,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first, and a ``record`` for caches.
+    position and operation of the first, and a ``record`` for caches. ``costs_ns`` is
+    about what each of them takes the delegate, or this step if that claims it.
     """
 
     position: int
@@ -45,8 +50,14 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     kernel: PreparedKernel | None
-    parts: "tuple[Step, ...]" = ()
+    parts: "Sequence[Step]" = ()
     record: Callable[[], KernelRecord] | None = None
+    costs_ns: tuple[int, ...] = ()
+
+    @property
+    def cost_ns(self) -> int:
+        """About what it takes a delegate."""
+        return sum(self.costs_ns)
 
     @property
     def name(self) -> str:
@@ -59,9 +70,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     @property
     def longest_name(self) -> str:
         """The operation of it that takes longest, about, for people."""
-        step = self
-        if len(self.parts) > 1:
-            step = cast("DelegatedKernel", self.kernel).longest()
+        costs_ns = self.costs_ns
+        step = self.parts[costs_ns.index(max(costs_ns))] if self.parts else self
         return f"{step.operation.type.name} (operation {step.position})"
 
 
@@ -71,11 +81,14 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     ``inputs`` are the operands (by index) that it reads and that no step of it writes,
     without constants; ``outputs`` are those that later steps or the plan's outputs
     need. Constants are the ``value`` of the operands that the steps' operations have.
+    One that ``completes_job`` stands in a plan of native kernels and segments alone,
+    all of which run without the interpreter lock if this one does.
     """
 
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    completes_job: bool = False
 
 
 class DelegatedKernel(Protocol):
@@ -90,10 +103,6 @@ class DelegatedKernel(Protocol):
 
     def trim(self) -> None:
         """Free what no run uses, but for what one run on one thread needs."""
-        ...
-
-    def longest(self) -> Step:
-        """Return the step of the segment that takes longest, about."""
         ...
 
     def __call__(self, scratch: Scratch) -> Run:
@@ -113,8 +122,11 @@ class Delegate(Protocol):
         """What the division of a model depends on; caches of another are not used."""
         ...
 
-    def claims(self, operation: BoundOperation) -> bool:
-        """Tell whether it computes ``operation``, whose shapes are all known."""
+    def claims(self, operation: BoundOperation) -> int | None:
+        """Return about how many nanoseconds it takes, None if it does not compute it.
+
+        All shapes of ``operation`` are known.
+        """
         ...
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
@@ -130,7 +142,7 @@ class Delegate(Protocol):
         """Return what computes ``segment``; None leaves it to the kernels.
 
         The kernel gets the segment's inputs and outputs in their order. ``identity`` is
-        that of the model in caches, which no other has; empty if it is in none. A
+        that of its graph in caches, which no other has; empty if it is in none. A
         ``record`` is that of a kernel which a delegate of this version has prepared for
         the same segment.
 
@@ -166,8 +178,12 @@ def delegating(
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
-    ordered = yield from _moved_together(steps, claimed)
+    ordered = steps
+    if len(claimed) < len(steps):
+        ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
+    others = [step for step in ordered if step.position not in claimed]
+    may_be_job = Job is not None and _are_native(others)
     result: list[Step] = []
     start = 0
     while start < len(ordered):
@@ -182,18 +198,28 @@ def delegating(
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
             kernel = delegate.prepare(segment, identity)
+            owned: list[Step] = []
             if kernel is None:
                 for step in segment.steps:
-                    result.append(own(step))
+                    owned.append(own(step))
                     yield
-            else:
-                result.append(step_of(segment, kernel))
+                if may_be_job and others and not _are_native(owned):
+                    segment = replace(segment, completes_job=True)
+                    kernel = delegate.prepare(segment, identity)
+            costs_ns = tuple(step.cost_ns for step in segment.steps)
+            result += [step_of(segment, kernel, costs_ns)] if kernel else owned
             yield
         start = end
     return result
 
 
-def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
+def _are_native(steps: Iterable[Step]) -> bool:
+    return all(isinstance(step.kernel, NativeKernel) for step in steps)
+
+
+def step_of(
+    segment: Segment, kernel: DelegatedKernel, costs_ns: tuple[int, ...]
+) -> Step:
     """Return the one step that computes all of ``segment``."""
     first = segment.steps[0]
     return Step(
@@ -204,6 +230,7 @@ def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
         kernel,
         segment.steps,
         kernel.record,
+        costs_ns,
     )
 
 

@@ -28,7 +28,9 @@ from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
     ExecutionOptions,
+    Model,
     Request,
+    Subgraph,
 )
 from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import shared_array
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.signatures import SignatureRuns
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
+_NO_MODEL = Model(Subgraph((), (), (), ()))
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
@@ -120,7 +123,8 @@ class PreparedModel:
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
         self._binding = self._direct if is_whole else None
         self._device = device
-        self._model = model
+        # Without its graph and constants: the device has what it needs of those.
+        self._model = msgspec.structs.replace(model, model=_NO_MODEL)
         self._sessions: SessionModel | None = None
         self._target = Target(
             hal,
@@ -323,7 +327,6 @@ class PreparedModel:
             self._target.settled_outputs(out),
             partial(self._launch, path),
             options_for(loop_timeout=loop_timeout),
-            binding=binding_of(self.hal),
             threadsafe=self._local if path != "fenced" else None,
         )
 
@@ -385,15 +388,15 @@ class PreparedModel:
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
         with os_errors("sessions cannot be imported"):
-            from asyncnn.runtime.session import OpeningSession
+            from asyncnn.runtime.session import OpeningSession, Session
 
         if not self.states:
             raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
         kept = model.kept
         given = kept.first if state is None else kept.checked(state)
-        context = OpeningSession(model, self._launch, given, path, checkpoint)
-        return Opening("session", context)
+        session = Session(model, self._launch, given, path, checkpoint)
+        return Opening("session", OpeningSession(session))
 
     def with_open_states(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import IBinding, IFencing, IInProcess
+from asyncnn.execution import IFencing, IInProcess, reusable
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
@@ -186,13 +186,11 @@ class ReusableExecution:
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
     there is one at a time. Their memory goes with the last reference to them. Outputs
-    for which ``out`` has None get shared arrays. ``binding`` has nothing looked at
-    again that is the same in each execution. ``threadsafe`` is the prepared model if
-    its executions may be launched on any thread.
+    for which ``out`` has None get shared arrays. ``threadsafe`` is the prepared model
+    if its executions may be launched on any thread.
     """
 
     __slots__ = (
-        "_binding",
         "_carry",
         "_inputs",
         "_is_running",
@@ -215,7 +213,6 @@ class ReusableExecution:
         carry: Carry,
         options: ExecutionOptions = DEFAULT_OPTIONS,
         *,
-        binding: IBinding | None = None,
         threadsafe: IInProcess | None = None,
     ) -> None:
         self._target = target
@@ -227,15 +224,14 @@ class ReusableExecution:
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._spaces = target.spaces(out, target.make_shared)
-        self._request = target.build_request(inputs, self._spaces)
+        request = target.build_request(inputs, self._spaces)
+        self._request = reusable(target.hal, request)
         is_fixed = target.space.is_fixed
         self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
         has_buffers = any(
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
-        self._binding = binding
-        self._bind()
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -278,13 +274,8 @@ class ReusableExecution:
         Nothing else may use the arrays at the moment.
         """
         self._inputs = inputs
-        self._request = self._target.build_request(inputs, self._spaces)
-        self._bind()
-
-    def _bind(self) -> None:
-        if self._binding is not None:
-            tensors = (*self._inputs, *self._spaces)
-            self._request = self._binding.bind(tensors, self._request) or self._request
+        request = self._target.build_request(inputs, self._spaces)
+        self._request = reusable(self._target.hal, request)
 
     async def run(
         self,

@@ -1,18 +1,29 @@
 import gc
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from asyncnn.callbacks import launched
+from asyncnn.execution import reusable
 from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
     BufferToken,
     DataLocation,
+    ErrorStatus,
     Memory,
     Request,
     RequestArgument,
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
+from asyncnn.memory.slabs import shared_array
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.requests import RequestBuilder
+from asyncnn.service import Server
 from asyncnn.service.client.pools import Bindings, Sendable
 from asyncnn.service.client.staging import Layout, Staging
+from tests.networks import addition
 
 INPUTS = (RequestArgument(location=DataLocation(0, 0, 4)),)
 OUTPUTS = (RequestArgument(location=DataLocation(1, 0, 4)),)
@@ -212,3 +223,21 @@ def test_nothing_is_left_when_the_driver_is_gone(
     model.bind(7, request())
     bindings.clear()
     assert len(bindings) == 0
+
+
+async def test_one_that_was_made_for_another_connection_is_looked_at_anew(
+    tmp_path: Path,
+) -> None:
+    """As that of an application whose driver was restarted: numbers mean other things."""
+    path, x, z = tmp_path / "driver.sock", shared_array(4), shared_array(4)
+    x[:] = 1
+    build = RequestBuilder(addition(4).inputs, addition(4).outputs)
+    async with open_device() as device, Server(device.hal, path):
+        async with connect(path) as first, connect(path) as second:
+            models = [await each.prepare(addition(4)) for each in (first, second)]
+            request = reusable(models[0].hal, build([x, x], [z]))
+            for model in models * 3:
+                z[:] = 0
+                result = await launched(model.hal, request, DEFAULT_OPTIONS)
+                assert result.status is ErrorStatus.NONE
+                assert np.array_equal(z, 2 * x)

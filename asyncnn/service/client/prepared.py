@@ -1,10 +1,8 @@
 """A prepared model in another process, as an `IPreparedModel`."""
 
-import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -19,6 +17,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
+    Waiter,
 )
 from asyncnn.deadlines import check_deadline
 from asyncnn.execution import FencedCompletion, launched_fenced
@@ -50,7 +49,7 @@ from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import Layout, Staged, Travelling
+from asyncnn.service.client.staging import Layout, Staged, Staging, Travelling
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
@@ -151,7 +150,13 @@ class RemotePreparedModel(SynchronousByCallback):
 
     def _sendable(self, request: Request, is_fenced: bool = False) -> Sendable:
         """Return what to send for a request, which is checked unless it came before."""
-        if type(request) is BoundRequest and request.known.is_strict >= is_fenced:
+        known: Travelling | Layout
+        # One of another connection, before its driver was restarted, say, is news.
+        if (
+            type(request) is BoundRequest
+            and request.staging is self._staging
+            and request.known.is_strict >= is_fenced
+        ):
             known = request.known
         else:
             known = self._staging.known(request, is_fenced)
@@ -159,12 +164,8 @@ class RemotePreparedModel(SynchronousByCallback):
             return self._staging.staged(known, request.pools)
         return known
 
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> "_Execution | BoundRequest | None":
+    def bind(self, tensors: Sequence[object]) -> "_Execution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
-        if request is not None:
-            return self._rebound(request)
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):
             return None
@@ -183,14 +184,17 @@ class RemotePreparedModel(SynchronousByCallback):
         memory = SentMemory(self._staging, staged.request.pools, staged)
         return _Execution(self._connection, staged, memory)
 
-    def _rebound(self, request: Request) -> "BoundRequest | None":
-        """Return what stands for a request from now on; None if it is not valid."""
-        for is_fenced in (True, False):
-            with suppress(AsyncnnError):
-                known = self._staging.known(request, is_fenced)
-                arguments = request.inputs, request.outputs, request.pools
-                return BoundRequest(*arguments, known)
-        return None
+    def create_reusable_execution(self, request: Request) -> "BoundRequest":
+        """Return a request that is not looked up again; see `IReusing`.
+
+        :raises InvalidArgumentError: if it breaks a rule.
+        """
+        try:
+            known = self._staging.known(request, True)
+        except AsyncnnError:  # a fenced execution may not have what others may
+            known = self._staging.known(request, False)
+        arguments = request.inputs, request.outputs, request.pools
+        return BoundRequest(*arguments, self._staging, known)
 
     def launch(
         self, execution: "_Execution | Request", options: ExecutionOptions
@@ -302,6 +306,7 @@ class RemotePreparedModel(SynchronousByCallback):
 class BoundRequest(Request, frozen=True, eq=False):
     """A request that is not looked up again; ``known`` is what to send, or how."""
 
+    staging: Staging
     known: Travelling | Layout
 
 
@@ -341,7 +346,7 @@ class _Execution(Completion):
         self.sendable = sendable
         self._callback = callback
         self._result: ExecutionResult | None = None
-        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._waiting: Waiter | None = None
         self._route: Route | None = None
         self.memory = memory
         self.number: int | None = None

@@ -260,6 +260,9 @@ def _until_bound(
             first_ended = time.perf_counter_ns()
             await prepared.run(inputs)
             later_ns = time.perf_counter_ns() - first_ended
+            # The next one would share what is in use: its lane lets go of it soon.
+            del prepared
+            await asyncio.sleep(_PAUSE_S)
             samples.append((first_ended - started - later_ns) / 1000)
         return {figure: samples}
 
@@ -274,7 +277,7 @@ class _Parted(LiteRtDelegate):
             if start:
                 yield start
             part = steps[start:end]
-            yield from (start + at for at in barriers(part, self._engine.speeds))
+            yield from (start + at for at in barriers(part))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
