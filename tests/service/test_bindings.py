@@ -228,16 +228,20 @@ def test_nothing_is_left_when_the_driver_is_gone(
 async def test_one_that_was_made_for_another_connection_is_looked_at_anew(
     tmp_path: Path,
 ) -> None:
-    """As that of an application whose driver was restarted: numbers mean other things."""
+    """As after a restart of the driver, where numbers mean other things."""
     path, x, z = tmp_path / "driver.sock", shared_array(4), shared_array(4)
     x[:] = 1
     build = RequestBuilder(addition(4).inputs, addition(4).outputs)
-    async with open_device() as device, Server(device.hal, path):
-        async with connect(path) as first, connect(path) as second:
-            models = [await each.prepare(addition(4)) for each in (first, second)]
-            request = reusable(models[0].hal, build([x, x], [z]))
-            for model in models * 3:
-                z[:] = 0
-                result = await launched(model.hal, request, DEFAULT_OPTIONS)
-                assert result.status is ErrorStatus.NONE
-                assert np.array_equal(z, 2 * x)
+    async with (
+        open_device() as device,
+        Server(device.hal, path),
+        connect(path) as first,
+        connect(path) as second,
+    ):
+        models = [await each.prepare(addition(4)) for each in (first, second)]
+        request = reusable(models[0].hal, build([x, x], [z]))
+        for model in models * 3:
+            z[:] = 0
+            result = await launched(model.hal, request, DEFAULT_OPTIONS)
+            assert result.status is ErrorStatus.NONE
+            assert np.array_equal(z, 2 * x)
