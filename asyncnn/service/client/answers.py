@@ -81,7 +81,8 @@ class SentMemory(msgspec.Struct, eq=False):
                 finish(self._copy_back, partial(self._end, status, then))
                 return
             self._copy_back()
-        self._end(status, then)
+        self.let_go(status)
+        then(self._failure)
 
     def _copy_back(self) -> None:
         try:

@@ -217,15 +217,11 @@ class Connection:
         self._stagings.add(staging)
         return staging
 
-    def number_of(
-        self, prepared: int, request: Request, sendable: Sendable
-    ) -> int | None:
-        """Return the number of what is sent; give it one if it comes again.
+    def bind(self, prepared: int, request: Request, sendable: Sendable) -> int | None:
+        """Give a valid request that is sent again a number, and return it.
 
-        None if it has none yet, is too long, or there are too many.
+        None if it was not sent before, is too long, or there are too many.
         """
-        if sendable.number is not None:
-            return sendable.number
         if not self.bindings.is_worth_binding(sendable):
             return None
         # The driver counts those that it was not told to forget.

@@ -238,7 +238,9 @@ class RemotePreparedModel(SynchronousByCallback):
     ) -> int:
         """Send a request, by its number if it has one; return the execution's."""
         connection, prepared = self._connection, self.number
-        bound = connection.number_of(prepared, request, execution.sendable)
+        bound = execution.sendable.number
+        if bound is None:
+            bound = connection.bind(prepared, request, execution.sendable)
         return connection.execute(prepared, request, options, execution, bound)
 
     def execute_fenced(
@@ -281,7 +283,9 @@ class RemotePreparedModel(SynchronousByCallback):
         if staged is not None:
             staged.fill()
             request = staged.request
-        bound = connection.number_of(number, request, sendable)
+        bound = sendable.number
+        if bound is None:
+            bound = connection.bind(number, request, sendable)
         connection.check_unsent()
         memory = SentMemory(self._staging, request.pools, staged)
         fenced = RemoteFenced(connection.fences, memory)

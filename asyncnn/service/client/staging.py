@@ -350,7 +350,10 @@ class Staging:
 
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""
-        staged.release()
+        staged.inputs.clear()
+        staged.outputs.clear()
+        if staged.layout.kept:
+            staged.release()
         ready = self._ready.get(staged.layout)
         if ready is None:
             self._keep(staged.slab)
