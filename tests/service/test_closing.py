@@ -13,7 +13,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import DeviceClosedError, NoDriverError
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.service.client import staging
+from asyncnn.service.client import preparations as client_preparations
 from asyncnn.service.driver import preparations
 from asyncnn.service.driver.session import Session
 from asyncnn.service.process import running_driver
@@ -119,14 +119,14 @@ class TestConnections:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         may_go, encoding = threading.Event(), threading.Event()
-        encoded = staging._encoded
+        encoded = client_preparations._encoded
 
         def encode(message: Any) -> object:
             encoding.set()
             assert may_go.wait(20)
             return encoded(message)
 
-        monkeypatch.setattr(staging, "_encoded", encode)
+        monkeypatch.setattr(client_preparations, "_encoded", encode)
         async with running(tmp_path / "driver.sock") as driver:
             device = RemoteDevice(driver.path)
             await device.__aenter__()

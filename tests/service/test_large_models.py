@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
-from asyncnn.service.client import staging
+from asyncnn.service.client import preparations as client_preparations
 from asyncnn.service.driver import preparations, queries
 from tests.networks import chain
 from tests.service.conftest import LIMITS, Connect, Service
@@ -82,13 +82,13 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 @pytest.fixture
 def encoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """Holds up the client where it encodes a large model."""
-    held, encoded = Held(), staging._encoded
+    held, encoded = Held(), client_preparations._encoded
 
     def encode(message: wire.ToDriver) -> object:
         held()
         return encoded(message)
 
-    monkeypatch.setattr(staging, "_encoded", encode)
+    monkeypatch.setattr(client_preparations, "_encoded", encode)
     yield held
     held.may_go.set()
 

@@ -1,9 +1,10 @@
-"""Executions that are sent after their arguments were copied, and how they end."""
+"""Executions under way: their memory, copies before and after, and how they end."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -17,11 +18,17 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
+from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
+from asyncnn.service.client.staging import Staged, Staging
 from asyncnn.service.client.unanswered import Cause
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
+
+
+_UNSETTLED = frozenset({ErrorStatus.DEVICE_UNAVAILABLE, ErrorStatus.GENERAL_FAILURE})
+"""How an execution ends that the driver may not have stopped: it was lost, or stuck."""
 
 
 class Executed(Protocol):
@@ -44,6 +51,68 @@ class Executed(Protocol):
     def expire(self, error: AsyncnnError) -> None:
         """Report that no answer came in time; the outcome may still follow."""
         ...
+
+
+class SentMemory(msgspec.Struct, eq=False):
+    """The memory that an execution uses in a driver, and here, until it has ended.
+
+    The driver works on these pools until then, and on the slab of what is ``staged``.
+    """
+
+    _staging: Staging
+    _pools: Sequence[object]
+    staged: Staged | None
+    _failure: AsyncnnError | None = None
+
+    def take_outputs(
+        self,
+        status: ErrorStatus,
+        finish: Callable[[Callable[[], None], Callable[[], None]], None],
+        then: Callable[[AsyncnnError | None], None],
+    ) -> None:
+        """Copy the outputs of an execution that has ended back, and let go of all.
+
+        Then calls ``then`` with why they could not be taken, if so. What takes long is
+        copied by ``finish``, on a thread.
+        """
+        staged = self.staged
+        if staged is not None and staged.outputs and status is ErrorStatus.NONE:
+            if staged.layout.has_large_outputs:
+                finish(self._copy_back, partial(self._end, status, then))
+                return
+            self._copy_back()
+        self.let_go(status)
+        then(self._failure)
+
+    def _copy_back(self) -> None:
+        try:
+            # Let go of meanwhile, the slab may have the outputs of another execution.
+            if self.staged is not None:
+                self.staged.copy_back()
+        except Exception as error:
+            logger.exception("the outputs of an execution could not be taken")
+            self._failure = failure_of(error)
+
+    def _end(
+        self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
+    ) -> None:
+        self.let_go(status)
+        then(self._failure)
+
+    def let_go(self, status: ErrorStatus) -> None:
+        """Give the slab back for other requests, unless it may still be written to."""
+        pools, self._pools = self._pools, ()
+        staged, self.staged = self.staged, None
+        if status in _UNSETTLED:
+            retire(pools)
+        # A driver that is stuck may write to the slab later: then it is dropped.
+        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
+            self._staging.give_back(staged)
+
+    def release(self) -> None:
+        """Let go of the client's pools; the driver has the slab until it answers."""
+        if self.staged is not None:
+            self.staged.release()
 
 
 class DeferredExecution(msgspec.Struct, eq=False):

@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import (
     NO_TIMING,
+    BufferToken,
     DeviceStatus,
     ErrorStatus,
     ExecutionOptions,
@@ -35,11 +36,16 @@ from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
 from asyncnn.service.client.answers import DeferredExecutions, Executed
-from asyncnn.service.client.burst import Bindings, RemoteBursts
+from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
-from asyncnn.service.client.pools import OfferedPools, RemoteBuffers
-from asyncnn.service.client.preparations import Preparations, Queries
-from asyncnn.service.client.staging import ModelSender, Staging
+from asyncnn.service.client.pools import (
+    Bindings,
+    OfferedPools,
+    RemoteBuffers,
+    Sendable,
+)
+from asyncnn.service.client.preparations import ModelSender, Preparations, Queries
+from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
@@ -111,7 +117,7 @@ class Connection:
         self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
         self.queries = Queries(self, models)
         self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
-        self.buffers = RemoteBuffers(self, self._pools, self.bindings.forget_buffer)
+        self.buffers = RemoteBuffers(self, self._pools, self._forget_buffer)
         self.bursts = RemoteBursts(self, self._pools)
         self.fences = RemoteFences(
             self, self.deferred.finish, limits.max_fds_per_message
@@ -195,21 +201,27 @@ class Connection:
 
     def release_prepared(self, number: int) -> None:
         """Tell the driver that a prepared model is not needed any more."""
-        self.bindings.release(number)
         self.send_if_open(wire.ReleasePreparedModel(number))
 
     def release_prepared_soon(self, number: int) -> None:
         """Release a prepared model from any thread, as a finaliser has to."""
         self.call_soon(partial(self.release_prepared, number))
 
-    def new_staging(self) -> Staging:
+    def new_staging(self, check: Callable[[Request, bool], None]) -> Staging:
         """Return what stages the requests of one prepared model."""
-        staging = Staging(self._free_idle, may_see_slabs=self._may_see_slabs)
+        staging = Staging(
+            check, self.bindings, self._free_idle, may_see_slabs=self._may_see_slabs
+        )
         self._stagings.add(staging)
         return staging
 
-    def bind(self, prepared: int, request: Request) -> int | None:
-        """Give a valid request a number, and return it; None if it is too long."""
+    def bind(self, prepared: int, request: Request, sendable: Sendable) -> int | None:
+        """Give a valid request that is sent again a number, and return it.
+
+        None if it was not sent before, is too long, or there are too many.
+        """
+        if not self.bindings.is_worth_binding(sendable):
+            return None
         # The driver counts those that it was not told to forget.
         self._unbind()
         number = next(self.numbers)
@@ -219,7 +231,7 @@ class Connection:
         if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
         self.send(message)
-        self.bindings.add(number, prepared, request)
+        self.bindings.add(number, sendable)
         return number
 
     def execute(
@@ -294,6 +306,9 @@ class Connection:
     def disown(self) -> None:
         """Send nothing more in a forked child, and have its loop do nothing."""
         self._cause = forked
+
+    def _forget_buffer(self, token: int) -> None:
+        self.bindings.forget(BufferToken(token))
 
     def _unbind(self) -> None:
         numbers = self.bindings.take_forgotten()
@@ -381,7 +396,7 @@ class Connection:
                 self.answers.answered(message.call, message)
             case wire.PoolsRefused():
                 for memory in self._pools.refused(message.numbers):
-                    self.bindings.forget_pool(memory)
+                    self.bindings.forget(memory)
             case wire.Allocated():
                 self.answers.answered(message.buffer, message)
             case wire.GetMemories():

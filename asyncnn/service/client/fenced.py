@@ -19,7 +19,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.staging import SentMemory
+from asyncnn.service.client.answers import SentMemory
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
@@ -196,7 +196,8 @@ class RemoteFences:
         producer = fence.producer if isinstance(fence, SyncFence) else fence
         if isinstance(producer, RemoteFenced) and producer.is_of(self):
             number = producer.number
-            return number if number in self._waiting else _BY_DESCRIPTOR
+            is_known = producer.outcome is None and number in self._waiting
+            return number if is_known else _BY_DESCRIPTOR
         return _BY_DESCRIPTOR
 
     def execute(

@@ -1,7 +1,8 @@
-"""The memory that a client's calls name by number: its pools, and the driver's buffers.
+"""What a client's calls name by number: pools, buffers of the driver, and requests.
 
 A pool is announced when it is used first, with its descriptors. A device-managed buffer
-is allocated by the driver; requests name either alike.
+is allocated by the driver; requests name either alike. A request that comes again is
+bound: then a number stands for it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -35,6 +37,8 @@ from asyncnn.memory.slabs import Slab
 from asyncnn.service import wire
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import ServiceLimits
+
+Pool: TypeAlias = Memory | BufferToken
 
 
 class OfferedPools:
@@ -180,6 +184,84 @@ def _check_descriptors(fds: Sequence[int], most: int) -> None:
             raise GeneralFailureError(
                 f"descriptor {fd} of a pool is not open"
             ) from error
+
+
+class Sendable:
+    """What a driver is sent again and again; a ``number`` stands for it once bound.
+
+    It was sent some ``uses`` without.
+    """
+
+    __slots__ = ("__weakref__", "number", "uses")
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.uses = 0
+
+    def names(self, pool: Pool) -> bool:
+        """Tell whether a driver that forgets ``pool`` has forgotten this."""
+        raise NotImplementedError
+
+
+class Bindings:
+    """What a driver knows by number, up to ``most`` of it.
+
+    When that is reached nothing more gets a number, rather than others losing theirs:
+    that would cost more than it saves. What is not used any more goes by itself:
+    ``call_forgotten`` is called then, on any thread, as there is something for
+    `take_forgotten`.
+    """
+
+    def __init__(
+        self, most: int = 0, call_forgotten: Callable[[], None] = lambda: None
+    ) -> None:
+        self.most = most
+        self._call_forgotten = call_forgotten
+        self._forgotten: deque[int] = deque()
+        self._bound: dict[int, weakref.ref[Sendable]] = {}
+
+    def __len__(self) -> int:
+        return len(self._bound)
+
+    def is_worth_binding(self, sendable: Sendable) -> bool:
+        """Tell whether what is sent now was sent before, and has no number yet."""
+        sendable.uses += 1
+        return sendable.uses > 1 and len(self._bound) < self.most
+
+    def add(self, number: int, sendable: Sendable) -> None:
+        """Give it the number that the driver knows it by."""
+        sendable.number = number
+        self._bound[number] = weakref.ref(sendable, partial(self._lose, number))
+
+    def unbind(self, sendable: Sendable) -> None:
+        """Have the driver forget it."""
+        number, sendable.number, sendable.uses = sendable.number, None, 0
+        if number is not None:
+            self._lose(number)
+
+    def forget(self, pool: Pool) -> None:
+        """Forget what names a pool, or a part of it, or a buffer: the driver has."""
+        for number, reference in list(self._bound.items()):
+            sendable = reference()
+            if sendable is not None and sendable.names(pool):
+                sendable.number, sendable.uses = None, 0
+                self._bound.pop(number, None)
+
+    def take_forgotten(self) -> tuple[int, ...]:
+        """Return the numbers of what was forgotten here since the last call."""
+        gone = self._forgotten
+        return tuple([gone.popleft() for _ in range(len(gone))])
+
+    def clear(self) -> None:
+        """Forget everything: the driver is gone."""
+        self._bound.clear()
+        self._forgotten.clear()
+
+    def _lose(self, number: int, _: object = None) -> None:
+        """Forget a number, on any thread."""
+        if self._bound.pop(number, None) is not None:
+            self._forgotten.append(number)
+            self._call_forgotten()
 
 
 class RemoteBuffer:

@@ -5,9 +5,10 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.deadlines import unanswered
 from asyncnn.devices.statistics import DeviceStatistics
@@ -19,13 +20,77 @@ from asyncnn.hal.errors import (
     error_for,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Handle, Model, Priority
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionPreference,
+    Handle,
+    Memory,
+    Model,
+    Priority,
+)
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.shared import shareable
+from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.staging import ModelSender
+from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.staging import LARGE_BYTES
 from asyncnn.service.client.unanswered import Cause, Line
-from asyncnn.service.limits import OwnedTasks, duplicated
+from asyncnn.service.decoding import MessageFile, encode_given
+from asyncnn.service.limits import OwnedTasks, duplicated, is_large
+
+MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
+"""Makes the message with a model that has no pools, but their numbers."""
+
+
+class ModelSender(msgspec.Struct, frozen=True, eq=False):
+    """Sends messages with models. Belongs to the event loop."""
+
+    _line: Line
+    _pools: OfferedPools
+
+    def takes_long(self, model: Model) -> bool:
+        """Tell whether to send ``model`` at once would keep the loop for long."""
+        copied = sum([pool.size for pool in model.pools if not pool.handle.fds])
+        return is_large(model) or copied + len(model.operand_values) > LARGE_BYTES
+
+    def send_now(
+        self, model: Model, make: MakeMessage, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message with ``model``."""
+        pools = _all_shareable(model.pools)
+        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        self._line.send(message, fds)
+
+    async def send(
+        self,
+        model: Model,
+        make: MakeMessage,
+        fds: Sequence[int] = (),
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Send a message with ``model`` unless it has ceased to be wanted by then."""
+        pools = await offload(_all_shareable, model.pools)
+        if not is_wanted():
+            return
+        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        file = await offload(_encoded, message)
+        if is_wanted():
+            self._line.send(file, fds)
+
+
+def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
+    return [shareable(memory) for memory in pools]
+
+
+def _encoded(message: wire.ToDriver) -> MessageFile:
+    try:
+        return MessageFile(encode_given(message))
+    except OSError as error:
+        raise ResourceExhaustedTransientError(
+            f"a message cannot be sent: {error.strerror}"
+        ) from error
 
 
 class SentCache(msgspec.Struct, frozen=True):

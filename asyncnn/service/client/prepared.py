@@ -44,11 +44,12 @@ from asyncnn.hal.validate import (
     signature_of,
 )
 from asyncnn.logs import EXECUTION
-from asyncnn.service.client.answers import DeferredExecution
+from asyncnn.service.client.answers import DeferredExecution, SentMemory
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
+from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import SentMemory, Staged
+from asyncnn.service.client.staging import Layout, Staged, Staging, Travelling
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,10 @@ class RemotePreparedModel(SynchronousByCallback):
         self.usual_route = usual_route
         self._rules = RequestRules(model)
         self._model = model
-        self._staging = connection.new_staging()
-        self._plain = plain = plain_request(model)
+        # Not what it is asked to check by: it must not keep the model.
+        self._staging = connection.new_staging(partial(_check, self._rules))
+        plain = plain_request(model)
+        self._plain = None if plain is None else self._staging.plain(plain)
         arguments = () if plain is None else (*plain.inputs, *plain.outputs)
         self._sizes = tuple([each.location.length for each in arguments])
         self.refusal = ""
@@ -134,22 +137,32 @@ class RemotePreparedModel(SynchronousByCallback):
         callback: IExecutionCallback | None = None,
     ) -> "_Execution":
         """Check a request, and send it, whatever pools it has."""
-        connection, number = self._connection, self.number
         if EXECUTION.is_on:
-            EXECUTION("send", model=number, deadline_ns=options.deadline)
-        # One that is bound was found correct, and can have changed in nothing.
-        bound = connection.bindings.number_of(number, request)
-        staged = None
-        if bound is None:
-            if not self._rules.remembers(request):
-                self._check(request, is_fenced=False)
-            staged = self._staging.stage(request)
-            if staged is not None:
-                request = staged.request
+            EXECUTION("send", model=self.number, deadline_ns=options.deadline)
+        sendable = self._sendable(request)
+        staged = sendable if isinstance(sendable, Staged) else None
+        if staged is not None:
+            request = staged.request
         memory = SentMemory(self._staging, request.pools, staged)
-        execution = _Execution(connection, memory, callback)
-        self._send(execution, request, options, bound)
+        execution = _Execution(self._connection, sendable, memory, callback)
+        self._send(execution, request, options)
         return execution
+
+    def _sendable(self, request: Request, is_fenced: bool = False) -> Sendable:
+        """Return what to send for a request, which is checked unless it came before."""
+        known: Travelling | Layout
+        # One of another connection, before its driver was restarted, say, is news.
+        if (
+            type(request) is BoundRequest
+            and request.staging is self._staging
+            and request.known.is_strict >= is_fenced
+        ):
+            known = request.known
+        else:
+            known = self._staging.known(request, is_fenced)
+        if isinstance(known, Layout):
+            return self._staging.staged(known, request.pools)
+        return known
 
     def bind(self, tensors: Sequence[object]) -> "_Execution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
@@ -165,11 +178,23 @@ class RemotePreparedModel(SynchronousByCallback):
                 return None
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
         try:
-            staged = self._staging.stage_arrays(plain, arrays[:count], arrays[count:])
+            staged = self._staging.staged_arrays(plain, arrays[:count], arrays[count:])
         except (AsyncnnError, TypeError, ValueError):
             return None  # the other way says why
         memory = SentMemory(self._staging, staged.request.pools, staged)
-        return _Execution(self._connection, memory)
+        return _Execution(self._connection, staged, memory)
+
+    def create_reusable_execution(self, request: Request) -> "BoundRequest":
+        """Return a request that is not looked up again; see `IReusing`.
+
+        :raises InvalidArgumentError: if it breaks a rule.
+        """
+        try:
+            known = self._staging.known(request, True)
+        except AsyncnnError:  # a fenced execution may not have what others may
+            known = self._staging.known(request, False)
+        arguments = request.inputs, request.outputs, request.pools
+        return BoundRequest(*arguments, self._staging, known)
 
     def launch(
         self, execution: "_Execution | Request", options: ExecutionOptions
@@ -193,56 +218,30 @@ class RemotePreparedModel(SynchronousByCallback):
         return execution
 
     def _send(
-        self,
-        execution: "_Execution",
-        request: Request,
-        options: ExecutionOptions,
-        bound: int | None = None,
+        self, execution: "_Execution", request: Request, options: ExecutionOptions
     ) -> None:
         """Send a valid request whose pools all travel, filled in before."""
         connection, staged = self._connection, execution.memory.staged
         if staged is not None:
             if staged.layout.has_large_inputs:
                 connection.check_open()
-                launch = partial(self._launch, execution, request, options, None)
+                launch = partial(self._launch, execution, request, options)
                 execution.sending = connection.deferred.start(
                     staged.fill, launch, execution, options.deadline
                 )
                 return
             staged.fill()
-            if staged.bound_since is connection.bindings.epoch:
-                bound = staged.number
-        execution.number = self._launch(execution, request, options, bound)
-
-    def _check(self, request: Request, *, is_fenced: bool) -> None:
-        """Check a request as the driver will."""
-        with span("validate", Layer.DRIVER, Phase.EXECUTION):
-            self._rules.check(request, allow_unspecified_output=not is_fenced)
+        execution.number = self._launch(execution, request, options)
 
     def _launch(
-        self,
-        execution: "_Execution",
-        request: Request,
-        options: ExecutionOptions,
-        bound: int | None,
+        self, execution: "_Execution", request: Request, options: ExecutionOptions
     ) -> int:
         """Send a request, by its number if it has one; return the execution's."""
-        if bound is None:
-            bound = self._bound(request, execution.memory.staged)
-        connection = self._connection
-        return connection.execute(self.number, request, options, execution, bound)
-
-    def _bound(self, request: Request, staged: Staged | None) -> int | None:
-        """Return the number of a bound request; bind one that is worth it."""
         connection, prepared = self._connection, self.number
-        bindings = connection.bindings
-        number = bindings.number_of(prepared, request)
-        if number is None and bindings.is_worth_binding(prepared, request):
-            number = connection.bind(prepared, request)
-        # One that keeps pools of the client's is another request each time.
-        if number is not None and staged is not None and not staged.layout.kept:
-            staged.number, staged.bound_since = number, bindings.epoch
-        return number
+        bound = execution.sendable.number
+        if bound is None:
+            bound = connection.bind(prepared, request, execution.sendable)
+        return connection.execute(prepared, request, options, execution, bound)
 
     def execute_fenced(
         self,
@@ -276,26 +275,21 @@ class RemotePreparedModel(SynchronousByCallback):
         connection, number = self._connection, self.number
         if EXECUTION.is_on:
             EXECUTION("send fenced", model=number, fences=len(wait_for))
-        if not self._rules.remembers(request):
-            self._check(request, is_fenced=True)
         named = connection.fences.named(wait_for) if wait_for else NO_FENCES
         if options.deadline is not None:
             check_deadline(options.deadline)
-        bound = connection.bindings.number_of(number, request)
-        sent, staged = request, None
+        sendable = self._sendable(request, is_fenced=True)
+        staged = sendable if isinstance(sendable, Staged) else None
+        if staged is not None:
+            staged.fill()
+            request = staged.request
+        bound = sendable.number
         if bound is None:
-            staged = self._staging.stage(request)
-            if staged is not None:
-                staged.fill()
-                sent = staged.request
-                if staged.bound_since is connection.bindings.epoch:
-                    bound = staged.number
-        if bound is None:
-            bound = self._bound(sent, staged)
+            bound = connection.bind(number, request, sendable)
         connection.check_unsent()
-        memory = SentMemory(self._staging, sent.pools, staged)
+        memory = SentMemory(self._staging, request.pools, staged)
         fenced = RemoteFenced(connection.fences, memory)
-        order = connection.order(number, sent, options, bound)
+        order = connection.order(number, request, options, bound)
         connection.fences.execute(order, named, options.duration, fenced)
         return fenced
 
@@ -313,6 +307,19 @@ class RemotePreparedModel(SynchronousByCallback):
         )
 
 
+class BoundRequest(Request, frozen=True, eq=False):
+    """A request that is not looked up again; ``known`` is what to send, or how."""
+
+    staging: Staging
+    known: Travelling | Layout
+
+
+def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
+    """Check a request as the driver will."""
+    with span("validate", Layer.DRIVER, Phase.EXECUTION):
+        rules.check(request, allow_unspecified_output=not is_fenced)
+
+
 class _Execution(Completion):
     """One execution under way: takes the outputs back, and is awaited or notifies.
 
@@ -328,16 +335,19 @@ class _Execution(Completion):
         "_waiting",
         "memory",
         "number",
+        "sendable",
         "sending",
     )
 
     def __init__(
         self,
         connection: Connection,
+        sendable: Sendable,
         memory: SentMemory,
         callback: IExecutionCallback | None = None,
     ) -> None:
         self._connection = connection
+        self.sendable = sendable
         self._callback = callback
         self._result: ExecutionResult | None = None
         self._waiting: Waiter | None = None

@@ -1,19 +1,19 @@
-"""Shared memory for arguments that lie in memory of the client alone.
+"""Requests as a driver is sent them, once or again and again.
 
 A request may use pools that cannot travel: plain arrays of the application. Their bytes
 are copied into a slab of shared memory before the request is sent, and out of it when
-it is done. A request whose pools all travel is left as it is.
+it is done: it is `Staged`. One whose pools all travel is sent as it is.
 
-An application sends the same arguments with other pools again and again. Where they go
-in a slab is worked out once, and what was made for one request, views of the slab and
-the arguments that point into it, serves the next.
+What comes again is found by one key, in `Staging.known`, unless it was bound before:
+its arguments, and the pools that travel. It need not be checked any more, nor worked
+out where its arguments go in a slab, and is known to the driver by a number.
 """
 
 import logging
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,26 +23,18 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
-    failure_of,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
-    ErrorStatus,
     Memory,
-    Model,
     Request,
     RequestArgument,
 )
-from asyncnn.memory.shared import allocate, shareable
-from asyncnn.memory.slabs import Part, allocate_in_slab, retire
-from asyncnn.offload import offload
-from asyncnn.service import wire
-from asyncnn.service.client.pools import OfferedPools
-from asyncnn.service.client.unanswered import Line
-from asyncnn.service.decoding import MessageFile, encode_given
-from asyncnn.service.limits import is_large
+from asyncnn.memory.shared import allocate
+from asyncnn.memory.slabs import Part, allocate_in_slab
+from asyncnn.service.client.pools import Bindings, Pool, Sendable
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +49,8 @@ LARGE_BYTES = 256 * 1024
 MAX_LAYOUTS = 8
 """Layouts that are remembered; the one made first is forgotten first."""
 
-_UNSETTLED = frozenset({ErrorStatus.DEVICE_UNAVAILABLE, ErrorStatus.GENERAL_FAILURE})
-"""How an execution ends that the driver may not have stopped: it was lost, or stuck."""
+MAX_KNOWN = 1024
+"""Requests whose pools travel that are remembered, likewise."""
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -70,18 +62,51 @@ class _Move(msgspec.Struct, frozen=True):
     slab_offset: int
 
 
-class _Layout:
-    """How requests with these very arguments, and such pools, lie in slabs."""
+class Travelling(Sendable):
+    """A valid request whose pools all travel, for as long as these are there.
 
-    def __init__(self, request: Request, travelling: tuple[bool, ...]) -> None:
+    It ``is_strict`` if it is one of a fenced execution as well. Arguments are held, so
+    that nothing else gets their identity; pools are to go when nobody uses them.
+    """
+
+    __slots__ = ("_pools", "arguments", "is_strict")
+
+    def __init__(
+        self, request: Request, is_strict: bool, gone: Callable[[object], None]
+    ) -> None:
+        super().__init__()
+        self.arguments = (request.inputs, request.outputs)
+        self.is_strict = is_strict
+        self._pools = [_watched(pool, gone) for pool in request.pools]
+
+    def names(self, pool: Pool) -> bool:
+        """See `Sendable`."""
+        return any(_is_part(each(), pool) for each in self._pools)
+
+
+class Layout:
+    """How valid requests with these very arguments, and such pools, lie in slabs.
+
+    Pools have these ``sizes``, unless something is to be looked at each time.
+    """
+
+    def __init__(
+        self, request: Request, travelling: tuple[bool, ...], is_strict: bool = True
+    ) -> None:
         # They are held so that nothing else gets their identity.
         self.arguments = (request.inputs, request.outputs)
+        self.is_strict = is_strict
+        self.sizes = [_plain_size(pool) for pool in request.pools]
         self.kept = [index for index, it_does in enumerate(travelling) if it_does]
         self.slab_bytes = 0
         self.inputs, self.moves_in = self._place(request.inputs, travelling)
         self.outputs, self.moves_out = self._place(request.outputs, travelling)
         self.has_large_inputs = _size(self.moves_in) > LARGE_BYTES
         self.has_large_outputs = _size(self.moves_out) > LARGE_BYTES
+
+    def fits(self, pools: Sequence[Pool]) -> bool:
+        """Tell whether a request is valid in these pools, as the one before was."""
+        return None not in self.sizes and self.sizes == [*map(_plain_size, pools)]
 
     def _place(
         self, arguments: Sequence[RequestArgument], travelling: tuple[bool, ...]
@@ -105,27 +130,42 @@ class _Layout:
         return tuple(placed), moves
 
 
-class Staged:
+class Staged(Sendable):
     """A request whose pools all travel, and what to copy back when it is done.
 
     ``inputs`` and ``outputs`` are the client's bytes that are copied, while it stands
-    for any. ``number`` is what the driver knows the request by if it is bound; that
-    holds as long as ``bound_since`` is the `Bindings.epoch`.
+    for any. Its number stands for it with those of the client's pools that travel.
     """
 
-    def __init__(self, layout: _Layout, slab: Memory) -> None:
+    __slots__ = (
+        "_kept",
+        "_sources",
+        "_targets",
+        "inputs",
+        "layout",
+        "outputs",
+        "request",
+        "slab",
+    )
+
+    def __init__(self, layout: Layout, slab: Memory) -> None:
         assert slab.buffer is not None
+        super().__init__()
         self.layout = layout
         self.slab = slab
         self.request = Request(layout.inputs, layout.outputs, (slab,))
-        self.number = 0
-        self.bound_since: object = None
+        self._kept: list[Callable[[], Pool | None]] = []
         self._targets = [_part(slab.buffer, move) for move in layout.moves_in]
         self._sources = [_part(slab.buffer, move) for move in layout.moves_out]
         self.inputs: list[memoryview] = []
         self.outputs: list[memoryview] = []
 
-    def stand_for(self, pools: tuple[Memory | BufferToken, ...]) -> None:
+    def names(self, pool: Pool) -> bool:
+        """See `Sendable`."""
+        kept = [each() for each in self._kept]
+        return any(_is_part(each, pool) for each in (self.slab, *kept))
+
+    def stand_for(self, pools: Sequence[Pool], bindings: Bindings) -> None:
         """Move arguments between these pools and the slab from now on.
 
         :raises InvalidArgumentError: if an output cannot be copied back, or a pool is
@@ -155,10 +195,11 @@ class Staged:
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
-            kept: tuple[Memory | BufferToken, ...] = ()
-            for index in layout.kept:
-                kept += (pools[index],)
+            kept = [pools[index] for index in layout.kept]
             self.request = Request(layout.inputs, layout.outputs, (*kept, self.slab))
+            if [each() for each in self._kept] != kept:
+                bindings.unbind(self)
+                self._kept = [_watched(pool) for pool in kept]
 
     def fill(self) -> None:
         """Copy the inputs into the slab."""
@@ -193,65 +234,30 @@ class Staged:
             self.request = replace(self.request, pools=(self.slab,))
 
 
-class SentMemory(msgspec.Struct, eq=False):
-    """The memory that an execution uses in a driver, and here, until it has ended.
+def _watched(
+    pool: Pool, gone: Callable[[object], None] | None = None
+) -> Callable[[], Pool | None]:
+    """Return what gives a pool as long as it is there; a token is a value."""
+    return (lambda: pool) if type(pool) is BufferToken else weakref.ref(pool, gone)
 
-    The driver works on these pools until then, and on the slab of what is ``staged``.
-    """
 
-    _staging: "Staging"
-    _pools: Sequence[object]
-    staged: Staged | None
-    _failure: AsyncnnError | None = None
+def _is_part(each: Pool | None, pool: Pool) -> bool:
+    """Tell whether ``each`` is a pool, or the same token, or a part of it."""
+    return each is not None and (
+        each == pool
+        if type(pool) is BufferToken
+        else each is pool or (type(each) is Part and each.slab is pool)
+    )
 
-    def take_outputs(
-        self,
-        status: ErrorStatus,
-        finish: Callable[[Callable[[], None], Callable[[], None]], None],
-        then: Callable[[AsyncnnError | None], None],
-    ) -> None:
-        """Copy the outputs of an execution that has ended back, and let go of all.
 
-        Then calls ``then`` with why they could not be taken, if so. What takes long is
-        copied by ``finish``, on a thread.
-        """
-        staged = self.staged
-        if staged is not None and staged.outputs and status is ErrorStatus.NONE:
-            if staged.layout.has_large_outputs:
-                finish(self._copy_back, partial(self._end, status, then))
-                return
-            self._copy_back()
-        self._end(status, then)
-
-    def _copy_back(self) -> None:
-        try:
-            # Let go of meanwhile, the slab may have the outputs of another execution.
-            if self.staged is not None:
-                self.staged.copy_back()
-        except Exception as error:
-            logger.exception("the outputs of an execution could not be taken")
-            self._failure = failure_of(error)
-
-    def _end(
-        self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
-    ) -> None:
-        self.let_go(status)
-        then(self._failure)
-
-    def let_go(self, status: ErrorStatus) -> None:
-        """Give the slab back for other requests, unless it may still be written to."""
-        pools, self._pools = self._pools, ()
-        staged, self.staged = self.staged, None
-        if status in _UNSETTLED:
-            retire(pools)
-        # A driver that is stuck may write to the slab later: then it is dropped.
-        if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
-            self._staging.give_back(staged)
-
-    def release(self) -> None:
-        """Let go of the client's pools; the driver has the slab until it answers."""
-        if self.staged is not None:
-            self.staged.release()
+def _plain_size(pool: Pool) -> int | None:
+    """Return the size of memory of this process, None if it may not be all there."""
+    if isinstance(pool, BufferToken) or pool.name != "ashmem" or pool.buffer is None:
+        return None
+    try:
+        return pool.size if pool.buffer.nbytes >= pool.size else None
+    except ValueError:  # it was released
+        return None
 
 
 def _size(moves: Sequence[_Move]) -> int:
@@ -270,70 +276,77 @@ def _copy_large(source: memoryview, target: memoryview) -> None:
 class Staging:
     """Stages the requests of one prepared model; keeps slabs that are free.
 
-    If there is no shared memory left, ``free_idle`` is called to give some back.
-    Without ``may_see_slabs``, nothing is sent that lies in one file with other arrays.
+    ``check`` raises what is wrong with a request, maybe one of a fenced execution. If
+    there is no shared memory left, ``free_idle`` is called to give some back. Without
+    ``may_see_slabs``, nothing is sent that lies in one file with other arrays.
     """
 
     def __init__(
         self,
+        check: Callable[[Request, bool], None],
+        bindings: Bindings,
         free_idle: Callable[[], None] = lambda: None,
         *,
         may_see_slabs: bool = True,
     ) -> None:
+        self._check = check
+        self._bindings = bindings
         self._free_idle = free_idle
         self._may_see_slabs = may_see_slabs
-        self._layouts: dict[tuple[int, int, tuple[bool, ...]], _Layout] = {}
-        self._ready: dict[_Layout, list[Staged]] = {}
+        self._travelling: dict[tuple[int, ...], Travelling] = {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._ready: dict[Layout, list[Staged]] = {}
         self._idle: defaultdict[int, list[Memory]] = defaultdict(list)
 
-    def stage(self, request: Request) -> Staged | None:
-        """Return the request to send instead; None if this one, validated, travels.
+    def known(self, request: Request, is_fenced: bool = False) -> Travelling | Layout:
+        """Return what is known of a request that comes again, or check and learn it.
 
-        Its inputs are to be filled in before it is sent.
+        :raises InvalidArgumentError: if it is not valid.
+        """
+        try:
+            key, travelling = self._key_of(request)
+        except (AttributeError, TypeError):  # it is no request at all
+            self._check(request, is_fenced)
+            raise
+        known = self._travelling.get(key) or self._layouts.get(key)
+        if (
+            known is None
+            or (is_fenced and not known.is_strict)
+            or (type(known) is Layout and not known.fits(request.pools))
+        ):
+            self._check(request, is_fenced)
+            known = self._learn(key, request, travelling, is_fenced)
+        return known
+
+    def staged(self, layout: Layout, pools: Sequence[Pool]) -> Staged:
+        """Return what is sent for a request of such a layout.
+
+        Its inputs are to be filled in before.
 
         :raises InvalidArgumentError: if an output lies in memory that is read-only.
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        may_see_slabs = self._may_see_slabs
-        travelling: tuple[bool, ...] = ()
-        for pool in request.pools:
-            if type(pool) is Memory:
-                travels = pool.handle.fds != ()
-            else:
-                travels = may_see_slabs or type(pool) is not Part
-            travelling += (travels,)
-        if False not in travelling:
-            return None
-        staged = self._staged(request, travelling)
+        staged = self._take_staged(layout)
         try:
-            staged.stand_for(request.pools)
+            staged.stand_for(pools, self._bindings)
         except BaseException:
             self.give_back(staged)
             raise
         return staged
 
-    def stage_arrays(
-        self, plain: Request, inputs: Sequence[Array], outputs: Sequence[Array]
+    def staged_arrays(
+        self, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> Staged:
-        """Return what to send instead of arrays, which are the arguments ``plain``.
-
-        These are all in pools of their own, and the same tuples each time.
+        """Return what is sent for arrays, all arguments in pools of their own.
 
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        staged = self._staged(plain, (False,) * (len(inputs) + len(outputs)))
+        staged = self._take_staged(layout)
         for array in inputs:
             staged.inputs.append(array.data.cast("B"))
         for array in outputs:
             staged.outputs.append(array.data)
         return staged
-
-    def _staged(self, request: Request, travelling: tuple[bool, ...]) -> Staged:
-        """Return one that stands for nothing yet."""
-        key = (id(request.inputs), id(request.outputs), travelling)
-        layout = self._layouts.get(key) or self._new_layout(request, travelling)
-        ready = self._ready[layout]
-        return ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
 
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""
@@ -353,17 +366,69 @@ class Staging:
         for ready in self._ready.values():
             ready.clear()
 
-    def _new_layout(self, request: Request, travelling: tuple[bool, ...]) -> _Layout:
-        if len(self._layouts) == MAX_LAYOUTS:
-            first = self._layouts.pop(next(iter(self._layouts)))
-            for staged in self._ready.pop(first):
-                self._keep(staged.slab)
-        # A list may have other arguments the next time: its copy is never asked for.
-        request = Request(tuple(request.inputs), tuple(request.outputs), ())
-        key = (id(request.inputs), id(request.outputs), travelling)
-        layout = self._layouts[key] = _Layout(request, travelling)
+    def plain(self, request: Request) -> Layout:
+        """Return the layout of ``request``, of which every argument is private."""
+        count = len(request.inputs) + len(request.outputs)
+        layout = Layout(request, (False,) * count)
         self._ready[layout] = []
         return layout
+
+    def _key_of(self, request: Request) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """Return what makes a request the same as another, and which pools travel.
+
+        Its arguments; and the pools, if all of them travel, or else which of them do.
+        """
+        may_see_slabs, pools = self._may_see_slabs, request.pools
+        travelling: tuple[bool, ...] = ()
+        for pool in pools:
+            if type(pool) is Memory:
+                travels = pool.handle.fds != ()
+            else:
+                travels = may_see_slabs or type(pool) is not Part
+            travelling += (travels,)
+        ids: Sequence[int] = travelling
+        if False not in travelling:
+            # A token is a value, and no identity is negative.
+            ids = [-p.token if type(p) is BufferToken else id(p) for p in pools]
+        return (id(request.inputs), id(request.outputs), *ids), travelling
+
+    def _learn(
+        self,
+        key: tuple[int, ...],
+        request: Request,
+        travelling: tuple[bool, ...],
+        is_fenced: bool,
+    ) -> Travelling | Layout:
+        # A list may have other arguments the next time.
+        is_lasting = type(request.inputs) is type(request.outputs) is tuple
+        if False not in travelling:
+            gone = partial(_drop, weakref.ref(self), key)
+            known = Travelling(request, is_fenced, gone)
+            if is_lasting:
+                if len(self._travelling) == MAX_KNOWN:
+                    del self._travelling[next(iter(self._travelling))]
+                self._travelling[key] = known
+            return known
+        layout = Layout(request, travelling, is_fenced)
+        if is_lasting:
+            if key in self._layouts or len(self._layouts) == MAX_LAYOUTS:
+                self._forget(key if key in self._layouts else next(iter(self._layouts)))
+            self._layouts[key] = layout
+            self._ready[layout] = []
+        return layout
+
+    def drop(self, key: tuple[int, ...]) -> None:
+        """Forget a request one of whose pools has gone; on any thread."""
+        self._travelling.pop(key, None)
+
+    def _forget(self, key: tuple[int, ...]) -> None:
+        for staged in self._ready.pop(self._layouts.pop(key)):
+            self._keep(staged.slab)
+
+    def _take_staged(self, layout: Layout) -> Staged:
+        """Return one that stands for nothing yet."""
+        ready = self._ready.get(layout)
+        return ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
 
     def _keep(self, slab: Memory) -> None:
         idle = self._idle[slab.size]
@@ -383,55 +448,9 @@ class Staging:
             return make(rounded)
 
 
-MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
-"""Makes the message with a model that has no pools, but their numbers."""
-
-
-class ModelSender(msgspec.Struct, frozen=True, eq=False):
-    """Sends messages with models. Belongs to the event loop."""
-
-    _line: Line
-    _pools: OfferedPools
-
-    def takes_long(self, model: Model) -> bool:
-        """Tell whether to send ``model`` at once would keep the loop for long."""
-        copied = sum([pool.size for pool in model.pools if not pool.handle.fds])
-        return is_large(model) or copied + len(model.operand_values) > LARGE_BYTES
-
-    def send_now(
-        self, model: Model, make: MakeMessage, fds: Sequence[int] = ()
-    ) -> None:
-        """Send a message with ``model``."""
-        pools = _all_shareable(model.pools)
-        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
-        self._line.send(message, fds)
-
-    async def send(
-        self,
-        model: Model,
-        make: MakeMessage,
-        fds: Sequence[int] = (),
-        *,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Send a message with ``model`` unless it has ceased to be wanted by then."""
-        pools = await offload(_all_shareable, model.pools)
-        if not is_wanted():
-            return
-        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
-        file = await offload(_encoded, message)
-        if is_wanted():
-            self._line.send(file, fds)
-
-
-def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
-    return [shareable(memory) for memory in pools]
-
-
-def _encoded(message: wire.ToDriver) -> MessageFile:
-    try:
-        return MessageFile(encode_given(message))
-    except OSError as error:
-        raise ResourceExhaustedTransientError(
-            f"a message cannot be sent: {error.strerror}"
-        ) from error
+def _drop(
+    staging: weakref.ref[Staging], key: tuple[int, ...], _: object = None
+) -> None:
+    known = staging()
+    if known is not None:
+        known.drop(key)
