@@ -296,7 +296,8 @@ def test_a_sanitizer_finds_nothing(
         pytest.skip(f"gcc has no {name} sanitizer")
     built = tmp_path / "_job.so"
     source = Path(jobs.__file__).with_name("_job.c")
-    command = [gcc, "-shared", "-fPIC", "-O1", "-g", f"-fsanitize={name}"]
+    command = [gcc, "-shared", "-fPIC", "-pthread", "-O1", "-g"]
+    command += [f"-fsanitize={name}"]
     command += [f"-I{include}", "-DPy_LIMITED_API=0x030B0000", str(source)]
     subprocess.run([*command, "-o", built], check=True)
     arguments = [*OPTIONS, "-s", "-m", "not alone and not exhaustive"]
