@@ -84,6 +84,10 @@ class TracedExecuteWork(ExecuteWork):
                 add(f"{step.position}: {step.name}", layer, phase, begun_ns, ended_ns)
             self._steps.clear()
 
+    def offer(self, find_lane: object) -> bool:
+        """Refuse: each step is looked at in Python."""
+        return False
+
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
             arrays = self._arrays or self._found()

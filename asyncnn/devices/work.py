@@ -20,6 +20,7 @@ from asyncnn.engine.arguments import (
     store_outputs,
 )
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
+from asyncnn.engine.job import INativeLane
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.workspace import aligned_like
 from asyncnn.execution import Execution
@@ -229,10 +230,7 @@ class ExecuteWork(Work, Completion):
         resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-        spreading = self._executable.spreading
-        # Of what is not known to take long, several threads are no use.
-        if takes_far_longer and spreading is not None and pause.lanes_each:
-            self._threads = pause.threads = spreading.threads(pause.lanes_each)
+        self._spread(pause)
         is_light = self._arrays is not None and not self._plan.uses_blas
         try:
             with NOTHING if is_light else self._executable.computing:
@@ -246,25 +244,70 @@ class ExecuteWork(Work, Completion):
             else:
                 self._cpu_ns += thread_time_ns() - resumed_cpu_ns
 
-    def _advance(self, pause: Pause) -> bool:
+    def _spread(self, pause: Pause) -> None:
+        """Decide on the threads of an engine, once for each resumption."""
+        spreading, lanes_each = self._executable.spreading, pause.lanes_each
+        # Of what is not known to take long, several threads are no use.
+        if spreading is None or not lanes_each:
+            return
+        if self._executable.inliner.takes_far_longer:
+            pause.lanes_each = 0
+            self._threads = pause.threads = spreading.threads(lanes_each)
+
+    def offer(self, find_lane: Callable[[], INativeLane | None]) -> bool:
+        """Have a native lane go on with it; see `Work`."""
+        if self.decision is not None or self.ends_anywhere:
+            return False
+        if self._execution is None and self._executable.program.delegate is None:
+            return False
+        pause = self.pause
+        if pause.lanes_each and self._executable.spreading is not None:
+            self._spread(pause)
+        execution = self._execution or self._bound()
+        return (
+            type(execution) is BoundExecution
+            and pause.threads == 1
+            and execution.offer(find_lane, pause)
+        )
+
+    def come_back(self) -> tuple[bool, int]:
+        """Tell what a native lane has done; see `Work`."""
         execution = self._execution
-        if execution is None:
-            found = self._arrays or self._found()
-            if found is None:
-                return self._advance_unusual(pause)
-            plan = self._plan
-            if CPUEXE.is_on:
-                _tell_operations(plan)
-            arrays: Sequence[Array | None] = found
-            if self.decision is not None:
-                count = len(plan.inputs)
-                arrays = [*found[:count], *self._instead_of(found[count:])]
-            self._execution = execution = BoundExecution(
-                self._executable.program, plan, arrays, self.deadline_ns
-            )
-            # Behind the execution, which `abort` looks for after it has set this.
-            if self._abort_status is not None:
-                execution.abort(self._abort_status)
+        assert type(execution) is BoundExecution
+        has_ended, started_ns, ended_ns, cpu_ns = execution.come_back(self.pause)
+        if not self._started_ns:
+            self._started_ns = started_ns
+        self._ended_ns = ended_ns
+        self.computed_ns += ended_ns - started_ns
+        self._cpu_ns += cpu_ns
+        if has_ended:
+            self._shapes = execution.plan.known_outputs
+        return has_ended, cpu_ns
+
+    def _bound(self) -> BoundExecution | None:
+        """Make its execution, if it is a usual one."""
+        if self._planning is not None:
+            return None
+        found = self._arrays or self._found()
+        if found is None:
+            return None
+        plan = self._plan
+        if CPUEXE.is_on:
+            _tell_operations(plan)
+        arrays: Sequence[Array | None] = found
+        if self.decision is not None:
+            count = len(plan.inputs)
+            arrays = [*found[:count], *self._instead_of(found[count:])]
+        self._execution = execution = BoundExecution(
+            self._executable.program, plan, arrays, self.deadline_ns
+        )
+        # Behind the execution, which `abort` looks for after it has set this.
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
+
+    def _advance(self, pause: Pause) -> bool:
+        execution = self._execution or self._bound()
         if type(execution) is not BoundExecution:
             return self._advance_unusual(pause)
         if not execution.advance(pause):

@@ -1167,18 +1167,6 @@ Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
     return outcome == FAILED ? NULL : PyLong_FromLong(outcome);
 }
 
-/* When a lane has begun and ended it, and the processor time in between. */
-static PyObject *
-Control_times(Control *self, void *Py_UNUSED(closure))
-{
-    if (self->is_away) {
-        PyErr_SetString(PyExc_ValueError, "the run has not come back from a lane");
-        return NULL;
-    }
-    return Py_BuildValue("LLL", (long long)self->started_ns, (long long)self->ended_ns,
-                         (long long)self->cpu_ns);
-}
-
 static void
 Control_dealloc(Control *self)
 {
@@ -1726,7 +1714,7 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     return Py_NewRef(Py_None);
 }
 
-/* Let go of a run that was drained or recalled; return how it has ended. */
+/* Let go of a run that was drained or recalled; return how it has ended, and times. */
 static PyObject *
 Control_end(Control *self, PyObject *Py_UNUSED(ignored))
 {
@@ -1748,7 +1736,10 @@ Control_end(Control *self, PyObject *Py_UNUSED(ignored))
         }
     }
     let_go(self);
-    return outcome == FAILED ? NULL : PyLong_FromLong(outcome);
+    if (outcome == FAILED)
+        return NULL;
+    return Py_BuildValue("iLLL", outcome, (long long)self->started_ns,
+                         (long long)self->ended_ns, (long long)self->cpu_ns);
 }
 
 
@@ -1794,7 +1785,6 @@ static PyMethodDef control_methods[] = {
 
 static PyGetSetDef control_getters[] = {
     {"position", (getter)Control_position, NULL, NULL, NULL},
-    {"times", (getter)Control_times, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -6,7 +6,7 @@ is run by one call; else the workspace's calls are bound to the arrays.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from asyncnn.engine.boundaries import (
     ThreadYielder,
 )
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
+from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob, INativeLane
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
@@ -118,6 +118,61 @@ class BoundExecution(Stoppable):
             program.release(workspace)
         return has_ended
 
+    def offer(self, find_lane: Callable[[], INativeLane | None], pause: Pause) -> bool:
+        """Have a native lane go on, if one is found; False if `advance` has to.
+
+        It comes back as the token of the run. Nothing is made for it: there is a
+        workspace, and a job. What is wrong with the arrays is for `advance` to raise.
+        """
+        if self._bound is None:
+            workspace = self._program.idle_workspace(self.plan)
+            if workspace is None:
+                return False
+            self._bound, self._job = workspace, workspace.job
+            if self._job is None:
+                workspace.bind(self._arrays)
+        lane = None if self._job is None else find_lane()
+        if lane is None or self._job is None:
+            return False
+        if self._control is None:
+            self._control = Control()
+        # As in `advance`: set before an abort or a pause may look for them.
+        self._interrupt, pause.interrupt = self._control.stop, self._control.pause
+        if self._abort_status is not None:
+            self._control.stop()
+        deadline_ns, review_ns = self._deadline_ns, pause.from_ns
+        try:
+            self._job.offer(
+                *(lane.thread, lane, self._arrays, self._control),
+                *(deadline_ns, pause, review_ns),
+            )
+        except Exception:
+            return False
+        return True
+
+    def come_back(self, pause: Pause) -> tuple[bool, int, int, int]:
+        """Return what `advance` would for what a native lane has done, and times.
+
+        These are its begin and end, and the processor time of the lane.
+        """
+        control = self._control
+        assert control is not None
+        try:
+            outcome, started_ns, ended_ns, cpu_ns = control.end()
+            pause.interrupt = None
+            if outcome == LATE:
+                raise MissedDeadlineTransientError("the deadline passed")
+            if outcome == STOPPED:
+                self._check()
+        except BaseException as error:
+            self._fail(error, pause)
+            raise
+        workspace = self._bound
+        if outcome == DONE and workspace is not None:
+            self._bound = None
+            self._program.release(workspace)
+        return outcome == DONE, started_ns, ended_ns, cpu_ns
+
     def _fail(self, error: BaseException, pause: Pause) -> None:
         """End with ``error``, or with a better one for it."""
         self.close()
@@ -145,7 +200,8 @@ class BoundExecution(Stoppable):
         self._tiles = self._making = None
         workspace, self._bound = self._bound, None
         if workspace is not None:
-            workspace.unbind()
+            if self._job is None:
+                workspace.unbind()
             self._program.release(workspace)
 
     def _run(self, calls: Sequence[Call | None], pause: Pause) -> bool:

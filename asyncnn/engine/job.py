@@ -229,17 +229,12 @@ class IControl(Protocol):
         """
         ...
 
-    @property
-    def times(self) -> tuple[int, int, int]:
-        """When a lane began and ended it, on the steady clock, and processor time.
+    def end(self) -> tuple[int, int, int, int]:
+        """Let go of what a lane has given back; return how it ended, and times.
 
-        All in nanoseconds; 0 if it was recalled.
-        """
-
-    def end(self) -> int:
-        """Let go of what a lane has given back; return how it ended.
-
-        One that was recalled, or is to be offered again, is `PAUSED`.
+        That is when the lane began and ended it, on the steady clock, and its processor
+        time, all in nanoseconds; 0 if it was recalled. Then, or if it is to be offered
+        again, it is `PAUSED`.
 
         :raises RuntimeError: as `IJob.run`.
         :raises AsyncnnError: likewise.
@@ -259,6 +254,14 @@ class ILane(Protocol):
 
     def close(self) -> None:
         """Have the thread end as soon as it has nothing to run."""
+
+
+class INativeLane(Protocol):
+    """What its user knows a lane by: the token of all that it runs."""
+
+    @property
+    def thread(self) -> ILane:
+        """The lane."""
 
 
 class IPort(Protocol):

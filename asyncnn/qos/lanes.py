@@ -1,111 +1,39 @@
 """Worker threads that carry out what a run queue decides.
 
-A lane takes a job from the queue, advances it until it ends or has to pause, and
-exchanges it for the next one. All decisions are taken under one lock, which no lane
+A lane of Python takes a job from the queue, advances it until it ends or has to pause,
+and exchanges it for the next one. All decisions are taken under one lock, which no lane
 holds while it works.
+
+What an engine computes alone goes to a native lane, which knows nothing of Python: the
+event loop exchanges its job when that has come back. Both kinds serve one queue, and
+there are as many jobs on both together as there may be lanes.
 """
 
-import asyncio
-import os
+import atexit
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextvars import Context
+from contextlib import suppress
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import start_thread
+from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
 
-class LoopInbox:
-    """Has an event loop ``handle`` each piece of work that any thread has `put` here.
+class IPort(Protocol):
+    """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
 
-    An eventfd, once there is one to `open`, costs half of `loop.call_soon_threadsafe`,
-    which takes its place where descriptors have run out. Belongs to the loop, but for
-    `put` and `call`.
-    """
+    def lane(self, name: str, nice: int = 0) -> Any:
+        """Start a lane."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Work], object]
-    ) -> None:
-        self._loop = loop
-        self._handle = handle
-        self._works: deque[Work] = deque()
-        self._lock = threading.Lock()
-        self._fd = -1
-        self._is_due = False
-        self.is_open = False
-
-    def open(self) -> None:
-        """Open the descriptor, if there is one."""
-        self.is_open = True
-        try:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except OSError:
-            return
-        try:
-            # In no context: that of the caller would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, self.deliver)
-        except OSError:  # there is no room among what the system watches
-            os.close(fd)
-            return
-        self._fd = fd
-
-    def call(self, function: Callable[[], object]) -> bool:
-        """Have the loop call ``function``; False if it is closed, so nobody waits."""
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            return False
-        return True
-
-    def put(self, work: Work) -> None:
-        """Have the loop handle ``work`` soon; nothing happens if it is closed."""
-        self._works.append(work)
-        if self._is_due:  # it comes to all that is there by then
-            return
-        self._is_due = True
-        # A thread that was given up may come here late, when another file has the
-        # number of a descriptor that was closed.
-        with self._lock:
-            if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)
-                return
-        self.call(self.deliver)
-
-    def deliver(self) -> None:
-        """Handle all that is here, as the loop does soon."""
-        if self._fd >= 0:
-            try:  # noqa: SIM105 - a context costs more than the rest
-                os.eventfd_read(self._fd)
-            except BlockingIOError:
-                pass  # it is called by something else
-        # First, so that whatever comes from here on wakes it again.
-        self._is_due = False
-        works = self._works
-        try:
-            while works:
-                self._handle(works.popleft())
-        finally:
-            if works:  # a callback stops the application, which closes us then
-                self._loop.call_soon(self.deliver)
-
-    def close(self) -> None:
-        """Give the descriptor back; earlier and later calls of `put` still work."""
-        with self._lock:
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            if self._is_due:
-                self._loop.call_soon(self.deliver)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:  # the loop has ended before its scheduler was closed
-            os.close(self._fd)
+    def drain(self) -> list[Any]:
+        """Return what has come back."""
+        ...
 
 
 class Lane:
@@ -128,14 +56,26 @@ class Lane:
         self.wake.acquire()
 
 
+class NativeLane:
+    """A thread without an interpreter, and the work that was offered to it."""
+
+    __slots__ = ("is_dismissed", "thread", "work")
+
+    def __init__(self, thread: Any) -> None:
+        self.thread = thread
+        self.work: Work | None = None
+        self.is_dismissed = False
+
+
 class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
-    Beside them are those that go on with work which was left to them. A thread starts
-    when there is work for it. ``open`` has all work of which nobody has reported the
-    end. What has ended goes to ``inbox``, or to ``finish_here`` on its lane if it
-    ``ends_anywhere``. Thread-safe, but for what others read from ``run_queue``: its
-    numbers may be a moment old.
+    Beside them are those that go on with work which was left to them, and up to
+    ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
+    time. A thread starts when there is work for it. ``open`` has all work of which
+    nobody has reported the end. What has ended goes to ``inbox``, or to ``finish_here``
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `collect`, and for what
+    others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
     """
@@ -147,24 +87,31 @@ class Lanes:
         run_queue: RunQueue[Work],
         inbox: LoopInbox,
         finish_here: Callable[[Work], object],
+        make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self.name = name
         self.count = count
         self.run_queue = run_queue
         self.open: set[Work] = set()
         self.refusal: Callable[[], DeviceUnavailableError] | None = None
-        self._inbox = inbox
+        self.inbox = inbox
         self._finish_here = finish_here
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
+        self._make_port = make_port
+        self._port: IPort | None = None
+        self._natives: list[NativeLane] = []
+        self._idle: list[NativeLane] = []
+        self._dismissed: list[NativeLane] = []
+        self._ending: list[NativeLane] = []
 
     @property
     def threads(self) -> int:
         """Number of threads there are."""
-        return len(self._lanes)
+        return len(self._lanes) + len(self._natives)
 
     def submit(self, work: Work) -> None:
         """Let ``work`` wait for a lane.
@@ -178,23 +125,23 @@ class Lanes:
             if self.refusal is not None:
                 raise self.refusal()
             run_queue, now_ns = self.run_queue, time.monotonic_ns()
-            if self._asleep and not run_queue.waiting:
+            if run_queue.room and not run_queue.waiting:
                 # Most often a lane is free, and finds here what it would ask for.
                 run_queue.admit(work, now_ns)
                 run_queue.start(work, now_ns)
                 self.open.add(work)
-                lane = self._asleep.pop()
-                lane.work = work
-                work.pause = pause = Pause()
-                busy = len(self._lanes) - len(self._asleep)
-                pause.lanes_each = self.count // busy or 1
-                lane.wake.release()
-                return
-            to_stop = run_queue.add(work, now_ns)
-            self.open.add(work)
-            if to_stop is not None:
-                to_stop.pause.request()
-            elif self._asleep:
+                if self._give(work):
+                    return
+                run_queue.wait(work, now_ns)
+            else:
+                to_stop = run_queue.add(work, now_ns)
+                self.open.add(work)
+                if to_stop is not None:
+                    to_stop.pause.request()
+                    return
+                if not run_queue.room:
+                    return
+            if self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
             elif len(self._lanes) < run_queue.most_lanes:
@@ -205,6 +152,46 @@ class Lanes:
                         run_queue.discard(work)
                         self.open.remove(work)
                         raise
+
+    def collect(self) -> list[Work]:
+        """Exchange what has come back from native lanes; return what has ended."""
+        if self._port is None:
+            return []
+        ended: list[Work] = []
+        for lane in self._port.drain():
+            has_ended, used_ns = True, 0
+            try:
+                has_ended, used_ns = lane.work.come_back()
+            except BaseException as error:
+                fail_with(lane.work, error)
+            if lane.is_dismissed:  # it was given up, and this was reported
+                lane.work = None
+                self._dismissed.remove(lane)
+                self._ending.append(lane)
+                continue
+            with self._lock:
+                self._exchange(lane, has_ended, used_ns, ended)
+        return ended
+
+    def end(self, due_s: float) -> None:
+        """Have native lanes come back before the process ends, and report nothing."""
+        for lane in self._natives:
+            if lane.work is not None:
+                lane.work.abort(ErrorStatus.DEVICE_UNAVAILABLE)
+            lane.thread.close()
+        while self._natives and time.monotonic() < due_s:
+            self._natives = [
+                lane for lane in self._natives if not lane.thread.has_ended
+            ]
+            time.sleep(0.001)
+        for lane in () if self._port is None else self._port.drain():
+            with suppress(Exception):
+                lane.work.come_back()
+
+    def release(self) -> None:
+        """Give the descriptor of native lanes back, as the last act."""
+        if not self._dismissed:  # one that is stuck may still want it
+            self._port = None
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` from the lanes; True if the caller has its end to report.
@@ -232,11 +219,14 @@ class Lanes:
                     lane.is_dismissed = lane.work is None
                 self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
                 self._wake_all()
+                self._end_idle()
 
     def pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
-            return [lane.work.pause for lane in self._lanes if lane.work is not None]
+            works = [lane.work for lane in self._lanes]
+            works += [lane.work for lane in self._natives]
+            return [work.pause for work in works if work is not None]
 
     def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
         """Dismiss the lanes that still run with one of ``pauses``; return their work.
@@ -255,6 +245,16 @@ class Lanes:
                     self._threads.remove(lane.thread)
                     self.run_queue.end(work, time.monotonic_ns())
                     self._start_another()
+            for native in tuple(self._natives):
+                work = native.work
+                if work is not None and work.pause in pauses:
+                    given_up.append(work)
+                    native.is_dismissed = True
+                    native.thread.close()
+                    self._natives.remove(native)
+                    self._dismissed.append(native)
+                    self.run_queue.end(work, time.monotonic_ns())
+                    self._start_another()
         return given_up
 
     def close(
@@ -268,6 +268,7 @@ class Lanes:
             for work in (*waiting, *running):
                 work.abort(status)
             self._wake_all()
+            self._end_idle()
             to_report = [work for work in waiting if not work.is_left]
             return to_report + [work for work in running if self._withdraw(work)]
 
@@ -275,11 +276,16 @@ class Lanes:
         """Take no work in a forked child, which has none of the threads."""
         self.refusal = refusal
         self._lock = threading.Lock()  # one of them may have held that
+        self._port = None
 
     @property
     def have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
-        return not any(thread.is_alive() for thread in self._threads)
+        self._ending = [lane for lane in self._ending if not lane.thread.has_ended]
+        is_native_left = self._natives or self._ending
+        return not is_native_left and not any(
+            thread.is_alive() for thread in self._threads
+        )
 
     def _withdraw(self, work: Work) -> bool:
         if self.run_queue.discard(work):
@@ -316,16 +322,60 @@ class Lanes:
                 if not work.is_left:
                     work.fail(error)
                     # Not here: who is told may at once submit more.
-                    self._inbox.put(work)
+                    self.inbox.put(work)
 
     def _wake_all(self) -> None:
         while self._asleep:
             self._asleep.pop().wake.release()
 
+    def _end_idle(self) -> None:
+        """End the threads of the native lanes that have nothing to do."""
+        for lane in self._idle:
+            lane.thread.close()
+            self._natives.remove(lane)
+        left = [lane for lane in self._ending if not lane.thread.has_ended]
+        self._ending = left + self._idle
+        self._idle = []
+
+    def _give(self, work: Work) -> bool:
+        """Give work that was started to a lane that has none; False if there is none.
+
+        The lock is held.
+        """
+        at_ns = work.review_ns
+        work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
+        pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
+        if self._make_port is not None and work.offer(self._idle_native):
+            self._idle.pop().work = work
+            return True
+        if not self._asleep:
+            return False
+        lane = self._asleep.pop()
+        lane.work = work
+        lane.wake.release()
+        return True
+
+    def _idle_native(self) -> NativeLane | None:
+        """Return the native lane to be used next, if there is one; it stays idle."""
+        if not self._idle:
+            if len(self._natives) >= self.count or self.inbox.fd < 0:
+                return None
+            try:
+                if self._port is None and self._make_port is not None:
+                    self._port = self._make_port(self.inbox.fd)
+                    _open_natives.add(self)
+                assert self._port is not None
+                lane = NativeLane(self._port.lane(self.name))
+            except OSError:  # Python's do as well
+                return None
+            self._natives.append(lane)
+            self._idle.append(lane)
+        return self._idle[-1]
+
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
         has_ended = False
-        while self._exchange(lane, has_ended):
+        while self._exchange_here(lane, has_ended):
             lane.wake.acquire()
             has_ended = False
             if lane.work is None or lane.is_dismissed:
@@ -336,8 +386,8 @@ class Lanes:
                 fail_with(lane.work, error)
                 has_ended = True
 
-    def _exchange(self, lane: Lane, has_ended: bool) -> bool:
-        """Give the lane what is to run next, if anything; False if its thread ends.
+    def _exchange_here(self, lane: Lane, has_ended: bool) -> bool:
+        """Exchange the work of a lane of Python; False if its thread ends.
 
         What has ended is reported as the last act: whoever is told may at once submit
         more, and finds the lane waiting and the interpreter free.
@@ -346,48 +396,96 @@ class Lanes:
         with self._lock:
             if lane.is_dismissed:
                 return False
-            run_queue, work = self.run_queue, lane.work
-            now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
-            if work is not None:
-                # Each thread of an engine has had as much as the lane's own.
-                used_ns = (processor_ns - lane.processor_ns) * work.pause.threads
-                if not has_ended and not work.keeps_its_lane:
-                    has_ended = work.is_withdrawn
-                if has_ended or self.refusal is not None:
-                    run_queue.end(work, now_ns, used_ns)
-                    ended.append(work)
-                else:
-                    run_queue.give_back(work, now_ns, used_ns)
+            processor_ns = time.thread_time_ns()
+            used_ns = processor_ns - lane.processor_ns
             lane.processor_ns = processor_ns
-            lanes, following = len(self._lanes), None
-            if lanes > self.count and lanes > run_queue.most_lanes:
-                # It has ended what was left to it, and another one is in its place.
-                lane.is_dismissed = True
-                self._lanes.remove(lane)
-            elif run_queue.waiting:
-                following = run_queue.take(now_ns)
-            lane.work = following
-            if following is not None:
-                at_ns = following.review_ns
-                pause = Pause() if at_ns is None else TimedPause(at_ns)
-                pause.lanes_each = self.count // (lanes - len(self._asleep)) or 1
-                following.pause = pause
-                lane.wake.release()
-            elif self.refusal is not None:
-                lane.is_dismissed = True
-            elif not lane.is_dismissed:
-                self._asleep.append(lane)
-            if work is not None and work is not following and not ended:
-                work.preemptions += 1
-            while run_queue.missed:
-                missed = run_queue.missed.popleft()
-                missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
-                ended.append(missed)
+            self._exchange(lane, has_ended, used_ns, ended)
         for work in ended:
             if work.is_left:  # that was reported
                 continue
             if work.ends_anywhere:
                 self._finish_here(work)
             else:
-                self._inbox.put(work)
+                self.inbox.put(work)
         return not lane.is_dismissed
+
+    def _exchange(
+        self,
+        lane: "Lane | NativeLane",
+        has_ended: bool,
+        used_ns: int,
+        ended: list[Work],
+    ) -> None:
+        """Have the queue decide what runs next, on this lane or on another one.
+
+        What has ended is added to ``ended``. The lock is held.
+        """
+        run_queue, work = self.run_queue, lane.work
+        now_ns = time.monotonic_ns()
+        is_preempted = False
+        if work is not None:
+            lane.work = None
+            # Each thread of an engine has had as much as the lane's own.
+            used_ns *= work.pause.threads
+            if not has_ended and not work.keeps_its_lane:
+                has_ended = work.is_withdrawn
+            if has_ended or self.refusal is not None:
+                run_queue.end(work, now_ns, used_ns)
+                ended.append(work)
+            else:
+                run_queue.give_back(work, now_ns, used_ns)
+                is_preempted = True
+        if self.refusal is not None:
+            lane.is_dismissed = True
+        elif isinstance(lane, NativeLane):
+            self._idle.append(lane)
+        elif len(self._lanes) > self.count and len(self._lanes) > run_queue.most_lanes:
+            # It has ended what was left to it, and another one is in its place.
+            lane.is_dismissed = True
+            self._lanes.remove(lane)
+        else:
+            self._asleep.append(lane)
+        while run_queue.waiting and run_queue.room > 0:
+            following = run_queue.take(now_ns)
+            if following is None:
+                break
+            is_preempted = is_preempted and following is not work
+            if not self._give(following):
+                run_queue.give_back(following, now_ns, 0)
+                self._start_another()
+                break
+        if is_preempted and work is not None:
+            work.preemptions += 1
+        if lane.is_dismissed and isinstance(lane, NativeLane):
+            lane.thread.close()
+            self._natives.remove(lane)
+            self._ending.append(lane)
+        while run_queue.missed:
+            missed = run_queue.missed.popleft()
+            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
+            ended.append(missed)
+
+
+class _OpenNatives:
+    """The lanes of this process that have native ones, and its end."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[Lanes] = WeakSet()
+
+    def add(self, lanes: Lanes) -> None:
+        if not self._open:
+            # Called before the end of the engine, which was loaded earlier.
+            atexit.register(self.end)
+        self._open.add(lanes)
+
+    def end(self) -> None:
+        """Have all that runs come back, so that engines find their graphs free."""
+        due = time.monotonic() + LONGEST_END_S
+        for lanes in tuple(self._open):
+            lanes.end(due)
+
+
+LONGEST_END_S = 10.0
+"""Seconds that the end of the process waits for native lanes that were left open."""
+
+_open_natives = _OpenNatives()

@@ -107,8 +107,8 @@ class RunQueue(Generic[JobT]):
     because of their deadlines, for the caller to remove.
 
     ``pending`` jobs, at most ``max_pending``, wait or have a lane, ``waiting`` of them
-    have none. ``filled_or_freed`` is called when the last place is taken, and when it
-    is free again.
+    have none. There is ``room`` for more on free lanes. ``filled_or_freed`` is called
+    when the last place is taken, and when it is free again.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class RunQueue(Generic[JobT]):
         self._active: Shares[UserAccount[JobT]] = Shares(policy.slice_ns)
         # Whose job was the last of all: it has its place until somebody else comes.
         self._resting: ClientAccount[JobT] | None = None
+        self.room = lanes
         self.pending = 0
         self.waiting = 0
         self.missed: deque[JobT] = deque()
@@ -212,19 +213,9 @@ class RunQueue(Generic[JobT]):
         """
         self.admit(job, now_ns)
         account, priority = job.account, job.priority
-        job.due_ns = now_ns + self._policy.horizon_ns
-        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
-            job.due_ns = job.deadline_ns
-        was_waiting = account.waiting > 0
-        ready = account.ready[priority]
-        is_first = not ready.length
-        if is_first:
-            account.served_ns[priority] = now_ns
-        ready.push(job)
-        account.waiting += 1
-        account.user.waiting += 1
-        self.waiting += 1
-        if len(self._running) < self.most_lanes - len(self._aside):
+        was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
+        self.wait(job, now_ns)
+        if self.room:
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
         if to_stop is None and not was_waiting:
@@ -233,12 +224,23 @@ class RunQueue(Generic[JobT]):
             to_stop.is_stopping = True
         return to_stop
 
-    def start(self, job: JobT, now_ns: int) -> None:
-        """Give a free lane to ``job``, which was admitted and does not wait.
+    def wait(self, job: JobT, now_ns: int) -> None:
+        """Let a job wait that was admitted, or started but given no lane."""
+        if job.state is RUNNING:
+            self._free_lane(job)
+        account = job.account
+        due_ns, deadline_ns = now_ns + self._policy.horizon_ns, job.deadline_ns
+        job.due_ns = due_ns if deadline_ns is None else min(due_ns, deadline_ns)
+        ready = account.ready[job.priority]
+        if not ready.length:
+            account.served_ns[job.priority] = now_ns
+        ready.push(job)
+        self._count_waiting(account, 1)
 
-        While nothing else does, that is all that `add` and `take` would do.
-        """
+    def start(self, job: JobT, now_ns: int) -> None:
+        """Give a free lane to ``job``, which was admitted and does not wait."""
         self._running.append(job)
+        self.room -= 1
         job.state = RUNNING
         job.resumed_ns = job.charged_ns = now_ns
         job.is_stopping = job.was_starved = False
@@ -298,7 +300,7 @@ class RunQueue(Generic[JobT]):
         """
         account = job.account
         self._charge(job, now_ns, used_ns)
-        (self._aside if job in self._aside else self._running).remove(job)
+        self._free_lane(job)
         account.served_ns[job.priority] = now_ns
         account.ready[job.priority].suspend(job)
         self._count_waiting(account, 1)
@@ -311,7 +313,7 @@ class RunQueue(Generic[JobT]):
         """
         # Charged before it leaves: a client that goes must not take lane time along.
         self._charge(job, now_ns, used_ns)
-        (self._aside if job in self._aside else self._running).remove(job)
+        self._free_lane(job)
         job.account.served_ns[job.priority] = now_ns
         self._forget(job)
 
@@ -325,6 +327,7 @@ class RunQueue(Generic[JobT]):
             return False
         self._running.remove(job)
         self._aside.append(job)
+        self.room = self.most_lanes - len(self._aside) - len(self._running)
         return True
 
     def discard(self, job: JobT) -> bool:
@@ -345,6 +348,10 @@ class RunQueue(Generic[JobT]):
         for job in jobs:
             self.discard(job)
         return jobs
+
+    def _free_lane(self, job: JobT) -> None:
+        (self._aside if job in self._aside else self._running).remove(job)
+        self.room = self.most_lanes - len(self._aside) - len(self._running)
 
     def _count_waiting(self, account: ClientAccount[JobT], more: int) -> None:
         account.waiting += more

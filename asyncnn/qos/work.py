@@ -286,7 +286,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pause:
-    """Asks work to stop at its next boundary.
+    """Asks work to stop at its next boundary, or at the first from ``from_ns`` on.
 
     ``interrupt`` brings that about where work computes without looking here.
     ``lanes_each`` is how many lanes there are for each piece of work that runs, 0 if
@@ -295,6 +295,7 @@ class Pause:
 
     interrupt: Callable[[], None] | None = None
     requested = False
+    from_ns: int | None = None
     lanes_each = 0
     threads = 1
 
@@ -310,17 +311,19 @@ class Pause:
 class TimedPause(Pause):
     """Asks work to stop at its next boundary from some time on, or earlier."""
 
+    from_ns: int
+
     def __init__(self, from_ns: int) -> None:
-        self._from_ns = from_ns
+        self.from_ns = from_ns
 
     @property
     def requested(self) -> bool:
         """Whether to stop; costs a look at the clock."""
-        return time.monotonic_ns() >= self._from_ns
+        return time.monotonic_ns() >= self.from_ns
 
     @requested.setter
     def requested(self, value: bool) -> None:
-        self._from_ns = 0 if value else self._from_ns
+        self.from_ns = 0 if value else self.from_ns
 
 
 class Work(Job, ABC):
@@ -388,6 +391,17 @@ class Work(Job, ABC):
         What stopped is advanced again later, maybe by another thread, and does some of
         the work each time. Whatever it raises is its end, and `fail` is told.
         """
+
+    def offer(self, find_lane: Callable[[], Any]) -> bool:
+        """Have a native lane go on, if one is found; False if `advance` has to.
+
+        The lane comes back by its port; `come_back` tells then what it has done.
+        """
+        return False
+
+    def come_back(self) -> tuple[bool, int]:
+        """Return what `advance` would for the lane, and its processor time."""
+        raise NotImplementedError
 
     def run(self) -> int:
         """Do all of the work in one go, on the loop; return the nanoseconds it took."""

@@ -138,8 +138,8 @@ def test_a_lane_computes_what_its_segments_do(
     for number in range(3):
         control, x, y = chain.offer(lane, number)
         assert desk.wait() == [number]
-        started_ns, ended_ns, cpu_ns = control.times
-        assert control.end() == DONE
+        outcome, started_ns, ended_ns, cpu_ns = control.end()
+        assert outcome == DONE
         assert started_ns <= ended_ns <= time.monotonic_ns()
         assert 0 <= cpu_ns <= ended_ns - started_ns + 10**6
         np.testing.assert_array_equal(y, x + chain.total)
@@ -157,7 +157,7 @@ def test_it_runs_while_the_interpreter_is_held(desk: Desk) -> None:
     finally:
         sys.setswitchinterval(interval_s)
     assert desk.wait() == ["token"]
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
     np.testing.assert_array_equal(y, x + 1)
 
 
@@ -170,7 +170,7 @@ def test_the_next_run_begins_by_itself_and_shares_the_memory(desk: Desk) -> None
         with pytest.raises(ValueError, match="no run now"):
             chain.offer(lane, 3)
     assert desk.wait(2) == [1, 2]
-    assert first.end() == second.end() == DONE
+    assert first.end()[0] == second.end()[0] == DONE
     np.testing.assert_array_equal(y, x + chain.total)
     np.testing.assert_array_equal(z, x + 5 + chain.total)
 
@@ -186,14 +186,14 @@ def test_the_next_run_can_be_recalled_and_offered_again(desk: Desk) -> None:
             second.end()
         assert lane.recall() == "second"
         assert lane.recall() is None
-        assert second.end() == PAUSED
+        assert second.end()[0] == PAUSED
         third, *_ = urgent.offer(lane, "urgent")
     assert desk.wait(2) == ["first", "urgent"]
-    assert first.end() == third.end() == DONE
+    assert first.end()[0] == third.end()[0] == DONE
     assert is_untouched(y)
     chain.offer(lane, "second", control=second, given=(x, y))
     assert desk.wait() == ["second"]
-    assert second.end() == DONE
+    assert second.end()[0] == DONE
     np.testing.assert_array_equal(y, x + chain.total)
 
 
@@ -205,7 +205,7 @@ def test_a_stop_ends_the_segment_under_way(desk: Desk, at: int) -> None:
         chain.graphs[at].wait_until_begun()
         control.stop()
         assert desk.wait() == ["token"]
-    assert control.end() == STOPPED
+    assert control.end()[0] == STOPPED
     assert is_untouched(y)
     assert control.position == at
 
@@ -218,16 +218,16 @@ def test_a_paused_run_goes_on_and_nobody_uses_its_memory_meanwhile(desk: Desk) -
         second, _, z = chain.offer(lane, "second", given=(x + 7, np.empty_like(y)))
         first.pause()
         assert desk.wait(2) == ["first", "second"]
-    assert second.end() == PAUSED
+    assert second.end()[0] == PAUSED
     assert second.position == 0
-    assert first.end() == PAUSED
+    assert first.end()[0] == PAUSED
     assert first.position == 1
     chain.offer(lane, "first", control=first, given=(x, y))
     assert desk.wait() == ["first"]
-    assert first.end() == DONE
+    assert first.end()[0] == DONE
     chain.offer(lane, "second", control=second, given=(x + 7, z))
     assert desk.wait() == ["second"]
-    assert second.end() == DONE
+    assert second.end()[0] == DONE
     np.testing.assert_array_equal(y, x + chain.total)
     np.testing.assert_array_equal(z, x + 7 + chain.total)
     assert chain.graphs[0].script.begun == 2
@@ -238,17 +238,17 @@ def test_it_pauses_by_the_clock_and_makes_progress_each_time(desk: Desk) -> None
     control, x, y = chain.offer(lane, review_ns=1)
     for position in range(1, 4):
         desk.wait()
-        assert control.end() == PAUSED
+        assert control.end()[0] == PAUSED
         assert control.position == position
         chain.offer(lane, review_ns=1, control=control, given=(x, y))
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
     np.testing.assert_array_equal(y, x + chain.total)
     asked = Pause()
     asked.request()
     control, *_ = chain.offer(lane, pause=asked)
     desk.wait()
-    assert control.end() == PAUSED
+    assert control.end()[0] == PAUSED
     assert control.position == 1
 
 
@@ -261,12 +261,12 @@ def test_a_segment_is_interrupted_for_pauses_a_few_times_only(desk: Desk) -> Non
             graph.wait_until_begun(times)
             control.pause()
             desk.wait()
-            assert control.end() == PAUSED
+            assert control.end()[0] == PAUSED
             chain.offer(lane, control=control, given=(x, y))
         graph.wait_until_begun(MOST_INTERRUPTED + 1)
         control.pause()
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
     assert graph.script.begun == MOST_INTERRUPTED + 1
     np.testing.assert_array_equal(y, x + 1)
 
@@ -278,7 +278,7 @@ def test_a_deadline_that_has_passed_ends_it_before_it_begins(
     chain, lane = Links(), desk.lane()
     control, _, y = chain.offer(lane, deadline_ns=due_ns)
     desk.wait()
-    assert control.end() == LATE
+    assert control.end()[0] == LATE
     assert chain.graphs[0].script.begun == 0
     assert is_untouched(y)
 
@@ -292,7 +292,7 @@ def test_a_deadline_is_looked_at_between_segments(desk: Desk) -> None:
         while time.monotonic_ns() < due_ns:
             time.sleep(0.001)
     desk.wait()
-    assert control.end() == LATE
+    assert control.end()[0] == LATE
     assert control.position == 1
     assert control.longest()[2:] == (control.longest()[2], 0)
 
@@ -309,7 +309,7 @@ def test_what_an_engine_says_is_the_error(desk: Desk) -> None:
     control, x, y = chain.offer(lane)
     for _ in range(MOST_ATTEMPTS - 1):
         desk.wait()
-        assert control.end() == PAUSED
+        assert control.end()[0] == PAUSED
         chain.offer(lane, control=control, given=(x, y))
     desk.wait()
     with pytest.raises(RuntimeError, match="interrupted each time"):
@@ -317,7 +317,7 @@ def test_what_an_engine_says_is_the_error(desk: Desk) -> None:
     chain.graphs[1].script.fails_with = 0
     control, x, y = chain.offer(lane)
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
 
 
 def test_what_does_not_fit_is_refused_before(desk: Desk) -> None:
@@ -358,7 +358,7 @@ def test_a_graph_is_of_one_lane_at_a_time_and_freed_behind_its_runs(
         graph.close()
     desk.wait()
     assert not graph.script.is_freed
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
     assert graph.script.is_freed
 
 
@@ -373,7 +373,7 @@ def test_closing_waits_for_the_segment_under_way_and_no_more_is_taken() -> None:
         with pytest.raises(ValueError, match="no run now"):
             Links().offer(lane)
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
     np.testing.assert_array_equal(y, x + 1)
     desk.close()
     assert lane.has_ended
@@ -391,7 +391,7 @@ def test_a_run_may_end_when_nobody_is_there_any_more() -> None:
         desk.lanes.clear()
         desk.port = None  # type: ignore[assignment]
         del lane, desk
-        assert second.end() == PAUSED  # it was recalled
+        assert second.end()[0] == PAUSED  # it was recalled
     while not chain.graphs[0].script.ended:
         time.sleep(0.0001)
 
@@ -405,7 +405,7 @@ def test_what_has_ended_is_freed_with_its_port() -> None:
     desk.port = None  # type: ignore[assignment]
     desk.lanes.clear()
     del lane
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
 
 
 def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
@@ -426,7 +426,7 @@ def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
         chain.graphs[0].wait_until_begun()
         assert "no run now" in in_child_blocking(child)
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
@@ -447,7 +447,7 @@ def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
         assert int(blocked.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
         assert task.joinpath("stat").read_text().rpartition(")")[2].split()[16] == "11"
     desk.wait()
-    assert control.end() == DONE
+    assert control.end()[0] == DONE
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -468,7 +468,7 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
     def settle(number: int) -> None:
         nonlocal ended
         at, control, x, y = away.pop(number)
-        outcome = control.end()
+        outcome = control.end()[0]
         if outcome == PAUSED:
             # Its memory is that of the job: what has stopped in the middle goes first.
             behind = bool(waiting[at]) and waiting[at][0][1].position > 0
