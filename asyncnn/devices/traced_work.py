@@ -84,7 +84,7 @@ class TracedExecuteWork(ExecuteWork):
                 add(f"{step.position}: {step.name}", layer, phase, begun_ns, ended_ns)
             self._steps.clear()
 
-    def offer(self, find_lane: object) -> bool:
+    def offer(self, lane: object) -> bool:
         """Refuse: each step is looked at in Python."""
         return False
 

@@ -127,6 +127,7 @@ class ExecuteWork(Work, Completion):
             self.decision = threading.Lock()
         self.is_left = self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
+        self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
         self.ends_anywhere = False
         self._arrays: Sequence[Array] | None = None
@@ -230,7 +231,11 @@ class ExecuteWork(Work, Completion):
         resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-        self._spread(pause)
+        # Of what is not known to take long, several threads are no use.
+        spreading, lanes_each = self._executable.spreading, pause.lanes_each
+        if lanes_each and spreading is not None and takes_far_longer:
+            pause.lanes_each = 0  # that is decided once for each resumption
+            self._threads = pause.threads = spreading.threads(lanes_each)
         is_light = self._arrays is not None and not self._plan.uses_blas
         try:
             with NOTHING if is_light else self._executable.computing:
@@ -244,31 +249,17 @@ class ExecuteWork(Work, Completion):
             else:
                 self._cpu_ns += thread_time_ns() - resumed_cpu_ns
 
-    def _spread(self, pause: Pause) -> None:
-        """Decide on the threads of an engine, once for each resumption."""
-        spreading, lanes_each = self._executable.spreading, pause.lanes_each
-        # Of what is not known to take long, several threads are no use.
-        if spreading is None or not lanes_each:
-            return
-        if self._executable.inliner.takes_far_longer:
-            pause.lanes_each = 0
-            self._threads = pause.threads = spreading.threads(lanes_each)
-
-    def offer(self, find_lane: Callable[[], INativeLane | None]) -> bool:
+    def offer(self, lane: INativeLane) -> bool:
         """Have a native lane go on with it; see `Work`."""
-        if self.decision is not None or self.ends_anywhere:
+        execution, pause = self._execution or self._bound(), self.pause
+        if type(execution) is not BoundExecution or self.ends_anywhere:
             return False
-        if self._execution is None and self._executable.program.delegate is None:
-            return False
-        pause = self.pause
-        if pause.lanes_each and self._executable.spreading is not None:
-            self._spread(pause)
-        execution = self._execution or self._bound()
-        return (
-            type(execution) is BoundExecution
-            and pause.threads == 1
-            and execution.offer(find_lane, pause)
-        )
+        takes_far_longer = self._executable.inliner.takes_far_longer
+        spreading, lanes_each = self._executable.spreading, pause.lanes_each
+        if lanes_each and spreading is not None and takes_far_longer:
+            pause.lanes_each = 0  # that is decided once for each resumption
+            self._threads = pause.threads = spreading.threads(lanes_each)
+        return pause.threads == 1 and execution.offer(lane, pause)
 
     def come_back(self) -> tuple[bool, int]:
         """Tell what a native lane has done; see `Work`."""
@@ -315,6 +306,7 @@ class ExecuteWork(Work, Completion):
         if self.decision is not None:
             self._deliver(self._outputs)
         self._shapes = execution.plan.known_outputs
+        self._executable.goes_native = execution.job is not None
         return True
 
     def _advance_unusual(self, pause: Pause) -> bool:

@@ -1443,8 +1443,10 @@ serve(void *given)
     Thread *self = given;
 #ifdef __linux__
     pthread_setname_np(pthread_self(), self->name);
-    if (self->nice)
-        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), self->nice);
+    if (self->nice) { /* added to that of the thread that has made it */
+        id_t number = (id_t)syscall(SYS_gettid);
+        setpriority(PRIO_PROCESS, number, getpriority(PRIO_PROCESS, number) + self->nice);
+    }
 #endif
     for (Control *control; (control = take(self));) {
         Job *job = control->job;

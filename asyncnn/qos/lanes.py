@@ -9,31 +9,19 @@ event loop exchanges its job when that has come back. Both kinds serve one queue
 there are as many jobs on both together as there may be lanes.
 """
 
-import atexit
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Protocol
-from weakref import WeakSet
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
+from asyncnn.qos.native_lanes import IPort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
-
-class IPort(Protocol):
-    """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
-
-    def lane(self, name: str, nice: int = 0) -> Any:
-        """Start a lane."""
-
-    def drain(self) -> list[Any]:
-        """Return what has come back."""
-        ...
+_LOW = Priority.LOW
 
 
 class Lane:
@@ -54,17 +42,6 @@ class Lane:
         self.processor_ns = 0
         self.wake = threading.Lock()
         self.wake.acquire()
-
-
-class NativeLane:
-    """A thread without an interpreter, and the work that was offered to it."""
-
-    __slots__ = ("is_dismissed", "thread", "work")
-
-    def __init__(self, thread: Any) -> None:
-        self.thread = thread
-        self.work: Work | None = None
-        self.is_dismissed = False
 
 
 class Lanes:
@@ -101,17 +78,12 @@ class Lanes:
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._make_port = make_port
-        self._port: IPort | None = None
-        self._natives: list[NativeLane] = []
-        self._idle: list[NativeLane] = []
-        self._dismissed: list[NativeLane] = []
-        self._ending: list[NativeLane] = []
+        self._natives = NativeLanes(name, count, inbox, make_port, self.collect)
 
     @property
     def threads(self) -> int:
         """Number of threads there are."""
-        return len(self._lanes) + len(self._natives)
+        return len(self._lanes) + len(self._natives.lanes)
 
     def submit(self, work: Work) -> None:
         """Let ``work`` wait for a lane.
@@ -137,7 +109,12 @@ class Lanes:
                 to_stop = run_queue.add(work, now_ns)
                 self.open.add(work)
                 if to_stop is not None:
-                    to_stop.pause.request()
+                    is_aside = self._set_aside(to_stop)
+                    if is_aside:
+                        self._fill(now_ns)
+                    # Beside other clients, it goes on as its share allows.
+                    if not is_aside or to_stop.account is not work.account:
+                        to_stop.pause.request()
                     return
                 if not run_queue.room:
                     return
@@ -155,43 +132,23 @@ class Lanes:
 
     def collect(self) -> list[Work]:
         """Exchange what has come back from native lanes; return what has ended."""
-        if self._port is None:
-            return []
+        natives = self._natives
         ended: list[Work] = []
-        for lane in self._port.drain():
-            has_ended, used_ns = True, 0
+        for lane in [] if natives.port is None else natives.port.drain():
+            has_ended, used_ns, work = True, 0, lane.work
+            assert work is not None
             try:
-                has_ended, used_ns = lane.work.come_back()
+                has_ended, used_ns = work.come_back()
             except BaseException as error:
-                fail_with(lane.work, error)
+                fail_with(work, error)
             if lane.is_dismissed:  # it was given up, and this was reported
                 lane.work = None
-                self._dismissed.remove(lane)
-                self._ending.append(lane)
+                natives.dismissed.remove(lane)
+                natives.ending.append(lane)
                 continue
             with self._lock:
                 self._exchange(lane, has_ended, used_ns, ended)
         return ended
-
-    def end(self, due_s: float) -> None:
-        """Have native lanes come back before the process ends, and report nothing."""
-        for lane in self._natives:
-            if lane.work is not None:
-                lane.work.abort(ErrorStatus.DEVICE_UNAVAILABLE)
-            lane.thread.close()
-        while self._natives and time.monotonic() < due_s:
-            self._natives = [
-                lane for lane in self._natives if not lane.thread.has_ended
-            ]
-            time.sleep(0.001)
-        for lane in () if self._port is None else self._port.drain():
-            with suppress(Exception):
-                lane.work.come_back()
-
-    def release(self) -> None:
-        """Give the descriptor of native lanes back, as the last act."""
-        if not self._dismissed:  # one that is stuck may still want it
-            self._port = None
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` from the lanes; True if the caller has its end to report.
@@ -219,13 +176,13 @@ class Lanes:
                     lane.is_dismissed = lane.work is None
                 self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
                 self._wake_all()
-                self._end_idle()
+                self._natives.end_idle()
 
     def pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
             works = [lane.work for lane in self._lanes]
-            works += [lane.work for lane in self._natives]
+            works += [lane.work for lane in self._natives.lanes]
             return [work.pause for work in works if work is not None]
 
     def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
@@ -245,14 +202,11 @@ class Lanes:
                     self._threads.remove(lane.thread)
                     self.run_queue.end(work, time.monotonic_ns())
                     self._start_another()
-            for native in tuple(self._natives):
+            for native in tuple(self._natives.lanes):
                 work = native.work
                 if work is not None and work.pause in pauses:
                     given_up.append(work)
-                    native.is_dismissed = True
-                    native.thread.close()
-                    self._natives.remove(native)
-                    self._dismissed.append(native)
+                    self._natives.dismiss(native)
                     self.run_queue.end(work, time.monotonic_ns())
                     self._start_another()
         return given_up
@@ -268,7 +222,7 @@ class Lanes:
             for work in (*waiting, *running):
                 work.abort(status)
             self._wake_all()
-            self._end_idle()
+            self._natives.end_idle()
             to_report = [work for work in waiting if not work.is_left]
             return to_report + [work for work in running if self._withdraw(work)]
 
@@ -276,14 +230,16 @@ class Lanes:
         """Take no work in a forked child, which has none of the threads."""
         self.refusal = refusal
         self._lock = threading.Lock()  # one of them may have held that
-        self._port = None
+        self._natives.disown()
+
+    def release(self) -> None:
+        """Give the descriptor of native lanes back, as the last act."""
+        self._natives.release()
 
     @property
     def have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
-        self._ending = [lane for lane in self._ending if not lane.thread.has_ended]
-        is_native_left = self._natives or self._ending
-        return not is_native_left and not any(
+        return self._natives.have_ended() and not any(
             thread.is_alive() for thread in self._threads
         )
 
@@ -328,14 +284,16 @@ class Lanes:
         while self._asleep:
             self._asleep.pop().wake.release()
 
-    def _end_idle(self) -> None:
-        """End the threads of the native lanes that have nothing to do."""
-        for lane in self._idle:
-            lane.thread.close()
-            self._natives.remove(lane)
-        left = [lane for lane in self._ending if not lane.thread.has_ended]
-        self._ending = left + self._idle
-        self._idle = []
+    def _set_aside(self, work: Work) -> bool:
+        """Have LOW work make way without a stop, if its lane has a nice value."""
+        natives = self._natives
+        for lane in natives.lanes:
+            if lane.work is work and lane.idle is natives.idle_nice:
+                # Of more than that, nobody would get a lane instead.
+                if self.run_queue.most_lanes < 2 * self.count:
+                    lane.is_aside = self.run_queue.set_aside(work)
+                return lane.is_aside
+        return False
 
     def _give(self, work: Work) -> bool:
         """Give work that was started to a lane that has none; False if there is none.
@@ -345,9 +303,17 @@ class Lanes:
         at_ns = work.review_ns
         work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
-        if self._make_port is not None and work.offer(self._idle_native):
-            self._idle.pop().work = work
-            return True
+        if work.goes_native:
+            natives = self._natives
+            idle = natives.idle
+            if work.priority is _LOW and self._is_for_nice(work):
+                idle = natives.idle_nice
+            if idle or natives.add(idle):
+                native = idle.pop()
+                if work.offer(native):
+                    native.work = work
+                    return True
+                idle.append(native)
         if not self._asleep:
             return False
         lane = self._asleep.pop()
@@ -355,27 +321,33 @@ class Lanes:
         lane.wake.release()
         return True
 
-    def _idle_native(self) -> NativeLane | None:
-        """Return the native lane to be used next, if there is one; it stays idle."""
-        if not self._idle:
-            if len(self._natives) >= self.count or self.inbox.fd < 0:
-                return None
-            try:
-                if self._port is None and self._make_port is not None:
-                    self._port = self._make_port(self.inbox.fd)
-                    _open_natives.add(self)
-                assert self._port is not None
-                lane = NativeLane(self._port.lane(self.name))
-            except OSError:  # Python's do as well
-                return None
-            self._natives.append(lane)
-            self._idle.append(lane)
-        return self._idle[-1]
+    def _is_for_nice(self, work: Work) -> bool:
+        # Shares come first: what competes with other clients is not to lose its own.
+        return not (work.was_starved or self.run_queue.has_rivals(work))
 
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
         has_ended = False
-        while self._exchange_here(lane, has_ended):
+        while True:
+            ended: list[Work] = []
+            with self._lock:
+                if lane.is_dismissed:
+                    return
+                processor_ns = time.thread_time_ns()
+                used_ns = processor_ns - lane.processor_ns
+                lane.processor_ns = processor_ns
+                is_over = self._exchange(lane, has_ended, used_ns, ended)
+            # The last act: whoever is told may at once submit more, and finds the lane
+            # waiting and the interpreter free.
+            while ended:
+                if ended[0].is_left:  # that was reported
+                    ended.pop(0)
+                elif ended[0].ends_anywhere:
+                    self._finish_here(ended.pop(0))
+                else:
+                    self.inbox.put(ended.pop(0))
+            if is_over:
+                return
             lane.wake.acquire()
             has_ended = False
             if lane.work is None or lane.is_dismissed:
@@ -386,39 +358,16 @@ class Lanes:
                 fail_with(lane.work, error)
                 has_ended = True
 
-    def _exchange_here(self, lane: Lane, has_ended: bool) -> bool:
-        """Exchange the work of a lane of Python; False if its thread ends.
-
-        What has ended is reported as the last act: whoever is told may at once submit
-        more, and finds the lane waiting and the interpreter free.
-        """
-        ended: list[Work] = []
-        with self._lock:
-            if lane.is_dismissed:
-                return False
-            processor_ns = time.thread_time_ns()
-            used_ns = processor_ns - lane.processor_ns
-            lane.processor_ns = processor_ns
-            self._exchange(lane, has_ended, used_ns, ended)
-        for work in ended:
-            if work.is_left:  # that was reported
-                continue
-            if work.ends_anywhere:
-                self._finish_here(work)
-            else:
-                self.inbox.put(work)
-        return not lane.is_dismissed
-
     def _exchange(
         self,
         lane: "Lane | NativeLane",
         has_ended: bool,
         used_ns: int,
         ended: list[Work],
-    ) -> None:
+    ) -> bool:
         """Have the queue decide what runs next, on this lane or on another one.
 
-        What has ended is added to ``ended``. The lock is held.
+        What has ended is added to ``ended``. True if the lane ends. The lock is held.
         """
         run_queue, work = self.run_queue, lane.work
         now_ns = time.monotonic_ns()
@@ -435,57 +384,43 @@ class Lanes:
             else:
                 run_queue.give_back(work, now_ns, used_ns)
                 is_preempted = True
-        if self.refusal is not None:
+        if isinstance(lane, NativeLane):
+            lane.is_aside = False
+            if self.refusal is None:
+                lane.idle.append(lane)
+            else:
+                self._natives.dismiss(lane)
+        elif self.refusal is not None:
             lane.is_dismissed = True
-        elif isinstance(lane, NativeLane):
-            self._idle.append(lane)
         elif len(self._lanes) > self.count and len(self._lanes) > run_queue.most_lanes:
             # It has ended what was left to it, and another one is in its place.
             lane.is_dismissed = True
             self._lanes.remove(lane)
         else:
             self._asleep.append(lane)
-        while run_queue.waiting and run_queue.room > 0:
-            following = run_queue.take(now_ns)
-            if following is None:
-                break
-            is_preempted = is_preempted and following is not work
-            if not self._give(following):
-                run_queue.give_back(following, now_ns, 0)
-                self._start_another()
-                break
+        if run_queue.waiting or run_queue.aside:
+            self._fill(now_ns)
+        # What has a lane again goes on at once: nothing else was to go before it.
+        is_preempted = is_preempted and work is not None and work.state is not RUNNING
         if is_preempted and work is not None:
             work.preemptions += 1
-        if lane.is_dismissed and isinstance(lane, NativeLane):
-            lane.thread.close()
-            self._natives.remove(lane)
-            self._ending.append(lane)
         while run_queue.missed:
             missed = run_queue.missed.popleft()
             missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
             ended.append(missed)
+        return lane.is_dismissed
 
-
-class _OpenNatives:
-    """The lanes of this process that have native ones, and its end."""
-
-    def __init__(self) -> None:
-        self._open: WeakSet[Lanes] = WeakSet()
-
-    def add(self, lanes: Lanes) -> None:
-        if not self._open:
-            # Called before the end of the engine, which was loaded earlier.
-            atexit.register(self.end)
-        self._open.add(lanes)
-
-    def end(self) -> None:
-        """Have all that runs come back, so that engines find their graphs free."""
-        due = time.monotonic() + LONGEST_END_S
-        for lanes in tuple(self._open):
-            lanes.end(due)
-
-
-LONGEST_END_S = 10.0
-"""Seconds that the end of the process waits for native lanes that were left open."""
-
-_open_natives = _OpenNatives()
+    def _fill(self, now_ns: int) -> None:
+        """Give free lanes what is to run next. The lock is held."""
+        run_queue = self.run_queue
+        for lane in self._natives.lanes:
+            if lane.is_aside and lane.work is not None:
+                lane.is_aside = not run_queue.resettle(lane.work)
+        while run_queue.waiting and run_queue.room > 0:
+            following = run_queue.take(now_ns)
+            if following is None:
+                break
+            if not self._give(following):
+                run_queue.give_back(following, now_ns, 0)
+                self._start_another()
+                break

@@ -27,8 +27,10 @@ from asyncnn.qos.accounting import (
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.lanes import IPort, Lanes
-from asyncnn.qos.run_queue import Policy, RunQueue
+from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.native_lanes import IPort
+from asyncnn.qos.run_queue import RunQueue
+from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
 from asyncnn.qos.work import Client, Work, fail_with
 
@@ -76,7 +78,6 @@ class Scheduler:
         self._lanes = Lanes(
             name, lanes, self._run_queue, self._inbox, self._finish_here, make_port
         )
-        self._inbox.collect = self._lanes.collect
         self._open = self._lanes.open
         self._accounting = WorkAccounting()
         self._late_counts = LateCounts(self._inbox.call)

@@ -13,9 +13,11 @@ from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import ref
 
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
+    MissedDeadlinePersistentError,
     failure_of,
     shortage_of,
 )
@@ -192,6 +194,18 @@ class Job:
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
 
+    def check_deadline(self, now_ns: int) -> None:
+        """Raise `MissedDeadlinePersistentError` if it `cannot_meet_deadline`."""
+        deadline_ns = self.deadline_ns
+        if deadline_ns is None or not self.cannot_meet_deadline(now_ns):
+            return
+        if now_ns >= deadline_ns:
+            raise MissedDeadlinePersistentError("the deadline has passed already")
+        raise MissedDeadlinePersistentError(
+            f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
+            f"but it takes at least {format_duration(self.min_runtime_ns / 1000)}"
+        )
+
 
 JobT = TypeVar("JobT", bound=Job)
 
@@ -344,6 +358,8 @@ class Work(Job, ABC):
     reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
     place of the one that goes on with it, unless it ``keeps_its_lane``.
 
+    Work that ``goes_native`` can be offered to a lane that has no interpreter.
+
     Work that ``should_inline`` takes less time than handing it to a lane would; if it
     ``reports_early``, `finish` may be called before the call that brought it returns.
     Work that ``ends_anywhere`` was submitted by a thread of its own: `finish` is called
@@ -354,6 +370,7 @@ class Work(Job, ABC):
         "accounting",
         "decision",
         "ends_anywhere",
+        "goes_native",
         "is_left",
         "is_withdrawn",
         "pause",
@@ -380,7 +397,7 @@ class Work(Job, ABC):
         self.accounting = accounting
         self.decision = threading.Lock() if self.is_separable else None
         self.is_left = self.is_withdrawn = False
-        self.should_inline = False
+        self.should_inline = self.goes_native = False
         self.reports_early = False
         self.ends_anywhere = False
 
@@ -392,8 +409,8 @@ class Work(Job, ABC):
         the work each time. Whatever it raises is its end, and `fail` is told.
         """
 
-    def offer(self, find_lane: Callable[[], Any]) -> bool:
-        """Have a native lane go on, if one is found; False if `advance` has to.
+    def offer(self, lane: Any) -> bool:
+        """Have a native lane go on; False if `advance` has to.
 
         The lane comes back by its port; `come_back` tells then what it has done.
         """

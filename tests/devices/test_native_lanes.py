@@ -1,6 +1,7 @@
 """What an engine computes alone runs on threads without an interpreter."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,9 @@ import pytest
 from asyncnn.devices import DeviceSettings
 from asyncnn.engine.job import Job
 from asyncnn.hal.types import Priority
+from asyncnn.qos import Client
+from asyncnn.qos.native_lanes import NICE
+from asyncnn.qos.work import acting_for
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.devices.test_accelerated import X, layers
@@ -27,18 +31,24 @@ pytestmark = [
     pytest.mark.skipif(not TASKS.exists(), reason="there is no /proc"),
 ]
 
+LOW_NICE = min(NICE, 19 - os.nice(0))
+
 ON_LANES = DeviceSettings(inline_below_us=0, lanes=1)
 
 
 def native_lanes() -> int:
     """Count the threads that have the name of lanes and are not Python's."""
+    return len(nice_values())
+
+
+def nice_values() -> list[int]:
+    """Return those of native lanes, by size."""
     own = {str(thread.native_id) for thread in threading.enumerate()}
-    named = [
-        task
+    return sorted(
+        int((task / "stat").read_text().rpartition(")")[2].split()[16]) - os.nice(0)
         for task in TASKS.iterdir()
-        if (task / "comm").read_text() == "asyncnn-lane\n"
-    ]
-    return sum(task.name not in own for task in named)
+        if task.name not in own and (task / "comm").read_text() == "asyncnn-lane\n"
+    )
 
 
 async def runs_beside_a_held_interpreter(prepared: PreparedModel, x: object) -> bool:
@@ -80,7 +90,7 @@ async def test_what_needs_python_stays_on_lanes_of_python() -> None:
 
 
 async def test_both_kinds_serve_one_queue() -> None:
-    """No more run at a time than there are lanes, and no run waits for the wrong kind."""
+    """No run waits for a lane of the wrong kind."""
     async with (
         open_device("accelerated", settings=ON_LANES) as device,
         asyncio.TaskGroup() as group,
@@ -98,23 +108,66 @@ async def test_both_kinds_serve_one_queue() -> None:
         assert statistics.running == statistics.queued == 0
 
 
-async def test_an_urgent_run_takes_the_lane_at_a_barrier_and_the_other_goes_on() -> (
-    None
-):
+@pytest.mark.parametrize("priority", [Priority.LOW, Priority.MEDIUM])
+async def test_an_urgent_run_gets_a_lane_and_the_other_goes_on(
+    priority: Priority,
+) -> None:
+    """At a barrier of the other one; if that is LOW, at once, on a lane beside it."""
     async with open_device("accelerated", settings=ON_LANES) as device:
-        long = await device.prepare(layers(24), priority=Priority.LOW)
+        long = await device.prepare(layers(24), priority=priority)
         urgent = await device.prepare(layers(1), priority=Priority.HIGH)
-        await long.run(X)
-        await urgent.run(X)
+        for prepared in (long, urgent) * 2:
+            await prepared.run(X)
         for _ in range(5):
             running = asyncio.ensure_future(long.run(X))
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)
             await urgent.run(X)
-            is_ahead = not running.done()
+            assert not running.done()
             outputs = await running
             np.testing.assert_allclose(outputs["y"], X / 2**24)
-        assert is_ahead
-        assert (await device.statistics()).executions.preemptions > 0
+        executions = (await device.statistics()).executions
+        assert (executions.preemptions == 0) == (priority is Priority.LOW)
+        assert native_lanes() == 1 + (priority is Priority.LOW)
+
+
+async def test_low_work_has_threads_with_a_nice_value_unless_others_compete() -> None:
+    """Shares come first: nobody's LOW work loses them to the work of others."""
+    async with open_device("accelerated", settings=ON_LANES) as device:
+        low = await device.prepare(layers(24), priority=Priority.LOW)
+        other = await device.prepare(layers(24), priority=Priority.HIGH)
+        for _ in range(2):
+            await low.run(X)
+        assert nice_values() == [LOW_NICE]
+        with acting_for(Client("other")):
+            await other.run(X)
+            running = asyncio.ensure_future(other.run(X))
+        await asyncio.sleep(0)
+        await asyncio.gather(running, low.run(X))
+        assert nice_values() == [0, LOW_NICE]
+
+
+async def test_low_work_of_a_client_keeps_its_share_beside_urgent_work_of_another() -> (
+    None
+):
+    """Each has had half of what both have, by the time that the first is done."""
+    async with open_device("accelerated", settings=ON_LANES) as device:
+        low = await device.prepare(layers(4), priority=Priority.LOW)
+        high = await device.prepare(layers(4), priority=Priority.HIGH)
+        for prepared in (low, high) * 2:
+            await prepared.run(X)
+        runs, done = 60, {"low": 0, "high": 0}
+
+        async def saturate(name: str, prepared: PreparedModel) -> None:
+            with acting_for(Client(name)):
+                while max(done.values()) < runs:
+                    await prepared.run(X)
+                    done[name] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(saturate("low", low))
+                group.create_task(saturate("high", high))
+        assert min(done.values()) > runs // 2
 
 
 async def test_idle_threads_end_and_come_back() -> None:

@@ -9,12 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncnn.engine import job as jobs
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.job import (
     COPIED_BYTES,
@@ -24,7 +22,6 @@ from asyncnn.engine.job import (
     STOPPED,
     Control,
     IControl,
-    ILane,
     Job,
 )
 from asyncnn.hal.errors import (
@@ -35,82 +32,16 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import MOST_ATTEMPTS
 from asyncnn.qos import Pause
+from tests.engine.offered import LIMIT_S, Desk, Links
 from tests.engine.scripted import (
     INTERRUPTED,
     BuiltGraph,
     arrays,
-    engine,
     is_untouched,
 )
 from tests.forks import in_child_blocking
 
 pytestmark = pytest.mark.skipif(Job is None, reason="there is no compiled job")
-
-LIMIT_S = 20
-
-
-class Desk:
-    """A port with a descriptor, and lanes that leave there what has ended."""
-
-    def __init__(self) -> None:
-        engine()
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
-        assert jobs.Port is not None
-        self.port = jobs.Port(self.fd)
-        self.lanes: list[ILane] = []
-
-    def lane(self, name: str = "lane", nice: int = 0) -> ILane:
-        self.lanes.append(self.port.lane(name, nice))
-        return self.lanes[-1]
-
-    def wait(self, count: int = 1) -> list[Any]:
-        """Return the next ``count`` tokens."""
-        tokens: list[Any] = []
-        while len(tokens) < count:
-            assert select.select([self.fd], [], [], LIMIT_S)[0], "nothing has ended"
-            os.eventfd_read(self.fd)
-            tokens += self.port.drain()
-        assert len(tokens) == count
-        return tokens
-
-    def close(self) -> None:
-        for lane in self.lanes:
-            lane.close()
-        due = time.monotonic() + LIMIT_S
-        while not all(lane.has_ended for lane in self.lanes):
-            assert time.monotonic() < due
-            time.sleep(0.0001)
-        os.close(self.fd)
-
-
-class Links:
-    """A job of so many graphs, each of which adds its number."""
-
-    def __init__(self, links: int = 1, elements: int = 4) -> None:
-        assert Job is not None
-        self.graphs = [BuiltGraph(number + 1, elements) for number in range(links)]
-        middles = [np.zeros(elements, np.float32) for _ in range(links - 1)]
-        ends = [0, *middles, 1]
-        parts = zip(self.graphs, ends, ends[1:], strict=False)
-        self.job = Job(tuple((graph, (a,), (b,)) for graph, a, b in parts), 2)
-        self.total = links * (links + 1) // 2
-        self.elements = elements
-
-    def offer(
-        self,
-        lane: ILane,
-        token: object = "token",
-        deadline_ns: int | None = None,
-        review_ns: int | None = None,
-        control: IControl | None = None,
-        pause: Pause | None = None,
-        given: tuple[Array, Array] | None = None,
-    ) -> tuple[IControl, Array, Array]:
-        x, y = given or arrays(self.elements)
-        control = control or Control()
-        more = (deadline_ns, pause or Pause(), review_ns)
-        self.job.offer(lane, token, (x, y), control, *more)
-        return control, x, y
 
 
 @pytest.fixture
@@ -431,8 +362,8 @@ def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
 def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
-    chain = Links()
-    lane = desk.lane("of a test, long", nice=11)
+    chain, nice = Links(), str(min(os.nice(0) + 5, 19))
+    lane = desk.lane("of a test, long", nice=5)
     with held(chain.graphs[0]):
         control, *_ = chain.offer(lane)
         chain.graphs[0].wait_until_begun()
@@ -445,7 +376,7 @@ def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
         state = task.joinpath("status").read_text()
         (blocked,) = (line for line in state.splitlines() if line.startswith("SigBlk"))
         assert int(blocked.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
-        assert task.joinpath("stat").read_text().rpartition(")")[2].split()[16] == "11"
+        assert task.joinpath("stat").read_text().rpartition(")")[2].split()[16] == nice
     desk.wait()
     assert control.end()[0] == DONE
 

@@ -19,12 +19,12 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 40,
-        EXECUTION: 43,
-        FENCED: 84,
-        CALLBACK: 54,
-        BURST: 130,
-        BURST_IN_PLACE: 115,
+        RUN: 43,
+        EXECUTION: 46,
+        FENCED: 88,
+        CALLBACK: 51,
+        BURST: 126,
+        BURST_IN_PLACE: 111,
     },
     ("reference", INPROCESS): {
         RUN: 82,
