@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 
-# Without a compiler the install goes on, with the ring in Python and runs by Python.
+# Without a compiler the install goes on: the ring, runs and steps are then in Python.
 EXTENSIONS = [
     Extension(
         name,
@@ -25,7 +25,11 @@ EXTENSIONS = [
         py_limited_api=True,
         optional=True,
     )
-    for name in ("asyncnn.engine._job", "asyncnn.fmq._ring")
+    for name in (
+        "asyncnn.engine._job",
+        "asyncnn.fmq._ring",
+        "asyncnn.kernels._compiled",
+    )
 ]
 
 _TARGET = r"(?![a-z]+:|[#])[^)\s\"]+"

@@ -1,30 +1,54 @@
 """Executions: what is bound to arrays once, for one prepared model, and then launched.
 
-Source: aidl/android/hardware/neuralnetworks/IExecution.aidl.
+Source: aidl/android/hardware/neuralnetworks/IExecution.aidl, and
+HAL 1.3/IFencedExecutionCallback.hal.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import time
+from asyncio import AbstractEventLoop, Future
+from asyncio import _get_running_loop as running_loop
+from collections.abc import Awaitable, Generator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from asyncnn.callbacks import ExecutionResult
-from asyncnn.hal.interfaces import IExecutionCallback
+from asyncnn.callbacks import TURN_NS, ExecutionResult
+from asyncnn.fences import SyncFence
+from asyncnn.fences.core import Core, Outcome
+from asyncnn.fences.local import LocalCore, pipe_lock
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.interfaces import (
+    IExecutionCallback,
+    IFencedExecutionCallback,
+    ISyncFence,
+)
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import ErrorStatus, ExecutionOptions, MeasureTiming, Request
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionOptions,
+    MeasureTiming,
+    Request,
+    Timing,
+)
 
 if TYPE_CHECKING:  # who talks to a driver has no engine
     from asyncnn.engine.plan import Plan
 
 
 class Execution(Request, frozen=True, eq=False):
-    """A request with ``arrays`` for all ports of ``plan``, inputs first.
+    """A request that was checked for ``executable``, a prepared model's, and bound.
 
-    They have the dtypes and shapes of the ports, are C-contiguous and aligned, and
-    those of outputs are writable: nothing is left to check or to look up. Its pools are
-    those of the arrays if it may reach another process, and left out otherwise.
+    ``arrays`` are those of all ports of ``plan``, inputs first. They have the dtypes
+    and shapes of the ports, are C-contiguous and aligned, and those of outputs are
+    writable: nothing is left to look up. There are none if the model leaves a shape
+    open, say, or until a run has claimed the device-managed ``buffers`` of the request.
+    Arguments and pools are left out if it is bound to an application's arrays.
     """
 
-    plan: "Plan"
-    arrays: Sequence[Array]
+    executable: object
+    plan: "Plan | None" = None
+    arrays: Sequence[Array] | None = None
+    buffers: Any = None
 
 
 @runtime_checkable
@@ -50,19 +74,31 @@ class IBinding(Protocol):
 
 
 @runtime_checkable
-class IInProcess(IBinding, Protocol):
-    """A prepared model of a device in this process. Not in the HAL.
+class IReusing(Protocol):
+    """A prepared model that has less to do for a request that is repeated.
 
-    What it binds is a request, which goes all ways that requests do.
+    Source: AIDL's IPreparedModel.createReusableExecution.
     """
 
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Request | None:
-        """Return a request on arrays; it may be launched any number of times at once.
+    def create_reusable_execution(self, request: Request) -> Request:
+        """Return a request that is checked, and bound to its memory if it can be.
 
-        With the arguments and pools of ``request``, it may reach other processes.
+        What a peer may change, the bytes in its pools, is read in each run.
+
+        :raises InvalidArgumentError: if it breaks a rule.
         """
+
+
+@runtime_checkable
+class IInProcess(IBinding, IReusing, Protocol):
+    """A prepared model of a device in this process. Not in the HAL.
+
+    What it binds is a request, which goes all ways that requests do, any number of
+    times at once.
+    """
+
+    def bind(self, tensors: Sequence[object]) -> Request | None:
+        """Return a request on arrays; see `IBinding.bind`."""
 
     def execute_threadsafe(
         self,
@@ -80,6 +116,144 @@ class IInProcess(IBinding, Protocol):
         """
 
 
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
+
+
+class FencedCompletion(IFencedExecutionCallback):
+    """The end of a fenced execution: callback of the HAL, and fence, in one.
+
+    Awaiting it gives its `Outcome`, whatever that is; any number of tasks may, and
+    cancelling one of them leaves it alone. Those of ``loop``, where it is completed,
+    are woken directly. Only what anybody else waits for is a `fence`.
+
+    What ``is_remote`` is known first to another process, which writes to the pipe of
+    its fence; see `asyncnn.fences.core.Producer`.
+    """
+
+    __slots__ = ()
+    slots: ClassVar = ("_core", "_timings", "_waiters", "loop", "outcome")
+    is_remote: ClassVar[bool] = False
+    _last_turn_ns: ClassVar[int] = 0
+
+    loop: AbstractEventLoop
+    outcome: Outcome | None
+    _timings: tuple[Timing, Timing]
+    _waiters: dict[Future[None], None] | None
+    _core: Core | None
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """How it ended; None while it has not."""
+        return None if self.outcome is None else self.outcome.status
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty otherwise."""
+        return "" if self.outcome is None else self.outcome.reason
+
+    @property
+    def fence(self) -> SyncFence:
+        """Another object for its fence, which is done when this is; on any thread."""
+        if self._core is None:
+            with pipe_lock:  # of several threads that ask, one makes it
+                if self._core is None:
+                    self._core = LocalCore(self)  # type: ignore[misc]  # a slot
+        # Behind the core, which `complete` looks for after it has set the outcome.
+        if self.outcome is not None:
+            self._core.resolve(self.outcome)
+        return SyncFence(self._core)
+
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        """Return status and timings since launch and since the last fence."""
+        outcome = self.outcome
+        if outcome is None:
+            return ErrorStatus.GENERAL_FAILURE, NO_TIMING, NO_TIMING
+        return outcome.status, *self._timings
+
+    def hand_over(self, write_end: int) -> None:
+        """Have the descriptor written to elsewhere, if it ``is_remote``."""
+        raise NotImplementedError
+
+    def complete(
+        self,
+        status: ErrorStatus,
+        reason: str = "",
+        launched: Timing = NO_TIMING,
+        fenced: Timing = NO_TIMING,
+        at_ns: int | None = None,
+    ) -> None:
+        """End it, on its loop and once, just now or at ``at_ns``."""
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        self._timings = launched, fenced  # type: ignore[misc]  # slots of who has it
+        self.outcome = outcome = Outcome(status, reason, at_ns)  # type: ignore[misc]
+        if self._core is not None:
+            self._core.resolve(outcome)
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        if self.outcome is not None:
+            now = time.monotonic_ns()
+            if now - self._last_turn_ns > TURN_NS:
+                FencedCompletion._last_turn_ns = now
+                yield
+        elif running_loop() is not self.loop:
+            with suppress(AsyncnnError):
+                yield from self.fence.__await__()
+        else:
+            waiter = self.loop.create_future()
+            if self._waiters is None:
+                self._waiters = {}  # type: ignore[misc]  # a slot of who has it
+            self._waiters[waiter] = None
+            try:
+                yield from waiter
+            finally:
+                del self._waiters[waiter]
+        assert self.outcome is not None
+        return self.outcome
+
+
+@runtime_checkable
+class IFencing(Protocol):
+    """A prepared model whose fenced executions are their own fences. Not in the HAL."""
+
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch an execution that begins once ``wait_for`` have signalled.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+
+
+def fencing_of(prepared: object) -> IFencing | None:
+    """Return what launches fenced executions without fences, as `binding_of` does."""
+    is_own = hasattr(type(prepared), "launch_fenced")
+    return prepared if is_own and isinstance(prepared, IFencing) else None
+
+
+def launched_fenced(
+    prepared: IFencing,
+    request: Request,
+    wait_for: Sequence[ISyncFence],
+    options: ExecutionOptions,
+) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback]:
+    """Launch a fenced execution as the HAL does: with a fence.
+
+    What waits for nothing and is over already needs none.
+
+    :raises AsyncnnError: if it is not taken.
+    """
+    run = prepared.launch_fenced(request, wait_for, options)
+    is_over = not wait_for and run.status is _NONE
+    return _NONE, None if is_over else run.fence, run
+
+
 def binding_of(prepared: object) -> IBinding | None:
     """Return what binds the executions of a prepared model; None if it does not.
 
@@ -87,3 +261,13 @@ def binding_of(prepared: object) -> IBinding | None:
     """
     is_own = hasattr(type(prepared), "bind")
     return prepared if is_own and isinstance(prepared, IBinding) else None
+
+
+def reusable(prepared: object, request: Request) -> Request:
+    """Return what to execute in place of a request that is repeated.
+
+    :raises InvalidArgumentError: if ``prepared`` looks at it now, and it breaks a rule.
+    """
+    if isinstance(prepared, IReusing):
+        return prepared.create_reusable_execution(request)
+    return request

@@ -5,11 +5,10 @@ which member it is (in order of declaration), then the member, aligned as its wi
 field demands. Whatever lies between fields is zero.
 
 What an application sends over and over differs in little: the slots of its pools, and
-whether to measure. Everything before those is a `RequestShape`, made into bytes once by
-the sender and into arguments once by the receiver, which knows it again by comparing
-bytes. Neither of them looks at single fields of a repeated request. Likewise one result
-of a model differs from the next in its timing at most; what comes before that is a
-`ResultShape`. A packet of unknown shape is taken apart with every step checked.
+whether to measure. Everything before those is a `RequestShape`, made into bytes once.
+Likewise one result of a model differs from the next in its timing at most; what comes
+before that is a `ResultShape`. A packet that is not known is taken apart, and
+every step is checked.
 
 Source: HAL 1.2/types.hal (FmqRequestDatum, FmqResultDatum).
 """
@@ -123,7 +122,6 @@ class RequestShape:
         self.pool_count = pool_count
         self._prefix = prefix
         self._tail = _tail(pool_count)
-        self._kinds = (RequestKind.POOL,) * pool_count + (RequestKind.MEASURE,)
         self.size_bytes = len(prefix) + self._tail.size
 
     @classmethod
@@ -152,21 +150,11 @@ class RequestShape:
             fields += (RequestKind.POOL, slot)
         return self._prefix + self._tail.pack(*fields, RequestKind.MEASURE, measure)
 
-    def decode(self, packet: bytes) -> tuple[tuple[int, ...], MeasureTiming] | None:
-        """Return slots and measurement of a correct packet of this shape, else None."""
-        if len(packet) != self.size_bytes or not packet.startswith(self._prefix):
-            return None
-        fields = self._tail.unpack_from(packet, len(self._prefix))
-        measure = _MEASURES.get(fields[-1])
-        if measure is None or fields[::2] != self._kinds:
-            return None
-        return fields[1:-2:2], measure
-
 
 def decode_request(
     packet: bytes,
-) -> tuple[RequestShape, tuple[int, ...], MeasureTiming]:
-    """Return shape, slots and measurement of a packet that may hold anything.
+) -> tuple[Arguments, Arguments, tuple[int, ...], MeasureTiming]:
+    """Return inputs, outputs, slots and measurement of a packet that may hold anything.
 
     The arguments are decoded, not validated.
 
@@ -185,18 +173,13 @@ def decode_request(
         _argument(reader, RequestKind.OUTPUT, RequestKind.OUTPUT_DIMENSION)
         for _ in range(outputs)
     ]
-    prefix = packet[: reader.position * DATUM_BYTES]
     slots = tuple([reader.take(RequestKind.POOL, _POOL)[0] for _ in range(pools)])
     (number,) = reader.take(RequestKind.MEASURE, _MEASURE)
     reader.check_end()
     measure = _MEASURES.get(number)
     if measure is None:
         raise PacketError(f"{number} is no MeasureTiming")
-    return (
-        RequestShape(tuple(arguments), tuple(results), len(slots), prefix),
-        slots,
-        measure,
-    )
+    return tuple(arguments), tuple(results), slots, measure
 
 
 class ResultShape:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
-from asyncnn.burst.packets import DATUM_BYTES, PacketError, ResultShape
+from asyncnn.burst.packets import DATUM_BYTES, ResultShape
 from asyncnn.burst.slots import Binder, BoundRequest
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
@@ -71,7 +71,7 @@ class BurstServer(CallbackObject):
         # The application chose the length of its queue: a result may never fit.
         self._max_result_bytes = results.quantum * results.count
         self._log = log
-        self._binder = Binder(callback, log)
+        self._binder = Binder(prepared, callback, log)
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -150,7 +150,7 @@ class BurstServer(CallbackObject):
         self._number += 1
         try:
             bound = self._binder.bind_nowait(packet)
-        except PacketError as error:
+        except AsyncnnError as error:
             self._refuse(error)
             return
         if bound is None:

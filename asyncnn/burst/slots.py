@@ -20,8 +20,9 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.burst.packets import RequestShape, decode_request
+from asyncnn.burst.packets import decode_request
 from asyncnn.callbacks import IBurstCallback
+from asyncnn.execution import reusable
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -29,6 +30,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedPersistentError,
     error_for,
 )
+from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import (
     BufferToken,
     ErrorStatus,
@@ -39,7 +41,7 @@ from asyncnn.hal.types import (
 from asyncnn.logs import SparseLogger
 
 MAX_CACHED_SLOTS = 1024
-"""Slots remembered besides those of the last two requests; others are asked for."""
+"""Slots remembered besides those of bound requests; others are asked for."""
 
 GET_MEMORIES_TIMEOUT_S = 5.0
 """How long an application may take to say what is in its slots."""
@@ -47,8 +49,8 @@ GET_MEMORIES_TIMEOUT_S = 5.0
 Pool: TypeAlias = Memory | BufferToken
 """What a slot stands for."""
 
-MAX_SHAPES = 8
-"""Shapes of packets that are known again; all are forgotten at once."""
+MAX_BOUND = 4
+"""Packets whose requests are kept; all are forgotten at once."""
 
 # A slot is the generation of a place, then the number of the place.
 _PLACE_BITS = 16
@@ -213,9 +215,8 @@ class SlotCache:
 
 
 class BoundRequest(NamedTuple):
-    """A packet, and the request that it stands for."""
+    """The request that a packet stands for."""
 
-    packet: bytes
     request: Request
     measure: MeasureTiming
 
@@ -223,82 +224,68 @@ class BoundRequest(NamedTuple):
 class Binder:
     """Turns the packets of one burst into requests with their memories.
 
-    A packet equal to one of the last two yields the same `Request` object, as those of
-    a session take turns, and one that differs in slots alone the same arguments, so
-    that they are not validated again.
+    A packet that is equal to one of the last `MAX_BOUND` yields the request that
+    ``prepared`` had checked and bound for it; those of a session take turns. All are
+    forgotten when the application frees a slot.
     """
 
-    def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
+    def __init__(
+        self, prepared: IPreparedModel, callback: IBurstCallback, log: SparseLogger
+    ) -> None:
+        self._prepared = prepared
         self._memories = SlotCache(callback, log)
-        self._shape = RequestShape.of((), (), 0)
-        self._shapes: list[RequestShape] = []
-        self._last: BoundRequest | None = None
-        self._before_last: BoundRequest | None = None
+        self._bound: dict[bytes, BoundRequest] = {}
         self._was_freed = False
 
     def bind_nowait(self, packet: bytes) -> BoundRequest | None:
         """Return the request of a packet; None if `bind` has to ask for memories.
 
         :raises PacketError: if the packet is malformed.
+        :raises InvalidArgumentError: if the request breaks a rule.
         """
-        last = self._last
-        if last is not None and packet == last.packet:
-            return last
-        before = self._before_last
-        if before is not None and packet == before.packet:
-            self._last, self._before_last = before, last
-            return before
-        slots, measure = self._decode(packet)
+        bound = self._bound.get(packet)
+        if bound is not None:
+            return bound
+        inputs, outputs, slots, measure = decode_request(packet)
         pools = self._memories.find(slots)
-        return None if pools is None else self._keep(packet, pools, measure)
+        if pools is None:
+            return None
+        return self._keep(packet, Request(inputs, outputs, pools), measure)
 
     async def bind(self, packet: bytes) -> BoundRequest:
         """Return the request of a packet, asking for the memories that are unknown.
 
         :raises PacketError: if the packet is malformed.
-        :raises AsyncnnError: if the application does not provide the memories.
+        :raises AsyncnnError: if the application does not provide the memories, or the
+            request breaks a rule.
         """
-        slots, measure = self._decode(packet)
+        inputs, outputs, slots, measure = decode_request(packet)
         self._was_freed = False
         pools = await self._memories.fetch(slots)
-        bound = self._keep(packet, pools, measure)
+        bound = self._keep(packet, Request(inputs, outputs, pools), measure)
         if self._was_freed:  # while it was asked: the next packet has to ask again
-            self._last = self._before_last = None
+            self._bound.clear()
         return bound
 
     def free(self, slot: int) -> None:
         """Forget the memory of a slot."""
         self._memories.free(slot)
-        self._last = self._before_last = None
+        self._bound.clear()
         self._was_freed = True
 
     def clear(self) -> None:
         """Forget everything that keeps memories alive."""
         self._memories.clear()
-        self._last = self._before_last = None
-
-    def _decode(self, packet: bytes) -> tuple[tuple[int, ...], MeasureTiming]:
-        known = self._shape.decode(packet)
-        if known is not None:
-            return known
-        for shape in self._shapes:
-            known = shape.decode(packet)
-            if known is not None:
-                self._shape = shape
-                return known
-        self._shape, slots, measure = decode_request(packet)
-        if len(self._shapes) == MAX_SHAPES:
-            self._shapes.clear()
-        self._shapes.append(self._shape)
-        return slots, measure
+        self._bound.clear()
 
     def _keep(
-        self, packet: bytes, pools: tuple[Pool, ...], measure: MeasureTiming
+        self, packet: bytes, request: Request, measure: MeasureTiming
     ) -> BoundRequest:
-        request = Request(self._shape.inputs, self._shape.outputs, pools)
-        self._before_last = self._last
-        self._last = BoundRequest(packet, request, measure)
-        return self._last
+        request = reusable(self._prepared, request)
+        if len(self._bound) == MAX_BOUND:
+            self._bound.clear()
+        bound = self._bound[packet] = BoundRequest(request, measure)
+        return bound
 
 
 def _next_generation(slot: int) -> int:

@@ -12,10 +12,8 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.engine.arguments import Layout
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operands import combine_dimensions, is_scalar
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -47,10 +45,6 @@ class IBufferUse(Protocol):
 
     def claim(self) -> Request:
         """Claim the buffers; see `BufferUse.claim`."""
-        ...
-
-    def arrays(self, layout: Layout, claimed: Request) -> list[Array] | None:
-        """Return the arrays of what was claimed; see `BufferUse.arrays`."""
         ...
 
     def settle(
@@ -111,13 +105,6 @@ class BufferUse:
                     managed.end_reading()
                 raise
         return self._claimed
-
-    def arrays(self, layout: Layout, claimed: Request) -> list[Array] | None:
-        """Return the array of each argument, inputs first; see `Layout.arrays`.
-
-        None, as what was ``claimed`` may have pools that are not memory. On any thread.
-        """
-        return None
 
     def settle(
         self,

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedError,
 )
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
@@ -46,14 +47,6 @@ T = TypeVar("T")
 
 Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 """Contents of a file: bytes and where they lie."""
-
-
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
 
 
 class CacheFiles(msgspec.Struct, frozen=True, eq=False):

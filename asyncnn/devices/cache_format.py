@@ -47,7 +47,7 @@ COMPILATION_BYTES = 16
 MOST_BYTES = 2**28
 """A model cache that is longer is not read."""
 
-_FORMAT_VERSION = 5
+_FORMAT_VERSION = 7
 
 _LENGTH = struct.Struct("<I")
 
@@ -78,6 +78,7 @@ class StepEntry(msgspec.Struct, frozen=True, array_like=True):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     decided: bytes
+    costs_ns: tuple[int, ...]
 
 
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -104,13 +105,10 @@ STEPS = SliceKind(tuple[StepEntry, ...])
 OFFSETS = SliceKind(tuple[tuple[int, int], ...])
 
 
-class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A prepared model. The constants' pool of ``model`` is the data cache.
+class ModelRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A model in a cache. The constants' pool of ``model`` is the data cache.
 
-    ``model_bytes`` are those of its slices. ``plans`` are by the number of their
-    subgraph, in the order of their slices. What lies among operand values is in those
-    of the model, behind its own. ``extensions`` are the versions of those that it uses,
-    ``engine`` that of the delegate which computes segments of its plans.
+    ``model_bytes`` are those of its slices.
     """
 
     compilation: bytes
@@ -119,6 +117,16 @@ class CacheRecord(msgspec.Struct, frozen=True, array_like=True):
     priority: Priority
     model: SlicedModel
     model_bytes: int
+
+
+class CacheRecord(ModelRecord, frozen=True, array_like=True):
+    """A prepared model; ``plans`` are by number, in the order of their slices.
+
+    The number is that of their subgraph. What lies among operand values is in those of
+    the model, behind its own. ``extensions`` are the versions of those that it uses,
+    ``engine`` that of the delegate which computes segments of its plans.
+    """
+
     plans: dict[int, SlicedPlan]
     extensions: tuple[str, ...]
     engine: str
@@ -174,7 +182,7 @@ class CacheKey:
 def sealed(
     record: msgspec.Struct, slices: Sequence[bytes], token: bytes, key: CacheKey
 ) -> bytes:
-    """Return the bytes of a model cache: a `CacheRecord`, or another record.
+    """Return the bytes of a model cache.
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
@@ -186,21 +194,11 @@ def sealed(
 
 
 def unsealed(
-    data: memoryview, token: bytes, key: CacheKey
-) -> tuple[CacheRecord, memoryview]:
+    kind: type[T], data: memoryview, token: bytes, key: CacheKey
+) -> tuple[T, memoryview]:
     """Return record and slices of a model cache that this driver wrote for ``token``.
 
     :raises GeneralFailureError: if it did not.
-    """
-    return unsealed_by(_records, data, token, key)
-
-
-def unsealed_by(
-    decoder: msgspec.msgpack.Decoder[T], data: memoryview, token: bytes, key: CacheKey
-) -> tuple[T, memoryview]:
-    """Return record and slices of a file of another kind of record, likewise.
-
-    :raises GeneralFailureError: if it is not as it was written.
     """
     tag, content = data[:TAG_BYTES], data[TAG_BYTES:]
     if not key.verifies(tag, content):
@@ -215,7 +213,8 @@ def unsealed_by(
             raise GeneralFailureError("the model cache is another version's")
         if envelope.token != token:
             raise GeneralFailureError("the model cache has another token")
-        return decoder.decode(envelope.record), content[end:]
+        record = msgspec.msgpack.decode(envelope.record, type=kind)
+        return record, content[end:]
     except (msgspec.MsgspecError, struct.error) as error:
         raise GeneralFailureError(f"the model cache: {error}") from error
 
@@ -247,7 +246,6 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 
 _envelopes: msgspec.msgpack.Decoder[_Envelope] = msgspec.msgpack.Decoder(_Envelope)
-_records: msgspec.msgpack.Decoder[CacheRecord] = msgspec.msgpack.Decoder(CacheRecord)
 
 
 def _read_key(path: Path) -> bytes:

@@ -6,6 +6,7 @@ index with, but tensors of numbers to compute with, and what kernels packed of s
 """
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from asyncnn.devices.cache_format import (
     CacheKey,
     CacheRecord,
     Compiled,
+    ModelRecord,
     SlicedPlan,
     StepEntry,
     StoredArray,
@@ -65,6 +67,20 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
     layout = Layout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
+    yield from writing(record, slices, layout, files, key)
+
+
+def writing(
+    record: ModelRecord,
+    slices: Sequence[bytes],
+    layout: "Layout",
+    files: CacheFiles,
+    key: CacheKey,
+) -> Steps[None]:
+    """Write a record with its slices, and what lies in the data cache; see `saving`.
+
+    :raises AsyncnnError: if they are not written.
+    """
     yield from key.obtaining()
     content = sealed(record, slices, files.token, key)
     yield
@@ -127,6 +143,7 @@ def _cutting(
                 step.inputs,
                 step.outputs,
                 step.decided,
+                step.costs_ns,
             )
         )
         yield

@@ -21,14 +21,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache as cached
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import (
-    CacheArguments,
     CacheFiles,
     asking,
     opened_for_loading,
@@ -46,6 +45,7 @@ from asyncnn.devices.cache_format import (
     CacheKey,
     CacheRecord,
     Compiled,
+    ModelRecord,
     SlicedPlan,
     StoredArray,
     unsealed,
@@ -59,6 +59,7 @@ from asyncnn.engine.records import StepRecord
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import Slices, joined
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
 from asyncnn.interpreter_hooks import building_large
@@ -69,6 +70,8 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
+
+R = TypeVar("R", bound=ModelRecord)
 
 Prepare = Callable[[], Steps[Compiled]]
 """Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
@@ -174,25 +177,15 @@ def loading(
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    content = yield from asking([files.model], read, files.model, MOST_BYTES)
-    yield from key.obtaining()
-    yield
-    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
-        record, slices = unsealed(content, files.token, key)
-        yield
-        model = _model(record, slices[: record.model_bytes])
-    yield
-    header = DATA_MAGIC + record.compilation
-    mapping = partial(read_or_map, files.data, record.data_bytes, header)
-    pool = yield from asking([files.data], mapping, may_map=may_map)
-    model, data = replace(model, pools=(pool,)), view(pool)
+    record, model, slices = yield from reading(CacheRecord, files, key, may_map=may_map)
+    data = view(model.pools[0])
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
     if version_of(delegate) != record.engine:
         raise GeneralFailureError("the model cache is for another engine")
     values = memoryview(model.operand_values)
     plans: dict[int, Callable[[], PlanRecord]] = {}
-    at = record.model_bytes
+    at = 0
     for number, plan in record.plans.items():
         end = at + plan.size_bytes
         plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
@@ -204,11 +197,29 @@ def loading(
     return Compiled(program, record.preference, record.priority)
 
 
-def _model(record: CacheRecord, slices: memoryview) -> Model:
-    try:
-        return joined(record.model, slices, max_item_bytes=MOST_BYTES)
-    except (msgspec.MsgspecError, InvalidArgumentError) as error:
-        raise GeneralFailureError(f"the model cache: {error}") from error
+def reading(
+    kind: type[R], files: CacheFiles, key: CacheKey, *, may_map: bool
+) -> Steps[tuple[R, Model, memoryview]]:
+    """Return a record with its model, and the slices that are not the model's.
+
+    :raises GeneralFailureError: as `loading`.
+    """
+    content = yield from asking([files.model], read, files.model, MOST_BYTES)
+    yield from key.obtaining()
+    yield
+    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
+        record, slices = unsealed(kind, content, files.token, key)
+        yield
+        own, rest = slices[: record.model_bytes], slices[record.model_bytes :]
+        try:
+            model = joined(record.model, own, max_item_bytes=MOST_BYTES)
+        except (msgspec.MsgspecError, InvalidArgumentError) as error:
+            raise GeneralFailureError(f"the model cache: {error}") from error
+    yield
+    header = DATA_MAGIC + record.compilation
+    mapping = partial(read_or_map, files.data, record.data_bytes, header)
+    pool = yield from asking([files.data], mapping, may_map=may_map)
+    return record, replace(model, pools=(pool,)), rest
 
 
 def _restored(
@@ -238,6 +249,7 @@ def _restored(
                     step.inputs,
                     step.outputs,
                     step.decided,
+                    step.costs_ns,
                 )
             )
     offsets = dict(OFFSETS.join(plan.offsets, rest))

@@ -10,7 +10,7 @@ Source: HAL 1.3/IDevice.hal (allocate), 1.3/IBuffer.hal.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -18,14 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.buffer_use import BufferUse, IBufferUse, KnownBuffer
-from asyncnn.devices.repeated_use import (
-    MAX_ARGUMENTS,
-    Arguments,
-    BoundArrays,
-    Places,
-    Repetition,
-)
+from asyncnn.devices.buffer_use import BufferUse, KnownBuffer
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -211,72 +204,38 @@ class ModelBuffers(msgspec.Struct, frozen=True, eq=False):
 
     _buffers: Buffers
     model: Model
-    _repetitions: dict[tuple[int, bool], Repetition] = msgspec.field(
-        default_factory=dict
-    )
-    _arguments: dict[tuple[Arguments, Places], tuple[Arguments, Places]] = (
-        msgspec.field(default_factory=dict)
-    )
     _plans: dict[BufferPlan, BufferPlan] = msgspec.field(default_factory=dict)
-    _bound: BoundArrays = msgspec.field(default_factory=BoundArrays)
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether the prepared model is of the device of ``buffers``."""
         return self._buffers is buffers
 
-    def use(self, request: Request) -> BufferUse | None:
-        """Return what a validated request does with buffers; None if it names none.
+    def use(self, request: Request, found: Mapping[int, KnownBuffer]) -> BufferUse:
+        """Return what a validated request does with the buffers that it names.
 
-        :raises InvalidArgumentError: if a buffer is unknown, has no such role, or is
-            used as an output beside something else.
+        :raises InvalidArgumentError: if one has no such role, or is used as an output
+            beside something else.
         """
-        if BufferToken not in map(type, request.pools):
-            return None
-        found = {
-            index: self._buffers.find(pool)
-            for index, pool in enumerate(request.pools)
-            if isinstance(pool, BufferToken)
-        }
         return BufferUse(self, self.model, request, found)
 
-    def repeated(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
-        """Return what a request does that `repeat` was told of; None for any other."""
-        repetition = self._repetitions.get((id(request), is_fenced))
-        return None if repetition is None else repetition.use(request)
+    def found(self, request: Request) -> dict[int, KnownBuffer]:
+        """Return the buffers that a validated request names, by position of the pool.
 
-    def repeat(self, request: Request, *, is_fenced: bool) -> None:
-        """Remember a request that `use` has found correct, while there is that."""
-        key = id(request), is_fenced
-        found = {
+        :raises InvalidArgumentError: if one is unknown.
+        """
+        if BufferToken not in map(type, request.pools):
+            return {}
+        return {
             index: self._buffers.find(pool)
             for index, pool in enumerate(request.pools)
             if isinstance(pool, BufferToken)
         }
-        gone = partial(_forget, self._repetitions, key)
-        repetition = Repetition.of(
-            self.model, request, found, gone, self._same, self._bound
-        )
-        if repetition is not None:
-            self._repetitions[key] = repetition
 
     def same_plan(self, plan: BufferPlan) -> BufferPlan:
         """Return a plan that is equal, and the same for all buffers that are alike."""
         if len(self._plans) == MAX_PLANS:
             self._plans.clear()
         return self._plans.setdefault(plan, plan)
-
-    def _same(self, arguments: Arguments, places: Places) -> tuple[Arguments, Places]:
-        if len(self._arguments) == MAX_ARGUMENTS:
-            self._arguments.clear()
-        both = arguments, places
-        return self._arguments.setdefault(both, both)
-
-
-def _forget(
-    repetitions: dict[tuple[int, bool], Repetition], key: tuple[int, bool], _: object
-) -> None:
-    """Forget a request that has gone, on any thread."""
-    repetitions.pop(key, None)
 
 
 class ReferenceBuffer:

@@ -13,7 +13,6 @@ from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import Spreading
 from asyncnn.engine import Program
-from asyncnn.engine.arguments import Layout
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority
 from asyncnn.qos import Work, WorkAccounting
 
@@ -90,10 +89,10 @@ def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
 class Executable(msgspec.Struct, eq=False):
     """What all executions of one prepared model have in common.
 
-    ``layout`` is that of the last plain request. ``spreading`` decides on threads, if
-    there may be several. ``cost`` is that of `Job`, ``cancel`` that of the scheduler.
-    Kernels run within ``computing``, on any number of threads at a time. It
-    ``goes_native`` once an engine has computed one alone.
+    ``spreading`` decides on threads, if there may be several. ``cost`` is that of
+    `Job`, ``cancel`` that of the scheduler. Kernels run within ``computing``, on any
+    number of threads at a time. It ``goes_native`` once an engine has computed one
+    alone.
     """
 
     program: Program
@@ -102,7 +101,6 @@ class Executable(msgspec.Struct, eq=False):
     accounting: WorkAccounting
     cancel: Callable[[Work, ErrorStatus], None]
     refuses_unmeetable_deadlines: bool = False
-    layout: Layout | None = None
     spreading: Spreading | None = None
     cost: float = 1.0
     computing: AbstractContextManager[object] = NOTHING

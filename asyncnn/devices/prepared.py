@@ -1,7 +1,7 @@
 """The reference device's prepared model."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -18,8 +18,8 @@ from asyncnn.callbacks import (
     launched,
     tell_outcome,
 )
-from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.cache_files import CacheArguments
+from asyncnn.devices.bound_buffers import BoundBuffers
+from asyncnn.devices.buffer_use import IBufferUse, KnownBuffer
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
@@ -30,14 +30,14 @@ from asyncnn.devices.executable import (
     inline_below_us,
 )
 from asyncnn.devices.fenced import FencedExecutions
-from asyncnn.devices.fenced_execution import FencedJob
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork
-from asyncnn.execution import Execution
+from asyncnn.engine.arguments import bound_arrays
+from asyncnn.execution import Execution, FencedCompletion, launched_fenced
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -46,6 +46,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,
@@ -147,10 +148,7 @@ class ReferencePreparedModel(SynchronousByCallback):
             _tell_launch("execute", request, deadline)
         report = OneShot(partial(tell_outcome, callback))
         try:
-            use = None
-            # A request that is bound or remembered has no pools but memory.
-            if type(request) is not Execution and not self._rules.remembers(request):
-                use = self._checked(request, is_fenced=False)
+            request, use = self._taken(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -174,7 +172,11 @@ class ReferencePreparedModel(SynchronousByCallback):
         self, execution: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IInProcess.launch`."""
-        if type(execution) is not Execution:
+        if (
+            type(execution) is not Execution
+            or execution.executable is not self._executable
+            or execution.arrays is None
+        ):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
@@ -212,10 +214,9 @@ class ReferencePreparedModel(SynchronousByCallback):
         report = OneShot(partial(tell_outcome, callback))
         client = calling_client.get()
         try:
-            if type(request) is not Execution and not self._rules.remembers(request):
-                self._rules.check(request)
-                if any(isinstance(pool, BufferToken) for pool in request.pools):
-                    raise InvalidArgumentError("buffers belong to the event loop")
+            if BufferToken in map(type, request.pools):
+                raise InvalidArgumentError("buffers belong to the event loop")
+            request, _ = self._taken(request, is_fenced=False)
             options = execution_options(measure, deadline, loop_timeout_duration)
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
@@ -243,27 +244,32 @@ class ReferencePreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        if EXECUTION.is_on:
-            _tell_launch("execute_fenced", request, deadline, fences=len(wait_for))
+        limits = deadline, loop_timeout_duration, duration
         try:
-            is_plain = type(request) is Execution or self._rules.remembers(request)
-            use = None if is_plain else self._checked(request, is_fenced=True)
-            options = execution_options(
-                measure, deadline, loop_timeout_duration, duration
-            )
-            job = FencedJob(
-                self._executable, calling_client.get(), request, options, use
-            )
-            fence, outcome = self._fenced.launch(job, wait_for)
+            options = execution_options(measure, *limits)
+            return launched_fenced(self, request, wait_for, options)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             self.refusal = str(error)
             return error.status, None, None
-        return ErrorStatus.NONE, fence, outcome
 
-    def bind(
-        self, tensors: Sequence[object], request: Request | None = None
-    ) -> Request | None:
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch a fenced execution that is its own fence; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        if EXECUTION.is_on:
+            fences = len(wait_for)
+            _tell_launch("execute_fenced", request, options.deadline, fences=fences)
+        request, use = self._taken(request, is_fenced=True)
+        return self._fenced.launch(self._executable, request, use, wait_for, options)
+
+    def bind(self, tensors: Sequence[object]) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
         plan = self._program.fixed_plan
         if plan is None or len(tensors) != len(plan.ports):
@@ -277,21 +283,63 @@ class ReferencePreparedModel(SynchronousByCallback):
             ):
                 return None
         arrays = cast("Sequence[Array]", tensors)
-        if request is None:
-            return Execution((), (), (), plan, arrays)
-        return Execution(request.inputs, request.outputs, request.pools, plan, arrays)
+        return Execution((), (), (), self._executable, plan, arrays)
 
-    def _checked(self, request: Request, *, is_fenced: bool) -> IBufferUse | None:
-        """Check a request; return what it does with buffers, None if it names none."""
-        repeated = self.buffers.repeated(request, is_fenced=is_fenced)
-        if repeated is not None:
-            return repeated
+    def create_reusable_execution(self, request: Request) -> Request:
+        """Return a checked request; see `IReusing.create_reusable_execution`."""
+        if self._own(request) is not None:
+            return request
+        self._check(request, is_fenced=False)
+        found = self.buffers.found(request)
+        if found:
+            self.buffers.use(request, found)
+        return self._bound(request, found)
+
+    def _own(self, request: Request) -> Execution | None:
+        """Return a request that this model has checked; None for any other."""
+        is_own = type(request) is Execution and request.executable is self._executable
+        return request if is_own else None  # type: ignore[return-value]
+
+    def _check(self, request: Request, *, is_fenced: bool) -> None:
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
             self._rules.check(request, allow_unspecified_output=not is_fenced)
-        use = self.buffers.use(request)
-        if use is not None:
-            self.buffers.repeat(request, is_fenced=is_fenced)
-        return use
+
+    def _bound(self, request: Request, found: Mapping[int, KnownBuffer]) -> Execution:
+        """Return a checked request with what is the same in all its runs.
+
+        ``found`` are the buffers that it names, by position of the pool.
+        """
+        plan = self._program.fixed_plan
+        arrays, buffers = None, None
+        if plan is not None and found:
+            buffers = BoundBuffers.of(plan, request, found)
+        elif plan is not None:
+            arrays = bound_arrays(plan, request)
+        if arrays is None and buffers is None:
+            plan = None
+        of = request.inputs, request.outputs, request.pools
+        return Execution(*of, self._executable, plan, arrays, buffers)
+
+    def _taken(
+        self, request: Request, *, is_fenced: bool
+    ) -> tuple[Request, IBufferUse | None]:
+        """Return what to execute, and what that does with buffers, if it names any.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        own = self._own(request)
+        if own is not None:
+            if own.arrays is not None:
+                return own, None
+            use = None if own.buffers is None else own.buffers.use(own)
+            if use is not None:
+                return own, use
+        if own is None or is_fenced:
+            self._check(request, is_fenced=is_fenced)
+        found = self.buffers.found(request)
+        if found:
+            return request, self.buffers.use(request, found)
+        return self._bound(request, found), None
 
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes

@@ -13,7 +13,7 @@ from asyncnn import __version__, pacing
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import process_wide
-from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES, CacheArguments
+from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
@@ -44,6 +44,7 @@ from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
@@ -53,7 +54,6 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     Extension,
-    Handle,
     Model,
     Priority,
 )
@@ -72,7 +72,7 @@ from asyncnn.tracing import Layer, Phase, span
 logger = logging.getLogger(__name__)
 
 
-class ReferenceDevice:
+class ReferenceDevice(PreparingDevice):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     Plans run on one worker thread, preparations on another; callbacks fire on the
@@ -81,7 +81,8 @@ class ReferenceDevice:
     ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
 
     With ``runtime_only_features`` it also takes models that a driver need not: a
-    framework's own device, which has to compute what no driver does.
+    framework's own device, which has to compute what no driver does. A model that was
+    validated before is known again: validate large ones on a thread.
     """
 
     name = "asyncnn-reference"
@@ -240,23 +241,13 @@ class ReferenceDevice:
         """Return 1 and 1."""
         return ErrorStatus.NONE, MODEL_FILES, DATA_FILES
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`.
-
-        What was validated before is known again: validate large models on a thread.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+        model, preference, priority, deadline = arguments
         DRIVER("prepare_model", preference=preference, priority=priority)
 
         def order() -> Prepare:
@@ -267,28 +258,19 @@ class ReferenceDevice:
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            cache = CacheArguments(model_cache, data_cache, token)
             prepare = self._parts().caches.preparation(model, *settings, cache)
             return partial(_warmed, prepare, self._parts().executions.lanes)
 
         return self._launch_preparation(order, priority, deadline, callback)
 
-    def prepare_model_from_cache_1_3(
+    def _load(
         self,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`.
-
-        The model gets the preference and the priority that it was saved with.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+        # The model gets the preference and the priority that it was saved with.
         DRIVER("prepare_model_from_cache")
-        cache = CacheArguments(model_cache, data_cache, token)
 
         def order() -> Prepare:
             prepare = self._parts().caches.loading(cache)

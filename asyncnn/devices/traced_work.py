@@ -5,16 +5,13 @@ while nothing records is an `ExecuteWork`, which has no part of this.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from time import perf_counter_ns
+from typing import Any
 
-from asyncnn.devices.executable import Executable
+from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import trace_end, trace_queue
-from asyncnn.devices.work import (
-    ExecuteWork,
-    ReportExecuted,
-)
+from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
@@ -25,43 +22,29 @@ from asyncnn.engine.observation import (
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    ErrorStatus,
-    ExecutionOptions,
-    OutputShape,
-    Request,
-    Timing,
-)
-from asyncnn.qos import Client, Pause
-from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
+from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
+from asyncnn.qos import Pause
+from asyncnn.tracing import Layer, Phase, Trace, active
 
 
-def recorded_work() -> Callable[..., ExecuteWork]:
+def recorded_work() -> type[ExecuteWork]:
     """Return the class of an execution: a traced one if a recording is on."""
-    recorder = active.recorder
-    return ExecuteWork if recorder is None else partial(TracedExecuteWork, recorder)
+    return ExecuteWork if active.recorder is None else TracedExecuteWork
 
 
-class TracedExecuteWork(ExecuteWork):
-    """An execution whose stages and steps ``recorder`` is told of."""
+class Traced(ExecuteWork):
+    """The part of an execution whose stages and steps a recorder is told of."""
 
-    __slots__ = ("_steps", "_trace")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        executable: Executable,
-        request: Request,
-        options: ExecutionOptions,
-        report: ReportExecuted | None,
-        client: Client,
-        reports_early: bool = False,
-        may_be_left: bool = False,
-    ) -> None:
-        self._trace = Trace(recorder)
-        more = reports_early, may_be_left
-        super().__init__(executable, request, options, report, client, *more)
-        self._steps: list[tuple[Step, int, int]] = []
+    _trace: Trace
+    _steps: list[tuple[Step, int, int]]
+
+    def __init__(self, *arguments: Any) -> None:
+        assert active.recorder is not None
+        self._trace = Trace(active.recorder)  # type: ignore[misc]  # a slot of who has
+        self._steps = []  # type: ignore[misc]  # its layout
+        super().__init__(*arguments)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -90,7 +73,7 @@ class TracedExecuteWork(ExecuteWork):
 
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
-            arrays = self._arrays or self._found()
+            arrays = self._arrays
             if arrays is not None:
                 count = len(self._plan.inputs)
                 self._instead_of(arrays[count:])
@@ -137,3 +120,15 @@ class TracedExecuteWork(ExecuteWork):
         status = super().finish()
         trace_end(self._trace, "execution", Phase.EXECUTION, status)
         return status
+
+
+class TracedExecuteWork(Traced):
+    """An execution that is traced."""
+
+    __slots__ = ("_steps", "_trace")
+
+
+class TracedFencedExecution(Traced, FencedExecution):  # type: ignore[misc]
+    """A fenced execution that is traced."""
+
+    __slots__ = ("_steps", "_trace")

@@ -13,7 +13,6 @@ from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
-    Layout,
     input_arrays,
     input_shapes,
     output_arrays,
@@ -130,13 +129,11 @@ class ExecuteWork(Work, Completion):
         self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
         self.ends_anywhere = False
+        self.has_plan = False
         self._arrays: Sequence[Array] | None = None
-        if type(request) is Execution:
+        if type(request) is Execution and request.plan is not None:
             self.has_plan = True
             self._plan, self._arrays = request.plan, request.arrays
-        else:
-            layout = executable.layout
-            self.has_plan = layout is not None and request.inputs is layout.inputs
         self._executable = executable
         self._request = request
         self._options = options
@@ -159,8 +156,9 @@ class ExecuteWork(Work, Completion):
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = request = use.claim()
         self._use = use
-        layout = self._executable.layout
-        self.has_plan = layout is not None and request.inputs is layout.inputs
+        self.has_plan = type(request) is Execution
+        if type(request) is Execution and request.plan is not None:
+            self._plan, self._arrays = request.plan, request.arrays
 
     def plan_first(self, shapes: NewShapes) -> bool:
         """Have ``shapes`` submit it once it has a plan; False if it has one.
@@ -173,7 +171,7 @@ class ExecuteWork(Work, Completion):
         """Execute in one go; return the nanoseconds it took."""
         self._started_ns = started_ns = perf_counter_ns()
         executable = self._executable
-        arrays = self._arrays or self._found()
+        arrays = self._arrays
         if arrays is None:
             with executable.computing:
                 self._shapes = self._run_unusual()
@@ -189,18 +187,8 @@ class ExecuteWork(Work, Completion):
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         return computed_ns
 
-    def _found(self) -> Sequence[Array] | None:
-        """Return an array for each argument, and learn the plan; None if unusual."""
-        layout, use, request = self._executable.layout, self._use, self._request
-        if layout is not None:
-            self._plan = layout.plan
-            self._arrays = (
-                layout.arrays(request) if use is None else use.arrays(layout, request)
-            )
-        return self._arrays
-
     def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request with other arguments than the one before."""
+        """Execute a request that is not bound."""
         program, request = self._executable.program, self._request
         plan = program.plan(input_shapes(program, request))
         if CPUEXE.is_on:
@@ -213,15 +201,7 @@ class ExecuteWork(Work, Completion):
             execution = PlanExecution(program, plan, inputs, outputs)
             execution.advance()
             computed = execution.outputs
-        self._keep_layout(plan)
         return store_outputs(plan, request, outputs, computed)
-
-    def _keep_layout(self, plan: Plan) -> None:
-        """Have requests with the same arguments find their arrays at once."""
-        executable, request = self._executable, self._request
-        layout = executable.layout
-        if layout is None or request.inputs is not layout.inputs:
-            executable.layout = Layout.of(plan, request)
 
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause."""
@@ -279,7 +259,7 @@ class ExecuteWork(Work, Completion):
         """Make its execution, if it is a usual one."""
         if self._planning is not None:
             return None
-        found = self._arrays or self._found()
+        found = self._arrays
         if found is None:
             return None
         plan = self._plan
@@ -310,14 +290,13 @@ class ExecuteWork(Work, Completion):
         return True
 
     def _advance_unusual(self, pause: Pause) -> bool:
-        """Execute with other arguments than those of the request before."""
+        """Execute a request that is not bound."""
         execution = self._execution
         if execution is None:
             plan = self._plan_by(pause)
             if plan is None:
                 return False
             self._instead_of(output_arrays(plan, self._request))
-            self._keep_layout(plan)
             execution = self._begin(plan, input_arrays(plan, self._request))
         assert isinstance(execution, PlanExecution)
         if not execution.advance(pause):

@@ -38,6 +38,8 @@ enum {
     TAIL_BYTES = 64,
     MOST_ATTEMPTS = 4,
     MOST_INTERRUPTED = 4,
+    FLAG_BYTES = 16,
+    DEADLINE_AT = 8,
 };
 
 enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
@@ -199,11 +201,11 @@ memory_of(size_t count, size_t size)
 
 /* The engine asks for the byte from a thread without the interpreter lock. */
 static void
-raise_flag(Segment *self)
+raise_flag(char *flag)
 {
     char clear = CLEAR; /* not if it has ended for good */
-    __atomic_compare_exchange_n((char *)self->flag.buf, &clear, INTERRUPTED, false,
-                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(flag, &clear, INTERRUPTED, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
 }
 
 static void
@@ -218,6 +220,47 @@ static char
 flag_of(Segment *self)
 {
     return load((char *)self->flag.buf);
+}
+
+#ifdef __APPLE__
+#define STEADY CLOCK_UPTIME_RAW
+#else
+#define STEADY CLOCK_MONOTONIC
+#endif
+
+static int64_t
+time_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Tell the time of time.monotonic_ns. */
+static int64_t
+now_ns(void)
+{
+    return time_of(STEADY);
+}
+
+static int64_t *
+deadline_of(char *flag)
+{
+    return (int64_t *)(flag + DEADLINE_AT);
+}
+
+/* What an engine asks before each node: whether the run is to end. A deadline that has
+ * passed raises the flag, so that the end is that of one which was interrupted. */
+static bool
+must_end(char *flag)
+{
+    if (load(flag))
+        return true;
+    int64_t deadline_ns = load(deadline_of(flag));
+    if (!deadline_ns || now_ns() < deadline_ns)
+        return false;
+    raise_flag(flag);
+    return true;
 }
 
 /* ---- turns ---------------------------------------------------------------------- */
@@ -603,6 +646,7 @@ Segment_run(Segment *self, PyObject *args)
         Call *call = &self->own;
         open_views(arrays, self->are_used, self->views, self->count);
         if (all_fit(step, self->views, arrays) && get_ready(step, call, self->views)) {
+            store(deadline_of(self->flag.buf), 0);
             Py_BEGIN_ALLOW_THREADS
             copy_in(step, call, self->views);
             status = compute(step, call);
@@ -625,7 +669,7 @@ Segment_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    raise_flag(self);
+    raise_flag(self->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -728,9 +772,9 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
     /* Last: it is ready from then on. */
     if (PyObject_GetBuffer(flag, &self->flag, PyBUF_WRITABLE))
         return -1;
-    if (self->flag.len < 2) {
+    if (self->flag.len < FLAG_BYTES || (Word)self->flag.buf % DEADLINE_AT) {
         PyBuffer_Release(&self->flag);
-        refuse("InvalidArgumentError", "a flag has two bytes");
+        refuse("InvalidArgumentError", "a flag has %d aligned bytes", FLAG_BYTES);
         return -1;
     }
     return 0;
@@ -790,7 +834,7 @@ Control_stop(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->stop, 1);
     Segment *current = load(&self->current);
     if (current)
-        raise_flag(current);
+        raise_flag(current->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -800,7 +844,7 @@ Control_pause(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->pause, 1);
     Segment *current = load(&self->current);
     if (current && load(&self->may_pause))
-        raise_flag(current);
+        raise_flag(current->flag.buf);
     return Py_NewRef(Py_None);
 }
 
@@ -820,26 +864,6 @@ Control_position(Control *self, void *Py_UNUSED(closure))
 
 /* ---- runs ----------------------------------------------------------------------- */
 
-#ifdef __APPLE__
-#define STEADY CLOCK_UPTIME_RAW
-#else
-#define STEADY CLOCK_MONOTONIC
-#endif
-
-static int64_t
-time_of(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-/* Tell the time of time.monotonic_ns. */
-static int64_t
-now_ns(void)
-{
-    return time_of(STEADY);
-}
 
 /* Tell whether a run is to end here, which is a boundary for its longest part. */
 static int
@@ -866,6 +890,7 @@ run_step(const Step *step, const Call *call, Control *control)
     Segment *segment = step->segment;
     bool may_pause = control->interrupted < MOST_INTERRUPTED;
     store(&control->may_pause, may_pause);
+    store(deadline_of(segment->flag.buf), control->deadline_ns);
     copy_in(step, call, control->views);
     /* Lowered before it can be found, looked at behind: see `Control_stop`. */
     lower_flag(segment);
@@ -1900,7 +1925,10 @@ execute(PyObject *module)
         return -1;
     PyTypeObject *job = type_of(module, &job_spec);
     Py_XDECREF((PyObject *)job);
-    return job ? 0 : -1;
+    PyObject *asked = job ? PyLong_FromSize_t((Word)must_end) : NULL;
+    int failed = !asked || PyModule_AddObjectRef(module, "MUST_END", asked);
+    Py_XDECREF(asked);
+    return failed ? -1 : 0;
 }
 
 static int

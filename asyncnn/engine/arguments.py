@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from asyncnn.engine.plan import Plan, Port
@@ -29,65 +28,50 @@ from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
 
 
-class Layout(msgspec.Struct, frozen=True, eq=False):
-    """Where the arguments of plain requests to a straight plan lie in their pools.
+def bound_arrays(plan: Plan, request: Request) -> list[Array] | None:
+    """Return an array for each port of a fixed plan over the memory of a request.
 
-    Worked out for one request it holds for all that have the very same ``inputs`` and
-    ``outputs``, whatever their pools.
+    Those of inputs, which come first, are read-only. None if an argument needs a closer
+    look, see `bound_array`. All pools of ``request`` are memory.
     """
-
-    inputs: tuple[RequestArgument, ...]
-    outputs: tuple[RequestArgument, ...]
-    plan: Plan
-    places: tuple[tuple[int, int, Shape, np.dtype[Any]], ...]
-    input_count: int
-
-    @classmethod
-    def of(cls, plan: Plan, request: Request) -> "Layout":
-        """Return that of a request that was executed; no places if it is not plain."""
-        inputs, outputs = request.inputs, request.outputs
-        unknown = cls(inputs, outputs, plan, (), len(inputs))
-        if not plan.is_fixed:
-            return unknown
-        # A list may have other arguments the next time, though it is the same list.
-        if not type(inputs) is type(outputs) is tuple:
-            return unknown
-        places = []
-        for port, argument in zip(plan.ports, (*inputs, *outputs), strict=True):
-            location = argument.location
-            if (
-                argument.has_no_value
-                or argument.dimensions
-                or location.length < port.size_bytes
-            ):
-                return unknown
-            assert port.shape is not None
-            at = (location.pool_index, location.offset, port.shape, port.dtype)
-            places.append(at)
-        return cls(inputs, outputs, plan, tuple(places), len(inputs))
-
-    def arrays(self, request: Request) -> list[Array] | None:
-        """Return an array for each argument, inputs first, which are read-only.
-
-        None if one needs a closer look: it is not the one that is known, or not plain,
-        its pool is not mapped here or not writable, or it is not aligned. All pools of
-        ``request`` are memory.
-        """
-        if request.inputs is not self.inputs or request.outputs is not self.outputs:
+    pools: Sequence[Memory] = request.pools  # type: ignore[assignment]
+    arrays: list[Array] = []
+    inputs = len(plan.inputs)
+    for port, argument in zip(
+        plan.ports, (*request.inputs, *request.outputs), strict=True
+    ):
+        data = pools[argument.location.pool_index].buffer if pools else None
+        array = bound_array(port, argument, data, is_read=len(arrays) < inputs)
+        if array is None:
             return None
-        pools: Sequence[Memory] = request.pools  # type: ignore[assignment]
-        arrays: list[Array] = []
-        for index, offset, shape, dtype in self.places:
-            data = pools[index].buffer
-            if data is None:
-                return None
-            array = np.ndarray(shape, dtype, data, offset)
-            if not array.flags.behaved:
-                return None
-            arrays.append(array)
-        for array in arrays[: self.input_count]:
-            array.setflags(write=False)
-        return arrays or None
+        arrays.append(array)
+    return arrays
+
+
+def bound_array(
+    port: Port, argument: RequestArgument, data: Any, *, is_read: bool
+) -> Array | None:
+    """Return the array of a plain argument over ``data``, its pool or buffer.
+
+    None if it is omitted, has dimensions or too few bytes, or its memory is not mapped
+    here, not aligned, or not writable but to be written.
+    """
+    location = argument.location
+    if (
+        data is None
+        or argument.has_no_value
+        or argument.dimensions
+        or location.length < port.size_bytes
+    ):
+        return None
+    assert port.shape is not None
+    array = np.ndarray(port.shape, port.dtype, data, location.offset)
+    flags = array.flags
+    if not flags.aligned or not (is_read or flags.writeable):
+        return None
+    if is_read:
+        array.setflags(write=False)
+    return array
 
 
 def input_shapes(program: Program, request: Request) -> InputShapes:

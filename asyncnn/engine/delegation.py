@@ -9,12 +9,14 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import NativeKernel, PreparedKernel, Run, Scratch
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -37,7 +39,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first, and a ``record`` for caches.
+    position and operation of the first, and a ``record`` for caches. ``cost_ns`` is
+    about what it takes a delegate that claims it.
     """
 
     position: int
@@ -47,6 +50,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     kernel: PreparedKernel | None
     parts: "tuple[Step, ...]" = ()
     record: Callable[[], KernelRecord] | None = None
+    cost_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -59,9 +63,7 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     @property
     def longest_name(self) -> str:
         """The operation of it that takes longest, about, for people."""
-        step = self
-        if len(self.parts) > 1:
-            step = cast("DelegatedKernel", self.kernel).longest()
+        step = max(self.parts, key=lambda part: part.cost_ns, default=self)
         return f"{step.operation.type.name} (operation {step.position})"
 
 
@@ -71,11 +73,14 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     ``inputs`` are the operands (by index) that it reads and that no step of it writes,
     without constants; ``outputs`` are those that later steps or the plan's outputs
     need. Constants are the ``value`` of the operands that the steps' operations have.
+    One that ``completes_job`` stands in a plan of native kernels and segments alone,
+    all of which run without the interpreter lock if this one does.
     """
 
     steps: tuple[Step, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    completes_job: bool = False
 
 
 class DelegatedKernel(Protocol):
@@ -90,10 +95,6 @@ class DelegatedKernel(Protocol):
 
     def trim(self) -> None:
         """Free what no run uses, but for what one run on one thread needs."""
-        ...
-
-    def longest(self) -> Step:
-        """Return the step of the segment that takes longest, about."""
         ...
 
     def __call__(self, scratch: Scratch) -> Run:
@@ -113,8 +114,11 @@ class Delegate(Protocol):
         """What the division of a model depends on; caches of another are not used."""
         ...
 
-    def claims(self, operation: BoundOperation) -> bool:
-        """Tell whether it computes ``operation``, whose shapes are all known."""
+    def claims(self, operation: BoundOperation) -> int | None:
+        """Return about how many nanoseconds it takes, None if it does not compute it.
+
+        All shapes of ``operation`` are known.
+        """
         ...
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
@@ -166,8 +170,12 @@ def delegating(
     :param own: gives a step that the delegate leaves its kernel.
     :raises GeneralFailureError: if the delegate's engine fails.
     """
-    ordered = yield from _moved_together(steps, claimed)
+    ordered = steps
+    if len(claimed) < len(steps):
+        ordered = yield from _moved_together(steps, claimed)
     readers = _last_reads(ordered, needed)
+    others = [step for step in ordered if step.position not in claimed]
+    may_be_job = Job is not None and _are_native(others)
     result: list[Step] = []
     start = 0
     while start < len(ordered):
@@ -182,15 +190,22 @@ def delegating(
         for first, last in pairwise(edges):
             segment = _segment(ordered, first, last, constants, readers)
             kernel = delegate.prepare(segment, identity)
+            owned: list[Step] = []
             if kernel is None:
                 for step in segment.steps:
-                    result.append(own(step))
+                    owned.append(own(step))
                     yield
-            else:
-                result.append(step_of(segment, kernel))
+                if may_be_job and others and not _are_native(owned):
+                    segment = replace(segment, completes_job=True)
+                    kernel = delegate.prepare(segment, identity)
+            result += owned if kernel is None else [step_of(segment, kernel)]
             yield
         start = end
     return result
+
+
+def _are_native(steps: Iterable[Step]) -> bool:
+    return all(isinstance(step.kernel, NativeKernel) for step in steps)
 
 
 def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:

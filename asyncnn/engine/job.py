@@ -1,8 +1,9 @@
 """Runs of plans that an engine computes alone: one call, without the interpreter lock.
 
-A `Segment` is a graph of an engine that a function of C runs. A `Job` is a straight
-plan of such segments, made once for a workspace. Each argument of a segment is an array
-of the run, by the number of its port, or memory of the workspace's own.
+A `Segment` is a graph of an engine that a function of C runs, or a kernel that is one.
+A `Job` is a straight plan of such segments, made once for a workspace. Each argument of
+a segment is an array of the run, by the number of its port, or memory of the
+workspace's own.
 All numbers and sizes are checked as the job is made; the arrays of a run are when it
 begins. Then the interpreter lock is given up until all segments have run.
 
@@ -30,6 +31,9 @@ segment: what that has computed is lost, and it has to end some time. Whoever re
 pause says so before calling `Control.pause`. So a run forgets older calls first, reads
 ``requested`` second. A pause that computes ``requested`` is asked at each boundary.
 
+A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_END`,
+the function that the engine asks, looks at it too.
+
 The flag of a graph that was told to `end`, as the process does, stays raised.
 
 **Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
@@ -44,14 +48,16 @@ the middle. Interpreters other than the main one, and forked children, have no l
 import ctypes
 import importlib
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from asyncnn.engine.array_memory import address_of, has_tail
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.memory.pages import TAIL_BYTES
 
 WORDS = 6
@@ -72,6 +78,9 @@ DONE, PAUSED, STOPPED, LATE = range(4)
 CLEAR, INTERRUPTED, ENDED = b"\0", b"\1", b"\2"
 """What the first byte of a flag says; the second is 0."""
 
+FLAG_BYTES = 16
+"""Of a flag: behind the first half is the deadline of the run under way, 0 for none."""
+
 
 Bound: TypeAlias = tuple[tuple[int, ...], object]
 """The words of a call, and the object that keeps what they point to."""
@@ -81,11 +90,11 @@ class PythonSegment:
     """A graph of an engine, run by calling a function of up to `WORDS` words.
 
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
-    memory of two bytes whose first one the engine asks for: it ends early unless that
-    is 0. The class that derives from this makes sure that the graph is run
-    by one thread at a time and not freed meanwhile: by ``_acquire``, ``_refuse``,
-    ``_release``, ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose
-    ``_check`` says what is wrong with arrays.
+    aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
+    does: it ends early unless that is 0. The class that derives from this makes sure
+    that the graph is run by one thread at a time and not freed meanwhile: by
+    ``_acquire``, ``_refuse``, ``_release``, ``_is_closing`` and ``_free_if_idle``,
+    those of `CompiledGraph`, whose ``_check`` says what is wrong with arrays.
 
     :raises InvalidArgumentError: if there is no function, or a tensor without bytes.
     """
@@ -333,14 +342,52 @@ def _compiled() -> Any:
         return None
 
 
+_built = _compiled()
+
+MUST_END: int | None = None if _built is None else _built.MUST_END
+"""Address of the function of C that says by its flag if a run is to end."""
+
 if TYPE_CHECKING:
     Segment = PythonSegment
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
     Port: Callable[[int], IPort] | None
 else:
-    _built = _compiled()
     Segment = PythonSegment if _built is None else _built.Segment
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
     Port = None if _built is None else _built.Port
+
+
+class KernelSegment(Segment):
+    """A `NativeKernel` as a part of a job."""
+
+    _is_closing = False
+
+    def __init__(self, kernel: NativeKernel) -> None:
+        self._kernel = kernel
+        # Jobs ask for it. Each workspace has its segments, and one execution at a time.
+        turn = threading.Lock()
+        self._acquire, self._release = turn.acquire, turn.release
+        flag = ctypes.create_string_buffer(FLAG_BYTES)  # a kernel never looks
+        super().__init__(kernel.function, flag, kernel.inputs, kernel.outputs)
+
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        return (self._kernel.state, ctypes.addressof(places)), places
+
+    def _check(self, *sides: Sequence[Array]) -> None:
+        tensors_of = self._kernel.inputs, self._kernel.outputs
+        for arrays, tensors in zip(sides, tensors_of, strict=True):
+            for array, tensor in zip(arrays, tensors, strict=True):
+                if (array.dtype, array.nbytes) != tensor:
+                    raise InvalidArgumentError(
+                        f"an array of {array.nbytes} bytes of {array.dtype}; "
+                        f"the kernel has {tensor.nbytes} of {tensor.dtype}"
+                    )
+
+    def _refuse(self) -> bool:
+        raise BusyError("the kernel runs in another thread")
+
+    def _ended(self, status: int) -> None:
+        raise OSError(status, os.strerror(status))

@@ -47,7 +47,7 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch, PreparedKernel
+from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, take_apart
 
@@ -205,6 +205,7 @@ def assembled(
         is_straight=is_straight,
         uses_blas=any(
             not step.parts
+            and not isinstance(step.kernel, NativeKernel)
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),
@@ -291,9 +292,13 @@ class _PlanBuilder:
         operation: Operation,
         bound: BoundOperation,
         kernel: PreparedKernel | None,
+        cost_ns: int | None = None,
     ) -> None:
-        step = Step(position, bound, operation.inputs, operation.outputs, kernel)
+        operands = operation.inputs, operation.outputs
+        step = Step(position, bound, *operands, kernel, cost_ns=cost_ns or 0)
         self._steps.append(step)
+        if cost_ns is not None:
+            self._claimed.add(position)
 
     def _live_operations(self) -> list[tuple[int, Operation]]:
         """Drop operations whose results reach no output of the subgraph."""
@@ -312,16 +317,22 @@ class _PlanBuilder:
         return BoundOperation(
             type=operation_type(operation.type),
             inputs=tuple(
-                None if index in self._omitted else self._bind_operand(index)
-                for index in operation.inputs
+                [
+                    None if index in self._omitted else self._bind_operand(index)
+                    for index in operation.inputs
+                ]
             ),
-            outputs=self._bind_outputs(operation),
+            outputs=tuple(map(self._bind_output, operation.outputs)),
             relaxed=self._model.relax_computation_float32_to_float16,
             packed={},
         )
 
-    def _bind_outputs(self, operation: Operation) -> tuple[BoundOperand, ...]:
-        return tuple([self._bind_operand(index) for index in operation.outputs])
+    def _bind_output(self, index: int) -> BoundOperand:
+        """Return an output of the shape that it has, or is to have."""
+        operand, shape = self._operands[index], self._shapes[index]
+        if shape is None and not has_unknown_dimensions(operand):
+            shape = operand.dimensions
+        return bound_operand(operand, shape, None)
 
     def _bind_operand(self, index: int) -> BoundOperand:
         bound = self._bound.get(index)
@@ -337,19 +348,21 @@ class _PlanBuilder:
         if not (bound.type in CONTROL_FLOW or kernels.is_supported(bound.type)):
             name = bound.type.name
             raise GeneralFailureError(f"{name} is not supported by this device")
-        kernel = None
+        kernel = cost_ns = None
         if bound.type in CONTROL_FLOW:
             self._take_declared(operation)
         elif self._infer(operation, bound):
-            bound = replace(bound, outputs=self._bind_outputs(operation))
-            if self._is_claimed(operation, bound):
-                self._claimed.add(position)
-            else:
+            if any([output.shape is None for output in bound.outputs]):
+                outputs = [self._bound[index] for index in operation.outputs]
+                bound = replace(bound, outputs=tuple(outputs))
+            if self._delegate is not None and self._varies(operation):
+                cost_ns = self._delegate.claims(bound)
+            if cost_ns is None:
                 kernel = self._prepare(bound)
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
-        self._append(position, operation, bound, kernel)
+        self._append(position, operation, bound, kernel, cost_ns)
 
     def _take_declared(self, operation: Operation) -> None:
         """Trust the declared shapes of control flow where they are complete."""
@@ -366,19 +379,15 @@ class _PlanBuilder:
             inferred = infer_shapes(bound)
         except ValueNeededError:
             return False
-        for index, shape in zip(operation.outputs, inferred, strict=True):
+        results = operation.outputs, bound.outputs, inferred
+        for index, output, shape in zip(*results, strict=True):
             if shape is None:
                 return False
             check_declared(self._operands[index], shape, bound.type)
             self._shapes[index] = shape
+            known = output if output.shape == shape else replace(output, shape=shape)
+            self._bound[index] = known
         return True
-
-    def _is_claimed(self, operation: Operation, bound: BoundOperation) -> bool:
-        """Tell whether the delegate computes it, and not planning."""
-        delegate = self._delegate
-        if delegate is None or not self._varies(operation):
-            return False
-        return delegate.claims(bound)
 
     def _with_kernel(self, step: Step) -> Step:
         return replace(step, kernel=self._prepare(step.operation))

@@ -36,9 +36,9 @@ _NUMBERS = "numbers"
 class StepRecord(msgspec.Struct, frozen=True, eq=False):
     """What preparing one step has decided and made; see `BoundOperation.pack`.
 
-    There is one position, or those of all parts of a delegate's step; ``inputs`` and
-    ``outputs`` are operands of such a step, and ``decided`` is of its `KernelRecord`,
-    whose numbers are packed.
+    There is one position, or those of all parts of a delegate's step, which take
+    ``costs_ns``; ``inputs`` and ``outputs`` are operands of such a step, and
+    ``decided`` is of its `KernelRecord`, whose numbers are packed.
     """
 
     positions: tuple[int, ...]
@@ -47,6 +47,7 @@ class StepRecord(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     decided: bytes = b""
+    costs_ns: tuple[int, ...] = ()
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):
@@ -80,7 +81,9 @@ def _record_of_step(step: Step) -> StepRecord:
     positions = tuple(part.position for part in step.parts)
     made = KernelRecord() if step.record is None else step.record()
     packed = {_NUMBERS: made.numbers} if made.numbers else {}
-    return StepRecord(positions, True, packed, step.inputs, step.outputs, made.decided)
+    costs_ns = tuple(part.cost_ns for part in step.parts)
+    operands = step.inputs, step.outputs
+    return StepRecord(positions, True, packed, *operands, made.decided, costs_ns)
 
 
 def restoring_plan(
@@ -109,7 +112,9 @@ def restoring_plan(
     inputs = _without_omitted(subgraph, outputs)
     relaxed = model.relax_computation_float32_to_float16
 
-    def restored(position: int, packed: dict[str, tuple[Array, ...]]) -> Step:
+    def restored(
+        position: int, packed: dict[str, tuple[Array, ...]], cost_ns: int = 0
+    ) -> Step:
         operation = subgraph.operations[position]
         bound = BoundOperation(
             operation_type(operation.type),
@@ -118,7 +123,8 @@ def restoring_plan(
             relaxed,
             packed,
         )
-        return Step(position, bound, operation.inputs, operation.outputs, None)
+        operands = operation.inputs, operation.outputs
+        return Step(position, bound, *operands, None, cost_ns=cost_ns)
 
     steps: list[Step] = []
     kernels = SharedKernels()
@@ -131,7 +137,8 @@ def restoring_plan(
                 kernel = _prepare(kernels, operation, step.operation)
                 step = replace(step, kernel=kernel)
         else:
-            parts = tuple([restored(position, {}) for position in each.positions])
+            costs = zip(each.positions, each.costs_ns, strict=True)
+            parts = tuple([restored(at, {}, cost_ns) for at, cost_ns in costs])
             segment = Segment(parts, each.inputs, each.outputs)
             made = KernelRecord(each.decided, each.packed.get(_NUMBERS, ()))
             step = _delegated(segment, delegate, identity, made)

@@ -15,11 +15,11 @@ from numpy.typing import DTypeLike
 from asyncnn.engine.arena import ALIGNMENT_BYTES, align
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import Slots
-from asyncnn.engine.job import IJob, Job, Placed, Segment
+from asyncnn.engine.job import IJob, Job, KernelSegment, Placed, Segment
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.kernels.kernel import InterruptibleRun, Run
+from asyncnn.kernels.kernel import InterruptibleRun, NativeKernel, Run
 from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.pacing import Steps
 
@@ -146,21 +146,32 @@ class Workspace:
 
         Engines may have to make their parts for it, which takes long.
         """
-        are_elsewhere = all(type(run) is InterruptibleRun for run in runs)
-        if Job is None or not runs or not are_elsewhere:
+        are_native = all(
+            type(run) is InterruptibleRun or type(step.kernel) is NativeKernel
+            for step, run in zip(self.plan.steps, runs, strict=True)
+        )
+        if Job is None or not runs or not are_native:
             return None
         numbers = _numbers_of(self.plan)
         segments: list[Placed] = []
         for step, run in zip(self.plan.steps, runs, strict=True):
-            assert isinstance(run, InterruptibleRun)
-            if segments:
-                yield
-            segment = run.segment()
+            reads: Sequence[int] = step.inputs
+            segment: object
+            if isinstance(step.kernel, NativeKernel):
+                if not (len(segments) + 1) % OPERANDS_PER_STEP:
+                    yield
+                segment = KernelSegment(step.kernel)
+                reads = [step.inputs[place] for place in step.kernel.reads]
+            else:
+                assert isinstance(run, InterruptibleRun)
+                if segments:
+                    yield
+                segment = run.segment()
             if not isinstance(segment, Segment):
                 return None
             inputs, outputs = (
                 tuple(_argument(index, numbers, self.slots) for index in indexes)
-                for indexes in (step.inputs, step.outputs)
+                for indexes in (reads, step.outputs)
             )
             segments.append((segment, inputs, outputs))
         return Job(tuple(segments), len(self.plan.ports))

@@ -62,7 +62,16 @@ Callback: TypeAlias = Callable[..., Any]
 
 
 class Producer(Protocol):
-    """What will end a fence in another process, which must learn of foreign waiters."""
+    """What will end a fence.
+
+    One that ``is_remote`` does so in another process, which must learn of foreign
+    waiters. For any other, this process writes to the pipe.
+    """
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether `hand_over` is to be called."""
+        ...
 
     def hand_over(self, write_end: int) -> None:
         """Own and pass on the write end of the pipe that the outcome is written to.

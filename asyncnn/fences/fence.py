@@ -10,7 +10,7 @@ import time
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from asyncnn.callbacks import TURN_NS
 from asyncnn.fences.core import (
@@ -23,8 +23,22 @@ from asyncnn.fences.core import (
 from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import ErrorStatus, Handle
+
+
+class IEnding(Protocol):
+    """A fence, as far as it tells how it has ended."""
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """See `SyncFence.status`."""
+
+    @property
+    def reason(self) -> str:
+        """See `SyncFence.reason`."""
+
+
+FenceT = TypeVar("FenceT", bound=IEnding)
 
 
 class FenceSource:
@@ -390,12 +404,12 @@ class _Merger:
             self._active.clear()
 
 
-def active_fences(fences: Sequence[ISyncFence]) -> list[ISyncFence]:
-    """Return the fences that are still to be waited for.
+def active_fences(fences: Sequence[FenceT]) -> list[FenceT]:
+    """Return the fences, or executions, that are still to be waited for.
 
     :raises InvalidArgumentError: if one has failed, or is no fence.
     """
-    active: list[ISyncFence] = []
+    active: list[FenceT] = []
     for position, fence in enumerate(fences):
         if fence is None:
             raise InvalidArgumentError(f"fence {position} is empty")

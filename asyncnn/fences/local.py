@@ -36,18 +36,18 @@ _write_ends: "weakref.WeakSet[WriteEnd]" = weakref.WeakSet()
 
 # Reentrant, as the collector runs arbitrary code within any statement. Held across
 # forks, so that a child finds it free and no pipe half made.
-_pipe_lock = threading.RLock()
+pipe_lock = threading.RLock()
 os.register_at_fork(
-    before=_pipe_lock.acquire,
-    after_in_parent=_pipe_lock.release,
-    after_in_child=_pipe_lock.release,
+    before=pipe_lock.acquire,
+    after_in_parent=pipe_lock.release,
+    after_in_child=pipe_lock.release,
 )
 
 
 class LocalCore(Core):
     """A fence whose pipe is opened when its descriptor is asked for.
 
-    Its producer then gets the write end; without one this process writes the outcome.
+    A producer that is remote then gets the write end; else this process writes.
     ``write_end`` is that of a pipe which another process has opened.
     """
 
@@ -68,13 +68,14 @@ class LocalCore(Core):
 
     def fileno(self) -> int:
         """Return the read end of the pipe."""
-        with _pipe_lock:
+        with pipe_lock:
             if self._read_end is not None:
                 return self._read_end.fd
             fd, writer = open_pipe()
             self._read_end = Descriptor(fd)
             producer, end = self.producer, None
-            if producer is None:
+            if producer is None or not producer.is_remote:
+                producer = None
                 # Known before a fork can copy it, so that the child closes its copy.
                 end = self._write_end = WriteEnd(writer)
         if producer is not None:

@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.interfaces import (
@@ -24,12 +24,16 @@ from asyncnn.hal.interfaces import (
     OneShot,
 )
 from asyncnn.hal.types import (
+    BYTE_SIZE_OF_CACHE_TOKEN,
     NO_TIMING,
     BufferDesc,
     BufferRole,
     ErrorStatus,
+    ExecutionPreference,
     Handle,
     MeasureTiming,
+    Model,
+    Priority,
     Request,
 )
 
@@ -87,6 +91,89 @@ class ForwardingDevice(ABC):
     )
 
 
+class PrepareArguments(NamedTuple):
+    """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
+
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
+    deadline: int | None
+
+
+class CacheArguments(NamedTuple):
+    """Cache files as a call gives them; they are the caller's to close."""
+
+    model_cache: Sequence[Handle] = ()
+    data_cache: Sequence[Handle] = ()
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+class PreparingDevice(ABC):
+    """The part of an `IDevice` that prepares models, or says why it does not.
+
+    What `_prepare` and `_load` raise, the callback is told, and the call returns.
+    """
+
+    @abstractmethod
+    def _prepare(
+        self,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch a preparation, and return what the call does.
+
+        :raises AsyncnnError: if it is not launched.
+        """
+
+    @abstractmethod
+    def _load(
+        self,
+        deadline: int | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch a preparation from a cache; likewise."""
+
+    def prepare_model_1_3(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        priority: Priority,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        arguments = PrepareArguments(model, preference, priority, deadline)
+        cache = CacheArguments(model_cache, data_cache, token)
+        try:
+            return self._prepare(arguments, cache, callback)
+        except AsyncnnError as error:
+            return refuse_preparation(callback, error)
+
+    def prepare_model_from_cache_1_3(
+        self,
+        deadline: int | None,
+        model_cache: Sequence[Handle],
+        data_cache: Sequence[Handle],
+        token: bytes,
+        callback: IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        cache = CacheArguments(model_cache, data_cache, token)
+        try:
+            return self._load(deadline, cache, callback)
+        except AsyncnnError as error:
+            return refuse_preparation(callback, error)
+
+
 class NoDomains:
     """The part of an `IDevice` that has no memory domains."""
 
@@ -101,26 +188,21 @@ class NoDomains:
         return ErrorStatus.GENERAL_FAILURE, None, 0
 
 
-class NoCachesNorDomains(NoDomains):
+class NoCachesNorDomains(PreparingDevice, NoDomains):
     """The part of an `IDevice` that caches no models and has no memory domains."""
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 0 and 0: models are not cached."""
         return ErrorStatus.NONE, 0, 0
 
-    def prepare_model_from_cache_1_3(
+    def _load(
         self,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Fail with GENERAL_FAILURE: models are not cached."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        error = GeneralFailureError("the device does not cache models")
-        return refuse_preparation(callback, error)
+        raise GeneralFailureError("the device does not cache models")
 
 
 class NoFencesNorBursts:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.kernels.compiled import AND, NOT, OR, logic
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -359,8 +360,8 @@ KERNELS: dict[OperationType, Prepare] = {
     OperationType.LESS_EQUAL: _comparison(np.less_equal),
     OperationType.GREATER: _comparison(np.greater),
     OperationType.GREATER_EQUAL: _comparison(np.greater_equal),
-    OperationType.LOGICAL_AND: _each_pair(np.logical_and),
-    OperationType.LOGICAL_OR: _each_pair(np.logical_or),
-    OperationType.LOGICAL_NOT: _each(np.logical_not),
+    OperationType.LOGICAL_AND: logic(AND, _each_pair(np.logical_and)),
+    OperationType.LOGICAL_OR: logic(OR, _each_pair(np.logical_or)),
+    OperationType.LOGICAL_NOT: logic(NOT, _each(np.logical_not)),
     OperationType.SELECT: _prepare_select,
 }

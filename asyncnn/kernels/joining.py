@@ -8,8 +8,9 @@ AIDL feature level 6 (PACK) and 7 (MIRROR_PAD).
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from asyncnn.hal.operations.joining import (
     strided_slices_of,
 )
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels.compiled import moves_of, moving
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -56,7 +58,19 @@ def _prepare_concatenation(operation: BoundOperation) -> PreparedKernel:
     def run(inputs: Inputs, outputs: Outputs) -> None:
         np.concatenate(inputs[:count], axis, outputs[0])
 
-    return stateless(run)
+    before = (slice(None),) * operation.axis(count, len(output.require_shape()))
+    lengths = [operand.require_shape()[len(before)] for operand in operands]
+    stops = itertools.accumulate(lengths)
+    places = [
+        (*before, slice(stop - length, stop))
+        for stop, length in zip(stops, lengths, strict=True)
+    ]
+
+    def copies(inputs: Inputs, outputs: Outputs) -> Iterator[tuple[Array, Array]]:
+        for place, part in zip(places, inputs[:count], strict=True):
+            yield outputs[0][place], part
+
+    return moves_of(operation, range(count), copies) or stateless(run)
 
 
 def _converted_concatenation(
@@ -86,12 +100,11 @@ def _prepare_pack(operation: BoundOperation) -> PreparedKernel:
     before = (slice(None),) * axis
     places: list[tuple[slice | int, ...]] = [(*before, i) for i in range(count)]
 
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        output = outputs[0]
+    def copies(inputs: Inputs, outputs: Outputs) -> Iterator[tuple[Array, Array]]:
         for place, part in zip(places, inputs[1:], strict=True):
-            np.copyto(output[place], part)
+            yield outputs[0][place], part
 
-    return stateless(run)
+    return moving(operation, range(1, count + 1), copies)
 
 
 def _prepare_split(operation: BoundOperation) -> PreparedKernel:
@@ -104,12 +117,11 @@ def _prepare_split(operation: BoundOperation) -> PreparedKernel:
         (*before, slice(start * part, (start + 1) * part)) for start in range(count)
     ]
 
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        source = inputs[0]
+    def copies(inputs: Inputs, outputs: Outputs) -> Iterator[tuple[Array, Array]]:
         for place, output in zip(places, outputs, strict=True):
-            np.copyto(output, source[place])
+            yield output, inputs[0][place]
 
-    return stateless(run)
+    return moving(operation, [0], copies)
 
 
 def _interior(operation: BoundOperation) -> tuple[slice, ...]:
@@ -169,16 +181,15 @@ def _prepare_mirror_pad(operation: BoundOperation) -> PreparedKernel:
     return stateless(run)
 
 
-def _taken(place: tuple[slice | int, ...]) -> PreparedKernel:
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.copyto(outputs[0], inputs[0][place])
-
-    return stateless(run)
+def _taken(operation: BoundOperation, place: tuple[slice | int, ...]) -> PreparedKernel:
+    return moving(
+        operation, [0], lambda inputs, outputs: [(outputs[0], inputs[0][place])]
+    )
 
 
 def _prepare_slice(operation: BoundOperation) -> PreparedKernel:
     """Take ``size[i]`` elements from ``begin[i]`` on along every axis."""
-    return _taken(slices_of(operation))
+    return _taken(operation, slices_of(operation))
 
 
 def _prepare_strided_slice(operation: BoundOperation) -> PreparedKernel:
@@ -189,7 +200,7 @@ def _prepare_strided_slice(operation: BoundOperation) -> PreparedKernel:
         taken.indices(lengths[axis])[0] if axis in dropped else taken
         for axis, taken in enumerate(slices)
     )
-    return _taken(place)
+    return _taken(operation, place)
 
 
 def _prepare_gather(operation: BoundOperation) -> PreparedKernel:

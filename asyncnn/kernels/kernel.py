@@ -12,8 +12,9 @@ and matrices are multiplied by `ndarray.dot`, which saves half of that of `np.ma
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -96,6 +97,34 @@ class InterruptibleRun:
             if self.attempt(inputs, outputs):
                 return
         raise RuntimeError("it was interrupted each time, without a reason")
+
+
+class NativeArray(NamedTuple):
+    """What an array of a `NativeKernel` has to be."""
+
+    dtype: np.dtype[Any]
+    nbytes: int
+
+
+class NativeKernel(msgspec.Struct, frozen=True, eq=False):
+    """A `PreparedKernel` that a function of C computes, without the interpreter lock.
+
+    ``function`` is its address. It takes two words, its ``state`` and where the
+    addresses of its arrays are: of the operation's inputs ``reads``, then of all
+    outputs. Any number of threads may call it at once. It returns 0 if it has computed,
+    else an error number. ``run`` is the same for arrays, and keeps the state.
+    """
+
+    function: int
+    state: int
+    reads: tuple[int, ...]
+    inputs: tuple[NativeArray, ...]
+    outputs: tuple[NativeArray, ...]
+    run: Run
+
+    def __call__(self, scratch: "Scratch") -> Run:
+        """See `PreparedKernel`."""
+        return self.run
 
 
 def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:

@@ -17,6 +17,7 @@ import numpy as np
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.shapes import in_layout, permuted
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels.compiled import moving
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,
@@ -78,11 +79,11 @@ def _parts(axes: Shape, order: tuple[int, ...]) -> list[Any]:
 def _prepare_copy(operation: BoundOperation) -> PreparedKernel:
     """Copy all elements in their order into the output's shape."""
     shape = operation.outputs[0].require_shape()
-
-    def run(inputs: Inputs, outputs: Outputs) -> None:
-        np.copyto(outputs[0], inputs[0].reshape(shape))
-
-    return stateless(run)
+    return moving(
+        operation,
+        [0],
+        lambda inputs, outputs: [(outputs[0], inputs[0].reshape(shape))],
+    )
 
 
 def _prepare_transpose(operation: BoundOperation) -> PreparedKernel:

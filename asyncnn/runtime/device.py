@@ -10,6 +10,7 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongT
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
     Capabilities,
@@ -32,7 +33,7 @@ from asyncnn.runtime.model import (
     StateTensor,
     hinting,
 )
-from asyncnn.runtime.model_cache import ModelCache, PrepareArguments, prepare
+from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
 

@@ -309,13 +309,9 @@ class _Context(msgspec.Struct, frozen=True):
     device: Device
     words: Vocabulary
 
-    def subgraph(self, number: int | None) -> Subgraph:
-        """Return a referenced subgraph, or the main one."""
-        return _subgraph(self.model, number)
-
     async def ask(self, number: int | None) -> tuple[bool, ...]:
         """Return the device's answers for a subgraph, none if it refuses the model."""
-        model = replace(self.model, main=self.subgraph(number))
+        model = replace(self.model, main=_subgraph(self.model, number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
         if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
             raise error_for(status, f"{self.device.name} does not tell: {status.name}")
@@ -325,7 +321,7 @@ class _Context(msgspec.Struct, frozen=True):
         self, number: int | None, supported: Sequence[bool]
     ) -> Steps[list[OperationReport]]:
         """Report on each operation of a subgraph, by what the device has answered."""
-        answers = supported or (False,) * len(self.subgraph(number).operations)
+        answers = supported or (False,) * len(_subgraph(self.model, number).operations)
         reports: list[OperationReport] = []
         for index, answer in enumerate(answers):
             yield
@@ -335,7 +331,7 @@ class _Context(msgspec.Struct, frozen=True):
     def _report(
         self, number: int | None, index: int, supported: bool
     ) -> OperationReport:
-        subgraph = self.subgraph(number)
+        subgraph = _subgraph(self.model, number)
         operation = subgraph.operations[index]
         report = OperationReport(
             subgraph=number,

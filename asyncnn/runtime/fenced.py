@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -12,16 +13,18 @@ from asyncnn.callbacks import (
     FencedOutcome,
     IFencedExecutionCallback,
 )
+from asyncnn.execution import FencedCompletion, IFencing
 from asyncnn.fences import SyncFence
+from asyncnn.fences.core import Outcome
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceUnavailableError,
     InvalidArgumentError,
     WrongTypeError,
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death, error_of, refusal_of
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -31,6 +34,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.execution_options import Outputs, timing_of
 
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 _REFUSED = "the driver refused the fenced execution"
 
 
@@ -39,6 +43,44 @@ class FencedTiming(msgspec.Struct, frozen=True):
 
     launched: Timing
     fenced: Timing
+
+
+class _HalFenced(NamedTuple):
+    """A fenced execution as a HAL has launched it: a callback, and a fence or none.
+
+    It has ended well where there is none.
+    """
+
+    callback: IFencedExecutionCallback
+    given: SyncFence | None = None
+
+    @property
+    def fence(self) -> SyncFence:
+        return self.given or SyncFence.signalled()
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        return _NONE if self.given is None else self.given.status
+
+    @property
+    def route(self) -> Route | None:
+        return self.callback.route
+
+    def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
+        return self.callback.get_execution_info()
+
+    def cancel(self) -> None:
+        self.callback.cancel()
+
+    def __await__(self) -> Generator[Any, None, Outcome]:
+        """Give the outcome, whatever it is."""
+        fence = self.fence
+        with suppress(AsyncnnError):
+            yield from fence.__await__()
+        return Outcome(fence.status or _NONE, fence.reason, None)
+
+
+End: TypeAlias = FencedCompletion | _HalFenced
 
 
 class FencedRun:
@@ -52,36 +94,27 @@ class FencedRun:
     wait for, in this process or in others.
     """
 
-    __slots__ = ("_callback", "_fence", "_hal", "outputs")
+    __slots__ = ("_hal", "end", "outputs")
 
-    def __init__(
-        self,
-        hal: IPreparedModel | None,
-        fence: SyncFence | None,
-        callback: IFencedExecutionCallback,
-        outputs: Outputs,
-    ) -> None:
+    def __init__(self, hal: IPreparedModel | None, end: End, outputs: Outputs) -> None:
         self.outputs = outputs
+        self.end = end
         self._hal = hal
-        self._fence = fence
-        self._callback = callback
 
     @property
     def fence(self) -> SyncFence:
         """Signalled once it has succeeded; an error if it has failed."""
-        if self._fence is None:
-            self._fence = SyncFence.signalled()
-        return self._fence
+        return self.end.fence
 
     @property
     def status(self) -> ErrorStatus | None:
         """How it ended; None while it has not."""
-        return ErrorStatus.NONE if self._fence is None else self._fence.status
+        return self.end.status
 
     @property
     def timing(self) -> FencedTiming | None:
         """How long it took; None unless it was measured and succeeded."""
-        _, launched, fenced = self._callback.get_execution_info()
+        _, launched, fenced = self.end.get_execution_info()
         if timing_of(launched) is timing_of(fenced) is None:
             return None
         return FencedTiming(launched, fenced)
@@ -91,7 +124,7 @@ class FencedRun:
 
         What waits for it then fails. Does nothing if it has ended.
         """
-        self._callback.cancel()
+        self.end.cancel()
 
     def check_not_written(self, array: Array) -> None:
         """Check that ``array``, which is about to be copied, is not one of the outputs.
@@ -107,14 +140,15 @@ class FencedRun:
                 )
 
     def __await__(self) -> Generator[Any, None, Outputs]:
-        try:
-            yield from (self._fence or self.fence).__await__()
-        except DeviceUnavailableError as error:
-            raise cause_of_death(self._hal) or error from None
-        _, timing, _ = self._callback.get_execution_info()
-        self.outputs.timing = None if timing == NO_TIMING else timing
-        if self._callback.route is not None:
-            self.outputs.route = self._callback.route
+        outcome = yield from self.end.__await__()
+        if outcome.status is not _NONE:
+            is_gone = outcome.status is ErrorStatus.DEVICE_UNAVAILABLE
+            cause = cause_of_death(self._hal) if is_gone else None
+            raise cause or outcome.error
+        _, timing, _ = self.end.get_execution_info()
+        self.outputs.timing = None if timing is NO_TIMING else timing_of(timing)
+        if self.end.route is not None:
+            self.outputs.route = self.end.route
         return self.outputs
 
     def __repr__(self) -> str:
@@ -122,89 +156,105 @@ class FencedRun:
         return f"<FencedRun {status} -> {list(self.outputs)}>"
 
 
-def awaited_of(
-    wait_for: Iterable[SyncFence | FencedRun],
-) -> tuple[list[SyncFence | FencedRun], SyncFence | FencedRun | None]:
-    """Return what is still active, and the first that has failed if one has."""
-    awaited: list[SyncFence | FencedRun] = []
+def ends_of(
+    wait_for: Iterable[SyncFence | FencedRun], fencing: IFencing | None
+) -> list[SyncFence | FencedCompletion]:
+    """Return what a launch waits for: runs where ``fencing`` knows them, and fences.
+
+    :raises WrongTypeError: if something else is among them.
+    """
+    ends: list[SyncFence | FencedCompletion] = []
     try:
-        statuses = [(one, one.status) for one in wait_for]
+        for one in wait_for:
+            if isinstance(one, SyncFence):
+                ends.append(one)
+            elif fencing is None or isinstance(one.end, _HalFenced):
+                ends.append(one.fence)
+            else:
+                ends.append(one.end)
     except (TypeError, AttributeError):
         raise WrongTypeError(
             f"wait_for is {wait_for!r}",
             hint="give a list of fenced runs and fences: wait_for=[run]",
         ) from None
-    for one, status in statuses:
-        if status is None:
-            awaited.append(one)
-        elif status is not ErrorStatus.NONE:
-            return [], one
-    return awaited, None
+    return ends
 
 
 def launch_fenced(
     hal: IPreparedModel,
     request: Request,
-    wait_for: Sequence[SyncFence | FencedRun],
+    awaited: Sequence[SyncFence | FencedCompletion],
     options: ExecutionOptions,
     outputs: Outputs,
+    fencing: IFencing | None,
 ) -> FencedRun:
-    """Launch an execution whose results go to ``outputs``.
+    """Launch an execution whose results go to ``outputs``; by ``fencing``, if given.
 
-    If something that it waits for has failed meanwhile, the run has.
+    If one of those that `ends_of` has returned has failed, the run has.
 
     :raises AsyncnnError: if the driver does not take it.
     """
-    fences: Sequence[SyncFence] = ()
-    if wait_for:
-        fences = [one.fence if isinstance(one, FencedRun) else one for one in wait_for]
-    launched, done, callback = hal.execute_fenced(
+    try:
+        end = _launched(hal, fencing, request, awaited, options)
+    except AsyncnnError:
+        for one in awaited:
+            if one.status:
+                return _failed_run(one, outputs)
+        raise
+    return FencedRun(hal, end, outputs)
+
+
+def _launched(
+    hal: IPreparedModel,
+    fencing: IFencing | None,
+    request: Request,
+    awaited: Sequence[SyncFence | FencedCompletion],
+    options: ExecutionOptions,
+) -> End:
+    if fencing is not None:
+        return fencing.launch_fenced(request, awaited, options)
+    status, fence, callback = hal.execute_fenced(
         request,
-        fences,
+        cast("Sequence[SyncFence]", awaited),
         options.measure,
         options.deadline,
         options.loop_timeout,
         options.duration,
     )
     if callback is None:
-        for fence in fences:
-            if fence.status:
-                return failed_run(fence, outputs)
-        raise error_of(hal, launched, refusal_of(hal, _REFUSED))
+        raise error_of(hal, status, refusal_of(hal, _REFUSED))
     # Whoever made it, it is of the one class that can also be merged and exported.
-    return FencedRun(hal, cast("SyncFence | None", done), callback, outputs)
+    return _HalFenced(callback, cast("SyncFence | None", fence))
 
 
-def failed_run(cause: SyncFence | FencedRun, outputs: Outputs) -> FencedRun:
+def _failed_run(cause: SyncFence | FencedCompletion, outputs: Outputs) -> FencedRun:
     """Return a run that failed because ``cause``, which it waited for, did."""
-    fence = cause.fence if isinstance(cause, FencedRun) else cause
-    assert fence.status is not None
-    error = waited_in_vain(fence.reason or fence.status.name)
+    assert cause.status is not None
+    error = waited_in_vain(cause.reason or cause.status.name)
     outcome = FencedOutcome()
     outcome.complete(error.status, NO_TIMING, NO_TIMING)
-    return FencedRun(None, SyncFence.failed(error.status, str(error)), outcome, outputs)
+    failed = SyncFence.failed(error.status, str(error))
+    return FencedRun(None, _HalFenced(outcome, failed), outputs)
 
 
 async def execute_fenced(
-    hal: IPreparedModel, request: Request, options: ExecutionOptions
+    hal: IPreparedModel,
+    request: Request,
+    options: ExecutionOptions,
+    fencing: IFencing | None = None,
 ) -> ExecutionResult:
     """Execute ``request`` by the fenced path and wait for the end.
 
     Cancelling the call cancels the execution. No output shapes are reported.
     """
-    status, fence, callback = hal.execute_fenced(
-        request, (), options.measure, options.deadline, options.loop_timeout, None
-    )
-    if callback is None:
-        return ExecutionResult(status, (), NO_TIMING, refusal_of(hal, _REFUSED))
-    reason = ""
-    if fence is not None:
-        try:
-            await fence
-        except AsyncnnError:
-            reason = fence.reason
-        except asyncio.CancelledError:
-            callback.cancel()
-            raise
-    status, launched, _ = callback.get_execution_info()
-    return ExecutionResult(status, (), launched, reason, None, callback.route)
+    try:
+        end = _launched(hal, fencing, request, (), options)
+    except AsyncnnError as error:
+        return ExecutionResult(error.status, (), NO_TIMING, str(error))
+    try:
+        outcome = await end
+    except asyncio.CancelledError:
+        end.cancel()
+        raise
+    status, launched, _ = end.get_execution_info()
+    return ExecutionResult(status, (), launched, outcome.reason, None, end.route)

@@ -110,6 +110,8 @@ async def inspected(
         for operation in subgraph.operations
     )
 
+    oldest = next(each for each in HalVersion if compliant_with(model, each))
+
     def summaries(infos: Iterable[TensorInfo]) -> tuple[TensorSummary, ...]:
         return tuple(
             TensorSummary(
@@ -130,7 +132,7 @@ async def inspected(
         states=summaries(state.info for state in named.states),
         operations=dict(counts.most_common()),
         subgraphs=1 + len(model.referenced),
-        hal_version=_oldest_version(model).title.replace("HAL ", ""),
+        hal_version=oldest.title.replace("HAL ", ""),
         weight_bytes=_weight_bytes(model),
         devices=tuple(
             [
@@ -220,10 +222,6 @@ def _dtype(info: TensorInfo) -> str:
         return info.dtype.name
     except InvalidArgumentError:  # of an extension that nothing is known of
         return ""
-
-
-def _oldest_version(model: Model) -> HalVersion:
-    return next(version for version in HalVersion if compliant_with(model, version))
 
 
 def _weight_bytes(model: Model) -> int:

@@ -30,13 +30,11 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
-    ExecutionPreference,
     Handle,
-    Model,
-    Priority,
     Subgraph,
 )
 from asyncnn.hal.validate import validating
@@ -48,10 +46,11 @@ from asyncnn.input_files import (
     patience,
     send_away,
 )
-from asyncnn.memory.descriptors import close_received
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.pools import view
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
+from asyncnn.service.limits import handles_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +68,6 @@ _FEW_OPERATIONS = 100
 _SLICE = 512
 """Operands or operations of a model that are encoded at a time."""
 _NOT_LOADED = frozenset({ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT})
-
-
-class PrepareArguments(msgspec.Struct, frozen=True, eq=False):
-    """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
-
-    model: Model
-    preference: ExecutionPreference
-    priority: Priority
-    deadline: int | None
 
 
 class ModelCache:
@@ -194,11 +184,11 @@ class ModelCache:
         if files is None:
             yield None
             return
-        handles = [Handle((fd,)) for fd in files.fds]
+        handles = handles_of(files)
         try:
             yield handles[: len(names[0])], handles[len(names[0]) :]
         finally:
-            files.close()
+            files.clear()
 
     async def _ask(self, steps: Steps[T], deadline: int | None) -> T:
         """Take steps in the folder, for which nobody waits if it does not answer.
@@ -211,7 +201,7 @@ class ModelCache:
         limit = min(each for each in limits if each is not None)
         return await offload_abandonable(what, steps, deadline=limit)
 
-    def _opening(self, names: "_Names", flags: int) -> "Steps[_Files]":
+    def _opening(self, names: "_Names", flags: int) -> Steps[list[Descriptor]]:
         """Open all files; those that are there count as used just now.
 
         :raises InvalidArgumentError: if the folder is a file.
@@ -219,22 +209,23 @@ class ModelCache:
         """
         if self.folder.is_file():
             raise InvalidArgumentError(f"{self.folder} is a file, not a folder")
-        files = _Files()
         is_new = bool(flags & os.O_CREAT)
         if is_new:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            for name in (*names[0], *names[1]):
-                files.fds.append(open_input(self.folder / name, flags))
+            files: list[Descriptor] = [
+                ReceivedDescriptor(open_input(self.folder / name, flags))
+                for name in (*names[0], *names[1])
+            ]
             yield
         except GeneratorExit:  # nobody waits for them any more
             if is_new:
                 self._unlink(names)
             raise
         if not is_new:
-            for fd in files.fds:
+            for file in files:
                 with suppress(OSError):
-                    os.utime(fd)
+                    os.utime(file.fd)
         return files
 
     def _adopting(self, drafts: "_Names", names: "_Names") -> Steps[None]:
@@ -317,20 +308,6 @@ def _locking(fd: int) -> Steps[None]:
         yield
 
 
-class _Files:
-    """Open files, which are closed with the last reference to this."""
-
-    def __init__(self) -> None:
-        self.fds: list[int] = []
-
-    def close(self) -> None:
-        """Close them, by a thread: a file system may be slow to agree."""
-        fds, self.fds = self.fds, []
-        close_received(fds)
-
-    __del__ = close
-
-
 _Names = Sequence[Sequence[str]]
 _Handles = tuple[Sequence[Handle], Sequence[Handle]]
 
@@ -353,15 +330,7 @@ async def prepare(
     if is_large:
         await offload_steps(validating(arguments.model, runtime_only_features=True))
     callback = PreparedModelFuture()
-    device.prepare_model_1_3(
-        arguments.model,
-        arguments.preference,
-        arguments.priority,
-        arguments.deadline,
-        *caches,
-        token,
-        callback,
-    )
+    device.prepare_model_1_3(*arguments, *caches, token, callback)
     return await _outcome(device, callback)
 
 

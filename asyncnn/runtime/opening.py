@@ -37,7 +37,7 @@ class Opened:
 
     __slots__ = ("_lease",)
 
-    _lease: "_Lease | None"
+    _lease: "_Block[Any] | _Kept | None"
 
     async def aclose(self) -> None:
         """Close it, as the end of an ``async with`` block does. May be called again.
@@ -177,20 +177,7 @@ def _opening(what: str) -> Iterator[None]:
         raise failure_of(error, f"the {what} cannot be opened") from error
 
 
-class _Lease:
-    """What keeps something open."""
-
-    __slots__ = ()
-
-    async def aclose(self) -> None:
-        """Close it, or wait until that is done."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Have it closed soon, unless a block will."""
-
-
-class _Block(_Lease, Generic[T]):
+class _Block(Generic[T]):
     """Open for a block; it may be closed before the end of that."""
 
     __slots__ = ("_closed", "_context", "_home", "_what")
@@ -201,7 +188,11 @@ class _Block(_Lease, Generic[T]):
         self._closed = asyncio.Event()
         self._home = Home()
 
+    def release(self) -> None:
+        """Leave it open: the block is going to close it."""
+
     async def aclose(self, *exc: Any) -> None:
+        """Close it, or wait until that is done."""
         is_inherited = self._home.is_inherited
         if not (is_inherited or self._closed.is_set()):
             self._home.check(f"the {self._what}")
@@ -220,7 +211,7 @@ _KEEPING: set[asyncio.Task[None]] = set()
 """Tasks that keep something open."""
 
 
-class _Kept(_Lease):
+class _Kept:
     """Open by a task of its own, until it is told to close or forgotten."""
 
     __slots__ = ("_home", "_is_closed", "_leave", "_loop", "_task", "_what")
@@ -267,10 +258,12 @@ class _Kept(_Lease):
         return thing
 
     def release(self) -> None:
+        """Have it closed soon."""
         self._is_closed = True
         self._leave.set()
 
     async def aclose(self) -> None:
+        """Close it, or wait until that is done."""
         if self._task is None or self._home.is_inherited:
             self._is_closed = True
             return

@@ -2,7 +2,11 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -81,15 +85,17 @@ async def open_device(
     :raises WrongLoopError: if asyncio's event loop does not run.
     """
     if isolated:
-        async with _connected(
+        connecting = connect(
             device=name,
             extensions=_names_of(extensions),
             settings=settings,
             max_in_flight=max_in_flight,
             cache_dir=cache_dir,
             sync_exec_hal=sync_exec_hal,
-        ) as remote:
-            yield remote()
+        )
+        async with AsyncExitStack() as stack:
+            # Nothing here refers to the device, which may be forgotten.
+            yield await stack.enter_async_context(connecting)
         return
     forced = forced_call(sync_exec_hal)
     given = _extended(settings or DeviceSettings(), extensions)
@@ -250,61 +256,27 @@ async def connect(
     :raises ResourceExhaustedTransientError: if this process has no memory or
         descriptors left for it, or can start no other.
     """
-    async with _connected(
-        path,
-        supervised=supervised,
-        driver_uids=driver_uids,
-        device=device,
-        extensions=_names_of(extensions),
-        settings=settings,
-        max_in_flight=max_in_flight,
-        cache_dir=cache_dir,
-        sync_exec_hal=sync_exec_hal,
-        deadline_grace=deadline_grace,
-    ) as remote:
-        yield remote()
-
-
-@asynccontextmanager
-async def _connected(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    supervised: "bool | Supervision" = False,
-    driver_uids: Collection[int] = (),
-    device: str | None,
-    extensions: Collection[str],
-    settings: DeviceSettings | str | os.PathLike[str] | None,
-    max_in_flight: int,
-    cache_dir: CacheDir | None,
-    sync_exec_hal: bool | None,
-    deadline_grace: float = DEADLINE_GRACE_S,
-) -> AsyncIterator[Callable[[], Device]]:
-    """Connect, and yield what makes the device: nothing here must refer to that."""
     forced = forced_call(sync_exec_hal)
-    if path is not None and extensions:
-        raise InvalidArgumentError(
-            "a driver that is running has its extensions already",
-            hint="start it with asyncnn serve --extension",
-        )
-    if path is not None and settings is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its settings already",
-            hint="start it with asyncnn serve --settings",
-        )
-    if path is not None and device is not None:
-        raise InvalidArgumentError(
-            "a driver that is running has its device already",
-            hint="start it with asyncnn serve --device",
-        )
+    names = _names_of(extensions)
+    given = {
+        "extensions": ("--extension", bool(names)),
+        "settings": ("--settings", settings is not None),
+        "device": ("--device", device is not None),
+    }
+    for what, (option, is_given) in given.items():
+        if path is not None and is_given:
+            raise InvalidArgumentError(
+                f"a driver that is running has its {what} already",
+                hint=f"start it with asyncnn serve {option}",
+            )
     has_others = not {os.geteuid(), 0}.issuperset(driver_uids)
-    start = partial(_running_driver, extensions, settings, device)
+    start = partial(_running_driver, names, settings, device)
     link = partial(_remote, path, driver_uids, start, deadline_grace)
     opened: AbstractAsyncContextManager[RemoteDevice | SupervisedDevice]
     opened = link() if supervised is False else _supervised(link, supervised)
     async with opened as hal_device:
         MANAGER("connected", path=path)
-        yield partial(
-            Device,
+        yield Device(
             f"remote:{path or hal_device.label}",
             hal_device,
             max_in_flight=max_in_flight,
@@ -341,17 +313,13 @@ async def _remote(
     start: "Callable[[], AbstractAsyncContextManager[DriverProcess]]",
     deadline_grace: float,
 ) -> AsyncIterator["RemoteDevice"]:
-    if path is not None:
-        async with _import_client()(
+    async with AsyncExitStack() as stack:
+        if path is None:
+            path, driver_uids = (await stack.enter_async_context(start())).path, ()
+        connecting = _import_client()(
             path, driver_uids=driver_uids, deadline_grace=deadline_grace
-        ) as device:
-            yield device
-        return
-    async with (
-        start() as driver,
-        _import_client()(driver.path, deadline_grace=deadline_grace) as device,
-    ):
-        yield device
+        )
+        yield await stack.enter_async_context(connecting)
 
 
 def _supervised(

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
 from asyncnn.deadlines import DEADLINE_GRACE_S
-from asyncnn.execution import IInProcess, binding_of
+from asyncnn.execution import IInProcess, binding_of, fencing_of
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
@@ -28,7 +28,9 @@ from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
     ExecutionOptions,
+    Model,
     Request,
+    Subgraph,
 )
 from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import shared_array
@@ -45,9 +47,8 @@ from asyncnn.runtime.execution_options import (
 )
 from asyncnn.runtime.fenced import (
     FencedRun,
-    awaited_of,
+    ends_of,
     execute_fenced,
-    failed_run,
     launch_fenced,
 )
 from asyncnn.runtime.home import Home, get_ident, running_loop
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.signatures import SignatureRuns
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
+_NO_MODEL = Model(Subgraph((), (), (), ()))
 _NONE = ErrorStatus.NONE
 _INSUFFICIENT_SIZE = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
@@ -121,7 +123,8 @@ class PreparedModel:
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
         self._binding = self._direct if is_whole else None
         self._device = device
-        self._model = model
+        # Without its graph and constants: the device has what it needs of those.
+        self._model = msgspec.structs.replace(model, model=_NO_MODEL)
         self._sessions: SessionModel | None = None
         self._target = Target(
             hal,
@@ -138,6 +141,7 @@ class PreparedModel:
             owner=owner,
             loop=running_loop(),
             local=self._local if is_whole else None,
+            fencing=fencing_of(hal),
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -286,14 +290,13 @@ class PreparedModel:
                 loop_timeout=loop_timeout,
                 measure=measure,
             )
-        awaited, failed = awaited_of(wait_for) if wait_for else ([], None)
-        if failed is not None:
-            return failed_run(failed, outputs)
-        if awaited:
-            target.check_settled(arrays, awaited)
+        fencing = target.fencing
+        awaited = ends_of(wait_for, fencing) if wait_for else ()
+        if wait_for and target.elsewhere:
+            target.check_settled(arrays, wait_for)
         request = target.request(arrays, spaces)
         outputs.route = target.route
-        return launch_fenced(self.hal, request, awaited, options, outputs)
+        return launch_fenced(self.hal, request, awaited, options, outputs, fencing)
 
     def reusable(
         self,
@@ -385,15 +388,15 @@ class PreparedModel:
         :raises AsyncnnError: if the driver is gone, or has too many buffers or bursts.
         """
         with os_errors("sessions cannot be imported"):
-            from asyncnn.runtime.session import OpeningSession
+            from asyncnn.runtime.session import OpeningSession, Session
 
         if not self.states:
             raise no_state(self._model)
         model = self._sessions or self._shared_by_sessions()
         kept = model.kept
         given = kept.first if state is None else kept.checked(state)
-        context = OpeningSession(model, self._launch, given, path, checkpoint)
-        return Opening("session", context)
+        session = Session(model, self._launch, given, path, checkpoint)
+        return Opening("session", OpeningSession(session))
 
     def with_open_states(
         self,
@@ -477,7 +480,7 @@ class PreparedModel:
         if path == "sync":
             return self._synchronously(request, options)
         check_path(path)
-        return execute_fenced(self.hal, request, options)
+        return execute_fenced(self.hal, request, options, self._target.fencing)
 
     async def _synchronously(
         self, request: Request, options: ExecutionOptions

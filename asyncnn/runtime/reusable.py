@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import IInProcess
+from asyncnn.execution import IFencing, IInProcess, reusable
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
@@ -27,7 +27,7 @@ from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
 from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
-from asyncnn.runtime.fenced import FencedRun, awaited_of, failed_run, launch_fenced
+from asyncnn.runtime.fenced import FencedRun, ends_of, launch_fenced
 from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
@@ -72,6 +72,7 @@ class Target(NamedTuple):
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
     local: IInProcess | None = None
+    fencing: IFencing | None = None
 
     def request(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -163,15 +164,16 @@ class Target(NamedTuple):
         return request, spaces, result
 
     def check_settled(
-        self, inputs: Sequence[Tensor | None], awaited: Iterable[SyncFence | FencedRun]
+        self, inputs: Sequence[Tensor | None], wait_for: Iterable[SyncFence | FencedRun]
     ) -> None:
         """Check that no input that is copied now is still being written by a run.
 
         :raises InvalidArgumentError: if one is.
         """
-        runs = [run for run in awaited if isinstance(run, FencedRun)]
-        if not runs or not self.elsewhere:
+        if not self.elsewhere:
             return
+        given = [run for run in wait_for if isinstance(run, FencedRun)]
+        runs = [run for run in given if run.status is None]
         plain = [array for array in inputs if isinstance(array, np.ndarray)]
         for array in filter(self.copies, plain):
             for run in runs:
@@ -222,14 +224,14 @@ class ReusableExecution:
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._spaces = target.spaces(out, target.make_shared)
-        self._request = target.build_request(inputs, self._spaces)
+        request = target.build_request(inputs, self._spaces)
+        self._request = reusable(target.hal, request)
         is_fixed = target.space.is_fixed
         self._outputs = target.space.named(self._spaces) if is_fixed else Outputs()
         has_buffers = any(
             isinstance(tensor, DeviceBuffer) for tensor in (*inputs, *self._spaces)
         )
         self._threadsafe = threadsafe if is_fixed and not has_buffers else None
-        self._bind()
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -272,15 +274,8 @@ class ReusableExecution:
         Nothing else may use the arrays at the moment.
         """
         self._inputs = inputs
-        self._request = self._target.build_request(inputs, self._spaces)
-        self._bind()
-
-    def _bind(self) -> None:
-        """Have nothing looked at again that is the same in each execution."""
-        if self._threadsafe is not None:
-            tensors = (*self._inputs, *self._spaces)
-            bound = self._threadsafe.bind(tensors, self._request)
-            self._request = self._request if bound is None else bound
+        request = self._target.build_request(inputs, self._spaces)
+        self._request = reusable(self._target.hal, request)
 
     async def run(
         self,
@@ -431,18 +426,19 @@ class ReusableExecution:
         if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         target.space.check_fixed()
-        awaited, failed = awaited_of(wait_for)
-        if failed is not None:
-            return failed_run(failed, self._outputs)
-        if awaited:
+        wait_for = tuple(wait_for)
+        awaited = ends_of(wait_for, target.fencing)
+        if any(end.status is None for end in awaited):
             self._forget_ended()
-            target.check_settled(self._inputs, awaited)
+            target.check_settled(self._inputs, wait_for)
         else:
             self.check_free()
         self._result = None
         options = self._options_for(timeout, duration, measure)
         self._outputs.route = target.route
-        run = launch_fenced(target.hal, self._request, awaited, options, self._outputs)
+        run = launch_fenced(
+            target.hal, self._request, awaited, options, self._outputs, target.fencing
+        )
         self._launched.append(run)
         return run
 

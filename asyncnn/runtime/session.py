@@ -33,6 +33,8 @@ from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs
 from asyncnn.runtime.reusable import Carry
 from asyncnn.runtime.session_steps import (
+    BESIDE,
+    HELD,
     Launch,
     SessionModel,
     State,
@@ -44,9 +46,6 @@ from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
 _Saved: TypeAlias = tuple[int, tuple[Array, ...]]
 """A checkpoint: the steps before it, and the state after them."""
-
-_HELD = -1
-"""The state lies in no place of the driver's, but in arrays here."""
 
 
 class Session(Opened):
@@ -71,7 +70,19 @@ class Session(Opened):
         state: tuple[Array, ...],
         path: AnyPath,
         checkpoint: int | None,
+        steps: int = 0,
     ) -> None:
+        """Check what is given; the state has been, in the order of the states.
+
+        :raises InvalidArgumentError: if there is no such path, or ``checkpoint`` is no
+            number of steps.
+        """
+        if checkpoint is not None and checkpoint < 1:
+            raise InvalidArgumentError(
+                f"checkpoint={checkpoint}",
+                hint="the state is saved after every 1 or more steps",
+            )
+        check_path(path, bursts=True)
         self._model = model
         self._launch = launch
         self._path = self._by = path
@@ -88,7 +99,7 @@ class Session(Opened):
         self._saved: _Saved | None = None
         self._lost: DeviceUnavailableError | None = None
         self._lingers = False
-        self._set(state)
+        self._set(state, steps)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -194,7 +205,8 @@ class Session(Opened):
         steps, arrays = await self._snapshot()
         like = self._model, self._launch, arrays, self._path, self._checkpoint
         async with AsyncExitStack() as stack:
-            yield await stack.enter_async_context(OpeningSession(*like, steps=steps))
+            opening = OpeningSession(Session(*like, steps))
+            yield await stack.enter_async_context(opening)
 
     @opens("burst of the session", is_for_a_block=True)
     async def burst(self, *, spins: bool = True) -> AsyncIterator["Session"]:
@@ -229,23 +241,18 @@ class Session(Opened):
         """
         await self._begin()
 
-    def _set(self, state: tuple[Array, ...]) -> None:
+    def _set(self, state: tuple[Array, ...], steps: int = 0) -> None:
         places = self._places
         if places is not None and places.shapes != [each.shape for each in state]:
             self._steps = None  # the next step finds others
         if self._steps is not None:
             self._steps.hold(state)  # first, as there may be no memory for it
         self._lengths = lengths_by_name(self._model.kept.infos, state)
-        self.steps = 0
-        self._now = _HELD
-        self._held = state
-        self._saved = None if self._checkpoint is None else (0, state)
-        self._lost = None
-
-    def _count_from(self, steps: int) -> None:
         self.steps = steps
-        if self._saved is not None:
-            self._saved = steps, self._saved[1]
+        self._now = HELD
+        self._held = state
+        self._saved = None if self._checkpoint is None else (steps, state)
+        self._lost = None
 
     async def _replace(self, state: tuple[Array, ...]) -> None:
         self._model.target.home.check("the session")
@@ -282,10 +289,7 @@ class Session(Opened):
                 steps.place_now(converted)
             else:
                 await steps.place(converted)
-            if self._now == _HELD:
-                call = steps.first(places)
-            else:
-                call = steps.call(places, self._now)
+            call = steps.call(places, self._now)
             if deadline is None and not measure:
                 views = await call.run()
             else:
@@ -305,13 +309,12 @@ class Session(Opened):
             if isinstance(error, AsyncnnError):
                 self._is_dead()
             raise
-        if self._now == _HELD:
-            self._held, self._now = None, 0
-            steps.forget_first()
-        else:
-            self._now = 1 - self._now
-            if self._lingers:
-                self._steps = None  # the place before may still be read
+        if self._now == HELD:
+            self._held = None
+            steps.forget_held()
+        elif self._lingers:
+            self._steps = None  # the place before may still be read
+        self._now = BESIDE[self._now]
         self._lingers = False
         self.steps += 1
         self._saved = saved
@@ -320,7 +323,7 @@ class Session(Opened):
     async def _begin(self) -> Steps:
         """Return new steps, with the state where it is and other places beside it."""
         places, model = self._places, self._model
-        if self._now == _HELD or places is None:
+        if self._now == HELD or places is None:
             assert self._held is not None
             places = await model.allocate([a.shape for a in self._held], None)
         else:
@@ -372,9 +375,7 @@ class Session(Opened):
         steps = self.steps + 1
         if steps - saved[0] < self._checkpoint:
             return saved
-        return steps, await self._places.read(
-            0 if self._now == _HELD else 1 - self._now
-        )
+        return steps, await self._places.read(BESIDE[self._now])
 
     def _is_dead(self) -> bool:
         """Tell whether the driver has died; then the state is that of a checkpoint.
@@ -402,7 +403,7 @@ class Session(Opened):
             return self._lost
         lost = self.steps - self._saved[0]
         self.steps, self._held = self._saved
-        self._now = _HELD
+        self._now = HELD
         if not lost:
             return None
         return type(cause)(
@@ -435,7 +436,7 @@ async def _converted(check: Any, inputs: Inputs) -> Any:
 
 
 class OpeningSession:
-    """The context in which a session is open; ``steps`` are those behind its state.
+    """The context in which a session is open.
 
     A class, and not a generator, since a hundred of them may be open for long. Once it
     is entered it does not keep the session, which may be forgotten.
@@ -443,34 +444,12 @@ class OpeningSession:
 
     __slots__ = ("_burst", "_opened", "_session")
 
-    def __init__(
-        self,
-        model: SessionModel,
-        launch: Launch,
-        state: tuple[Array, ...],
-        path: AnyPath,
-        checkpoint: int | None,
-        *,
-        steps: int = 0,
-    ) -> None:
-        """Check what is given; the state has been, in the order of the states.
-
-        :raises InvalidArgumentError: if there is no such path, or ``checkpoint`` is no
-            number of steps.
-        """
-        if checkpoint is not None and checkpoint < 1:
-            raise InvalidArgumentError(
-                f"checkpoint={checkpoint}",
-                hint="the state is saved after every 1 or more steps",
-            )
-        check_path(path, bursts=True)
-        session = Session(model, launch, state, path, checkpoint)
-        session._count_from(steps)
+    def __init__(self, session: Session) -> None:
         self._session: Session | None = session
         self._opened = weakref.ref(session)
         self._burst: AbstractAsyncContextManager[tuple[Any, Carry]] | None = None
-        if path == "burst":
-            self._burst = model.burst()
+        if session._path == "burst":
+            self._burst = session._model.burst()
 
     async def __aenter__(self) -> Session:
         """Find places for the state, and open a burst if it is to have one.

@@ -20,7 +20,7 @@ from asyncnn.runtime.execution_options import Outputs, Path
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
-from asyncnn.runtime.states import Kept, StatePlaces, placed_among
+from asyncnn.runtime.states import Kept, StatePlaces, allocated, placed_among
 
 Launch: TypeAlias = Callable[
     [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
@@ -48,13 +48,13 @@ class SessionModel(NamedTuple):
     async def allocate(
         self, shapes: Sequence[Dimensions], kept: Sequence[Tensor] | None
     ) -> StatePlaces:
-        """Return places for the state; see `StatePlaces.allocate`.
+        """Return places of these shapes for the state; those ``kept`` come first.
 
         :raises AsyncnnError: if the driver is gone, or has too many buffers.
         """
-        return await StatePlaces.allocate(
-            self.device, self.slots, self.make_array, shapes, kept
-        )
+        how = self.device, self.slots, self.make_array, shapes
+        first = await allocated(*how) if kept is None else kept
+        return StatePlaces(first, await allocated(*how), shapes)
 
     def burst(
         self, *, spins: bool = True
@@ -64,6 +64,13 @@ class SessionModel(NamedTuple):
         :raises AsyncnnError: if the driver refuses it.
         """
         return open_carry(self.target, spins=spins, names_buffers=True)
+
+
+HELD = 2
+"""The state lies in neither of the driver's two places, but in arrays here."""
+
+BESIDE = (1, 0, 0)
+"""The place that a step writes which reads place 0, place 1, or what is held."""
 
 
 class Steps:
@@ -94,41 +101,35 @@ class Steps:
         arrays = *self._inputs, *self._out
         sizes = [array.size for array in arrays if array is not None]
         self.is_short = len(sizes) == len(arrays) and sum(sizes) <= SHORT_ELEMENTS
-        # From places 0, from places 1, and from what is held.
+        # From place 0, from place 1, and from what is held.
         self._calls: list[ReusableExecution | None] = [None] * 3
         self._before: list[Sequence[Tensor]] = [()] * 3
         self._pools: list[Memory] = []
 
     def hold(self, state: Sequence[Array]) -> None:
         """Have the next step begin with arrays of the application."""
-        self._calls[_HELD] = None
-        self._before[_HELD] = tuple(map(self._model.kept.placed, state))
+        self._calls[HELD] = None
+        self._before[HELD] = tuple(map(self._model.kept.placed, state))
 
-    def first(self, places: StatePlaces) -> ReusableExecution:
-        """Return the call from what is held to the first places."""
-        return self._call(_HELD, places.pair[0])
-
-    def forget_first(self) -> None:
+    def forget_held(self) -> None:
         """Let go of what was held: the state lies in the places."""
-        self._calls[_HELD] = None
-        self._before[_HELD] = ()
+        self._calls[HELD] = None
+        self._before[HELD] = ()
 
     def call(self, places: StatePlaces, now: int) -> ReusableExecution:
-        """Return the call from places ``now`` of the pair to the others."""
-        self._before[now] = places.pair[now]
-        return self._call(now, places.pair[1 - now])
-
-    def _call(self, which: int, after: Sequence[Tensor]) -> ReusableExecution:
-        call = self._calls[which]
+        """Return the call from where the state is ``now`` to the place beside it."""
+        if now != HELD:
+            self._before[now] = places.pair[now]
+        call = self._calls[now]
         if call is None:
             # Not a method of this: a cycle would keep buffers until garbage is
             # collected.
             kept = self._model.kept
             build = partial(_build, kept, self._pools)
             target = self._model.target._replace(build_request=build)
-            out = placed_among(self._out, after, kept.written)
-            call = ReusableExecution(target, self._given(which), out, self._carry)
-            self._calls[which] = call
+            out = placed_among(self._out, places.pair[BESIDE[now]], kept.written)
+            call = ReusableExecution(target, self._given(now), out, self._carry)
+            self._calls[now] = call
         return call
 
     def _given(self, which: int) -> Sequence[Tensor | None]:
@@ -160,10 +161,6 @@ class Steps:
             for which, call in enumerate(self._calls):
                 if call is not None:
                     call.rebind(self._given(which))
-
-
-_HELD = 2
-"""The call from what is held, beside those from either place."""
 
 
 def _array_for(info: TensorInfo, make: MakeArray) -> Array | None:

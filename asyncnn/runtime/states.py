@@ -11,7 +11,7 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -328,24 +328,6 @@ class StatePlaces:
         if mortals and isinstance(mortals[0], IMortal):
             self.cause_of_death = mortals[0].cause_of_death
 
-    @classmethod
-    async def allocate(
-        cls,
-        device: IDevice | None,
-        slots: Sequence[tuple[Slot, Slot]],
-        make_array: MakeArray,
-        shapes: Sequence[Dimensions],
-        kept: Sequence[Tensor] | None = None,
-    ) -> Self:
-        """Allocate places of these shapes; those ``kept`` are the first ones.
-
-        :raises AsyncnnError: if the driver is gone, or has too many buffers.
-        """
-        if kept is None:
-            kept = await _allocated(device, slots, make_array, shapes)
-        others = await _allocated(device, slots, make_array, shapes)
-        return cls(kept, others, shapes)
-
     async def read(self, index: int) -> tuple[Array, ...]:
         """Return copies of what lies in one place of each pair.
 
@@ -363,12 +345,16 @@ async def _copied(place: Tensor) -> Array:
     return (await place.read() if isinstance(place, DeviceBuffer) else place).copy()
 
 
-async def _allocated(
+async def allocated(
     device: IDevice | None,
     slots: Sequence[tuple[Slot, Slot]],
     make_array: MakeArray,
     shapes: Sequence[Dimensions],
 ) -> list[Tensor]:
+    """Return new places of these shapes for states, which are ``slots`` of a model.
+
+    :raises AsyncnnError: if the driver is gone, or has too many buffers.
+    """
     places: list[Tensor] = []
     for pair, shape in zip(slots, shapes, strict=True):
         try:

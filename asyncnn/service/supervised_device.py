@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -23,17 +22,19 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import ForwardingDevice, refuse_preparation
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    ForwardingDevice,
+    PrepareArguments,
+    PreparingDevice,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
     BufferRole,
     DeviceStatus,
     ErrorStatus,
-    ExecutionPreference,
-    Handle,
     Model,
-    Priority,
 )
 from asyncnn.hal.validate import (
     validate_execution_preference,
@@ -55,7 +56,6 @@ from asyncnn.service.supervision import (
     Life,
     Supervision,
     Waiting,
-    cause_of_death,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice(ForwardingDevice):
+class SupervisedDevice(PreparingDevice, ForwardingDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -164,11 +164,11 @@ class SupervisedDevice(ForwardingDevice):
         error = cause()
         for model in list(self._models):
             model.end(error)
-        self._waiting.fail(error.status, str(error))
+        self._waiting.fail(error)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
-        return cause_of_death(self._life, self._remote)
+        return self._life.cause_of_death(self._remote)
 
     def _connected(self) -> RemoteDevice | None:
         remote = self._remote
@@ -229,48 +229,28 @@ class SupervisedDevice(ForwardingDevice):
             await self._changed.wait()
         return remote
 
-    def prepare_model_1_3(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """Launch the preparation, or hold it; see `IDevice.prepare_model_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        order = Order(model, preference, priority)
-        cache = CacheArguments(model_cache, data_cache, token)
-        return self._prepare(order, deadline, cache, callback)
-
     def _prepare(
         self,
-        order: Order,
-        deadline: int | None,
+        arguments: PrepareArguments,
         cache: CacheArguments,
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
+        """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
+            order = Order(arguments._replace(deadline=None))
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
-            return order.give(remote, deadline, adoption, cache)
-        try:
-            self._life.check()
-            validate_execution_preference(order.preference)
-            validate_priority(order.priority)
-            validate_model(order.model)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+            return remote.prepare_model_1_3(*arguments, *cache, adoption)
+        self._life.check()
+        validate_execution_preference(arguments.preference)
+        validate_priority(arguments.priority)
+        validate_model(arguments.model)
         notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
-            deadline,
-            partial(self._prepare, order, deadline, cache, callback),
+            arguments.deadline,
+            partial(self.prepare_model_1_3, *arguments, *cache, callback),
             lambda status: notify(status, None),
         )
 
@@ -284,28 +264,17 @@ class SupervisedDevice(ForwardingDevice):
         self._models.add(model)
         return model
 
-    def prepare_model_from_cache_1_3(
+    def _load(
         self,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`.
-
-        Fails while there is no driver: there may be another way to get the model.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+        # Fails while there is no driver: there may be another way to get the model.
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
-        try:
-            self._life.check()
-            cache = to_send(model_cache, data_cache, token, (needed[0], needed[1]))
-            order = CachedOrder(cache)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+        self._life.check()
+        order = CachedOrder(to_send(*cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)

@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
-
-import msgspec
+from typing import NamedTuple, TypeAlias
 
 from asyncnn.callbacks import (
     IBurstCallback,
@@ -16,7 +14,6 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
     SynchronousByCallback,
 )
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -26,16 +23,18 @@ from asyncnn.hal.interfaces import (
     ISyncFence,
     refusal_of,
 )
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    PrepareArguments,
+    refuse_execution,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    ExecutionPreference,
     Handle,
     MeasureTiming,
     Model,
-    Priority,
     Request,
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
@@ -43,14 +42,11 @@ from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import SentCache
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import duplicated, handles_of
-from asyncnn.service.supervision import Life, Waiting, cause_of_death
+from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.05
-
-
-_NO_CACHE = CacheArguments()
 
 
 class CachedOrder:
@@ -79,33 +75,24 @@ class CachedOrder:
         return prepared.signature
 
 
-class Order(msgspec.Struct, frozen=True, eq=False):
+class Order(NamedTuple):
     """What it takes to prepare a model once more."""
 
-    model: Model
-    preference: ExecutionPreference
-    priority: Priority
+    arguments: PrepareArguments
 
     def give(
         self,
         remote: RemoteDevice,
         deadline: int | None,
         callback: IPreparedModelCallback,
-        cache: CacheArguments = _NO_CACHE,
     ) -> ErrorStatus:
         """Launch the preparation; see `IDevice.prepare_model_1_3`."""
-        return remote.prepare_model_1_3(
-            self.model,
-            self.preference,
-            self.priority,
-            deadline,
-            *cache,
-            callback,
-        )
+        arguments = self.arguments._replace(deadline=deadline)
+        return remote.prepare_model_1_3(*arguments, *CacheArguments(), callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the model."""
-        return self.model
+        return self.arguments.model
 
 
 AnyOrder: TypeAlias = Order | CachedOrder
@@ -148,7 +135,7 @@ class SupervisedModel(SynchronousByCallback):
         except AsyncnnError as error:
             if not remote.is_lost:
                 self._remote, self._refusal = remote, error
-                self._waiting.fail(error.status, str(error))
+                self._waiting.fail(error)
             return
         self._remote = remote
         self._waiting.release()
@@ -156,26 +143,26 @@ class SupervisedModel(SynchronousByCallback):
     def end(self, error: AsyncnnError) -> None:
         """Let those executions fail that wait: there is no hope for others."""
         self._prepared = None
-        self._waiting.fail(error.status, str(error))
+        self._waiting.fail(error)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return what was lost, maybe before there was another driver; see `Life`."""
-        return cause_of_death(self._life, self._remote)
+        return self._life.cause_of_death(self._remote)
 
     async def _prepare_retrying(self, remote: RemoteDevice) -> IPreparedModel:
         """Prepare the model, several times if the driver is short of something."""
-        for attempt in range(1, _ATTEMPTS):
+        attempt = 0
+        while True:
+            attempt += 1
             callback = PreparedModelFuture()
             self._order.give(remote, None, callback)
             try:
                 return await callback
             except AsyncnnError as error:
-                if error.status is not ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT:
+                is_short = error.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                if not is_short or attempt == _ATTEMPTS:
                     raise
             await asyncio.sleep(attempt * _PAUSE_S)
-        callback = PreparedModelFuture()
-        self._order.give(remote, None, callback)
-        return await callback
 
     @property
     def usable(self) -> IPreparedModel | None:
@@ -228,9 +215,8 @@ class SupervisedModel(SynchronousByCallback):
     def _check(self, request: Request, measure: MeasureTiming) -> None:
         """Find the errors that the call has to return."""
         self._check_hope()
-        if not self._rules.remembers(request):
-            with span("validate", Layer.DRIVER, Phase.EXECUTION):
-                self._rules.check(request, allow_unspecified_output=True)
+        with span("validate", Layer.DRIVER, Phase.EXECUTION):
+            self._rules.check(request, allow_unspecified_output=True)
         validate_measure_timing(measure)
 
     def _check_hope(self) -> None:
@@ -292,10 +278,9 @@ class SupervisedModel(SynchronousByCallback):
 
         :raises AsyncnnError: if there is not going to be one.
         """
-        return self.usable or await self._next()
-
-    def _next(self) -> PreparedModelFuture:
-        """Return what waits until the model is prepared again."""
+        usable = self.usable
+        if usable is not None:
+            return usable
         self._check_hope()
         callback = PreparedModelFuture()
         self._waiting.hold(
@@ -304,4 +289,4 @@ class SupervisedModel(SynchronousByCallback):
             lambda: callback.notify_1_3(ErrorStatus.NONE, self._prepared),
             lambda status: callback.notify_1_3(status, None),
         )
-        return callback
+        return await callback

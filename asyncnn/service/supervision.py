@@ -9,7 +9,7 @@ import msgspec
 
 from asyncnn.callbacks import CallbackObject
 from asyncnn.deadlines import told_late
-from asyncnn.hal.errors import DeviceUnavailableError
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.service.client.device import RemoteDevice
@@ -99,23 +99,21 @@ class Life:
         if self._end is not None:
             raise self._end()
 
-    def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return a new error that says what was lost; None while nothing was."""
+    def cause_of_death(
+        self, remote: RemoteDevice | None
+    ) -> DeviceUnavailableError | None:
+        """Return a new error that says what was lost; None while nothing was.
+
+        ``remote``, which has refused a call, may be lost and nobody has noticed.
+        """
+        if self._end is None and remote is not None and remote.is_lost:
+            return remote.cause_of_death()
         cause = self._end or self._loss
         return None if cause is None else cause()
 
     def disown(self) -> None:
         """Give up hope in a forked child, which has no driver."""
         self._end = forked
-
-
-def cause_of_death(
-    life: Life, remote: RemoteDevice | None
-) -> DeviceUnavailableError | None:
-    """Return why a call was refused: ``remote`` may be lost and nobody has noticed."""
-    if not life.has_ended and remote is not None and remote.is_lost:
-        return remote.cause_of_death()
-    return life.cause_of_death()
 
 
 Launch = Callable[[], object]
@@ -181,10 +179,10 @@ class Waiting:
             if self._take(held):
                 held.launch()
 
-    def fail(self, status: ErrorStatus, reason: str) -> None:
+    def fail(self, error: AsyncnnError) -> None:
         """Tell the callback of every call that is held."""
         for held in list(self._held):
-            self._end(held, status, reason)
+            self._end(held, error.status, str(error))
 
     def _end(self, held: _Held, status: ErrorStatus, reason: str) -> None:
         if self._take(held):

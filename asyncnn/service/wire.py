@@ -133,7 +133,7 @@ class SupportedOperations(_Message, frozen=True):
 
     call: int
     status: int
-    supported: tuple[bool, ...]
+    supported: tuple[bool, ...] = ()
 
 
 class StatusChanged(_Message, frozen=True):
@@ -153,7 +153,7 @@ class Statistics(_Message, frozen=True):
 
     call: int
     status: int
-    statistics: DeviceStatistics | None
+    statistics: DeviceStatistics | None = None
 
 
 class CacheInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -354,7 +354,7 @@ class Allocated(_Message, frozen=True):
 
     buffer: int
     status: int
-    token: int
+    token: int = 0
 
 
 class CopyBufferTo(_Message, frozen=True):

@@ -20,7 +20,7 @@ from asyncnn.devices.litert.compiled_graph import CompiledGraph, Tensor
 from asyncnn.engine import Program
 from asyncnn.engine.bound_execution import BoundExecution
 from asyncnn.engine.delegation import KernelRecord, Segment, Step
-from asyncnn.engine.job import Bound, PythonSegment
+from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment
 from asyncnn.engine.job import Segment as BuiltSegment
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
@@ -58,6 +58,7 @@ class Script(ctypes.Structure):
 
     _fields_ = (
         ("flag", ctypes.c_void_p),
+        ("must_end", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
         ("parts", ctypes.c_int),
         ("waits", ctypes.c_int),
@@ -80,8 +81,9 @@ class _Scripted:
     ) -> None:
         made: Any = self
         CompiledGraph.__init__(made)
-        self.byte = ctypes.create_string_buffer(2)
-        self.script = Script(ctypes.addressof(self.byte), elements, 4, number=number)
+        self.byte = ctypes.create_string_buffer(FLAG_BYTES)
+        asked = ctypes.addressof(self.byte), MUST_END
+        self.script = Script(*asked, elements, 4, number=number)
         tensor = Tensor.of(np.dtype(np.float32), (elements,))
         self.inputs, self.outputs = (tensor,) * inputs, (tensor,) * outputs
         address = ctypes.cast(engine().run_script, ctypes.c_void_p).value or 0
@@ -149,8 +151,8 @@ class Chain:
     ) -> BoundExecution:
         return BoundExecution(self.program, self.plan, [x, y], deadline_ns)
 
-    def claims(self, operation: BoundOperation) -> bool:
-        return True
+    def claims(self, operation: BoundOperation) -> int | None:
+        return 1
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         return range(1, len(steps))

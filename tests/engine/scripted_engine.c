@@ -11,6 +11,7 @@ typedef uintptr_t Word;
 
 typedef struct {
     const char *flag;
+    _Bool (*must_end)(const char *flag); /* NULL: it looks at the flag itself */
     size_t count;   /* of elements */
     int parts;      /* computed one by one; the flag is looked at before each */
     int waits;      /* until it is 0 or the flag is raised */
@@ -26,6 +27,8 @@ enum { INTERRUPTED = 100, FREED = 77, MOST_LOOKS = 200000 };
 static int
 is_raised(const Script *script)
 {
+    if (script->must_end)
+        return script->must_end(script->flag);
     return __atomic_load_n(script->flag, __ATOMIC_RELAXED) != 0;
 }
 

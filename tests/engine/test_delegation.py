@@ -57,8 +57,8 @@ class Kernels:
         self._refuses = refuses
         self._work = work
 
-    def claims(self, operation: BoundOperation) -> bool:
-        return operation.type in self._claimed
+    def claims(self, operation: BoundOperation) -> int | None:
+        return 1 if operation.type in self._claimed else None
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         return [at for at in self._cuts if at < len(steps)]

@@ -14,7 +14,7 @@ import pytest
 
 from asyncnn.engine.bound_execution import BoundExecution, run_bound
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
-from asyncnn.engine.job import COPIED_BYTES
+from asyncnn.engine.job import COPIED_BYTES, Job
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -256,6 +256,22 @@ def test_a_deadline_is_looked_at_between_segments(way: Way) -> None:
     part_ns, step = execution.longest_part()
     assert part_ns > 0
     assert step is chain.plan.steps[1]
+
+
+def test_a_deadline_ends_the_segment_under_way(way: Way) -> None:
+    if way != "job" or Job is None:
+        pytest.skip("segments that run one by one are interrupted by others")
+    chain = Chain(way, 2)
+    graph = chain.graphs[1]
+    graph.script.waits = 1
+    x, y = arrays()
+    execution = chain.execution(x, y, time.monotonic_ns() + 10**7)
+    with pytest.raises(MissedDeadlineTransientError):
+        execution.advance(Pause())
+    assert graph.script.begun == 1
+    assert is_untouched(y)
+    graph.script.waits = 0
+    assert chain.execution(x, y).advance(Pause())
 
 
 def test_the_part_under_way_is_told(way: Way) -> None:

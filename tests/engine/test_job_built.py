@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
 )
 from asyncnn.qos import Pause
+from tests import sanitizing
 from tests.engine.scripted import BuiltGraph, Chain, arrays
 
 needs_compiled = pytest.mark.skipif(Job is None, reason="there is no compiled job")
@@ -258,57 +259,16 @@ def test_python_does_the_same() -> None:
     assert run.returncode == 0, run.stdout
 
 
-WITH_A_SANITIZER = """
-import importlib.util, sys
-import pytest
-spec = importlib.util.spec_from_file_location("asyncnn.engine._job", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-sys.modules["asyncnn.engine._job"] = module
-sys.exit(pytest.main(sys.argv[2:]))
-"""
-
-
 @pytest.mark.exhaustive
 @needs_compiled
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("address", {"ASAN_OPTIONS": "detect_leaks=0"}),
-        ("thread", {"TSAN_OPTIONS": "exitcode=66 report_signal_unsafe=0"}),
-    ],
-)
-def test_a_sanitizer_finds_nothing(
-    tmp_path: Path, name: str, options: dict[str, str]
-) -> None:
-    gcc = shutil.which("gcc")
-    include = sysconfig.get_path("include")
-    if gcc is None or not Path(include, "Python.h").exists():
-        pytest.skip("there is no gcc, or there are no headers of Python")
-    library = subprocess.run(
-        [gcc, f"-print-file-name=lib{name[0]}san.so"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    if not Path(library).is_absolute():
-        pytest.skip(f"gcc has no {name} sanitizer")
-    built = tmp_path / "_job.so"
-    source = Path(jobs.__file__).with_name("_job.c")
-    command = [gcc, "-shared", "-fPIC", "-pthread", "-O1", "-g"]
-    command += [f"-fsanitize={name}"]
-    command += [f"-I{include}", "-DPy_LIMITED_API=0x030B0000", str(source)]
-    subprocess.run([*command, "-o", built], check=True)
-    arguments = [*OPTIONS, "-s", "-m", "not alone and not exhaustive"]
-    arguments += ["-k", "not fork and not may_ask and not was_built"]
-    run = python(
-        *("-c", WITH_A_SANITIZER, str(built), *arguments),
-        *map(str, FOLDER.glob("test_job*.py")),
-        LD_PRELOAD=library,
-        PYTHONMALLOC="malloc",
-        **options,
+@pytest.mark.parametrize("name", ["address", "thread"])
+def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
+    sanitizing.check(
+        "asyncnn.engine._job",
+        Path(jobs.__file__).with_name("_job.c"),
+        sorted(FOLDER.glob("test_job*.py")),
+        name,
+        tmp_path,
+        "not fork and not may_ask and not was_built",
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
-    assert "Sanitizer" not in run.stdout + run.stderr

@@ -65,6 +65,8 @@ def made_imported(_stack: ExitStack) -> Made:
 class Given:
     """A producer that keeps the write ends it was handed."""
 
+    is_remote = True
+
     def __init__(self) -> None:
         self.write_ends: list[int] = []
 

@@ -10,7 +10,7 @@ from asyncnn import kernels
 from asyncnn.kernels import registry
 
 ROOT = Path(kernels.__file__).parent
-COMMON = {"kernel", "numerics", "rounding"}
+COMMON = {"compiled", "kernel", "numerics", "rounding"}
 FAMILIES = (
     {path.stem for path in ROOT.glob("*.py")}
     | {path.parent.name for path in ROOT.glob("*/__init__.py")}

@@ -18,7 +18,11 @@ from tests.distributions import ROOT, Distributions
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
-COMPILED = {"asyncnn/engine/_job.abi3.so", "asyncnn/fmq/_ring.abi3.so"}
+COMPILED = {
+    "asyncnn/engine/_job.abi3.so",
+    "asyncnn/fmq/_ring.abi3.so",
+    "asyncnn/kernels/_compiled.abi3.so",
+}
 
 
 def files_of(wheel: Path) -> set[str]:

@@ -2,6 +2,7 @@
 """Folders of prepared models."""
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import AsyncIterator
@@ -9,12 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import ref
 
 import numpy as np
 import pytest
 
 import asyncnn
 from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime import model_cache
 from asyncnn.runtime.framework.opening import open_framework
@@ -60,7 +63,7 @@ async def test_a_large_loop_over_unknown_sizes_is_for_the_device_to_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_cache, "_FEW_OPERATIONS", 0)
-    order = model_cache.PrepareArguments(
+    order = PrepareArguments(
         open_loop_model(), ExecutionPreference.LOW_POWER, Priority.LOW, None
     )
     async with open_framework(asyncnn.DeviceSettings(), ["reference"]) as framework:
@@ -90,6 +93,21 @@ async def test_the_second_time_a_model_is_loaded(
     assert counted.anew == 1
     np.testing.assert_array_equal(*results)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+async def test_what_was_loaded_keeps_nothing_of_the_model_that_was_given(
+    counted: Counted, folder: Path
+) -> None:
+    async with counted.device(folder) as device:
+        await device.prepare(dense(False))
+        given = dense(False)
+        model = ref(given.model)
+        prepared = await device.prepare(given)
+        del given
+        gc.collect()
+        assert model() is None
+        assert counted.anew == 1
+        await prepared.run({"x": image(False)})
 
 
 async def test_a_driver_process_loads_it_too(tmp_path: Path, folder: Path) -> None:

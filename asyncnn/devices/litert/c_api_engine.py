@@ -4,7 +4,8 @@ LiteRT runs on tensor buffers, which lie over memory of ours. Where that is, and
 they are used again, is the business of `asyncnn.engine.job`, as is the run itself.
 
 A run is cancelled by LiteRT's own means, a function that it asks before each node. That
-function is C's, and looks at a byte of ours, so a run needs no interpreter lock.
+function is of C, and looks at a byte of ours and at the clock, so that a run needs no
+interpreter lock.
 """
 
 import ctypes
@@ -35,7 +36,13 @@ from asyncnn.devices.litert.graph_file import (
     may_be_packed,
 )
 from asyncnn.devices.litert.weights import PackedWeights
-from asyncnn.engine.job import INTERRUPTED, Bound, Segment
+from asyncnn.engine.job import (
+    FLAG_BYTES,
+    INTERRUPTED,
+    MUST_END,
+    Bound,
+    Segment,
+)
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
@@ -117,7 +124,7 @@ class CApiGraph(Segment, CompiledGraph):
         self._library = library
         self._memory = memory  # LiteRT refers to it
         self._model = self._compiled = 0
-        self._flag = ctypes.create_string_buffer(2)
+        self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         CompiledGraph.__init__(self)
         try:
             self._create(options)
@@ -141,7 +148,7 @@ class CApiGraph(Segment, CompiledGraph):
             "SetCompiledModelCancellationFunction",
             self._compiled,
             ctypes.addressof(self._flag),
-            library.cancellation_function(),
+            MUST_END or library.cancellation_function(),
         )
         address = ctypes.cast(library.run, ctypes.c_void_p).value or 0
         Segment.__init__(self, address, self._flag, self.inputs, self.outputs)

@@ -44,12 +44,13 @@ _DATA = "the shapes of its results depend on data"
 _STATE = "TFLite keeps its state in variables, the HAL in operands"
 _NOTHING = "it computes nothing of what comes with the request"
 _RARE = "rare, and not written"
+_IN_C = "a kernel in C computes it, in the same job"
 _NO_OPERATOR = "TFLite has no such operator"
 
 NOT_CLAIMED: dict[OperationType, str] = {
-    OperationType.LOGICAL_AND: _SLOWER,
-    OperationType.LOGICAL_OR: _SLOWER,
-    OperationType.LOGICAL_NOT: _SLOWER,
+    OperationType.LOGICAL_AND: _IN_C,
+    OperationType.LOGICAL_OR: _IN_C,
+    OperationType.LOGICAL_NOT: _IN_C,
     OperationType.MIRROR_PAD: _SLOWER,
     OperationType.SIN: _SLOWER + ", and XNNPACK is wrong far from 0",
     OperationType.TOPK_V2: "of equal elements LiteRT puts another one first",
@@ -74,7 +75,7 @@ NOT_CLAIMED: dict[OperationType, str] = {
     OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _STATE,
     OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _STATE,
     OperationType.QUANTIZED_16BIT_LSTM: _RARE,
-    OperationType.QUANTIZED_LSTM: _STATE,
+    OperationType.QUANTIZED_LSTM: _IN_C,
 }
 """Why operations are left to the kernels in every form."""
 

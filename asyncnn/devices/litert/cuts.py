@@ -79,7 +79,7 @@ _FILTERED = frozenset(
 )
 
 
-def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> float:
+def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
     """Return about how long ``operation`` takes; all shapes are known."""
     # Behind the first inputs come scalars, and tensors that are as small.
     elements = 0
@@ -90,7 +90,8 @@ def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> float:
     is_depthwise = operation.type is OperationType.DEPTHWISE_CONV_2D
     speed = of_type.depthwise_macs if is_depthwise else of_type.macs
     size_bytes = elements * (1 if is_quantized else 4)
-    return _CALL_NS + size_bytes / of_type.bytes + _multiply_adds(operation) / speed
+    moving_ns = size_bytes / of_type.bytes
+    return int(_CALL_NS + moving_ns + _multiply_adds(operation) / speed)
 
 
 def _multiply_adds(operation: BoundOperation) -> float:
@@ -114,33 +115,24 @@ def _shape(operand: BoundOperand | None) -> Shape:
     return () if operand is None or operand.shape is None else operand.shape
 
 
-def barriers(steps: Sequence[Step], speeds: Speeds = USUAL) -> list[int]:
+def barriers(steps: Sequence[Step]) -> list[int]:
     """Return where barriers divide the steps of a segment; see `cuts`.
 
     What is interrupted goes on for as long as the longest operation, at worst, whatever
     the other parts are. So these may be as long, up to `MOST_BARRIER_NS`.
     """
-    costs = _costs(steps, speeds)
-    part_ns = min(max(max(costs), BARRIER_NS), MOST_BARRIER_NS)
-    return _cuts(steps, costs, part_ns)
+    longest_ns = max(step.cost_ns for step in steps)
+    return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
-def cuts(steps: Sequence[Step], part_ns: float, speeds: Speeds = USUAL) -> list[int]:
+def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
     No part has more than `MOST_STEPS`, and an operation that takes longer is one by
     itself. Each number is that of the first step behind a cut. Cuts are moved back a
     little to where the fewest tensors cross.
     """
-    return _cuts(steps, _costs(steps, speeds), part_ns)
-
-
-def _costs(steps: Sequence[Step], speeds: Speeds) -> list[float]:
-    return [estimated_ns(step.operation, speeds) for step in steps]
-
-
-def _cuts(steps: Sequence[Step], costs: Sequence[float], part_ns: float) -> list[int]:
-    ends = [0.0, *accumulate(costs)]
+    ends = [0, *accumulate(step.cost_ns for step in steps)]
     if ends[-1] < WORTH_CUTTING * part_ns and len(steps) <= MOST_STEPS:
         return []
     crossing = _crossing(steps)

@@ -39,13 +39,13 @@ WRITER_VERSION = 5
 
 WORTHWHILE_NS = 3_000.0
 WORTHWHILE_STEPS = 3
-"""Of shorter segments, a call of the engine takes longer than the kernels do."""
+"""Of shorter segments, a call of the engine takes longer than the kernels do.
+
+They are compiled all the same if the plan is a job by that.
+"""
 
 _WORTH_SHARING_BYTES = 2**20
-"""The weights of smaller files are packed again for each graph of a process."""
-
-_WORTH_KEEPING_BYTES = 2**22
-"""To check what was kept of a smaller file takes longer than to pack it again."""
+"""To find and check weights of smaller files takes longer than to pack them again."""
 
 _KEPT = 2
 """Compiled graphs of one segment that are kept while nothing uses them."""
@@ -69,17 +69,17 @@ class LiteRtDelegate:
             f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
         )
 
-    def claims(self, operation: BoundOperation) -> bool:
-        """Tell whether LiteRT computes ``operation`` as the HAL wants it."""
+    def claims(self, operation: BoundOperation) -> int | None:
+        """See `Delegate`: LiteRT computes what it can as the HAL wants it."""
         try:
             self._made[operation] = written(operation)
         except GeneralFailureError:
-            return False
-        return True
+            return None
+        return estimated_ns(operation, self._engine.speeds)
 
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps``, so that a pause costs little."""
-        return cuts(steps, SEGMENT_NS, self._engine.speeds)
+        return cuts(steps, SEGMENT_NS)
 
     def prepare(
         self, segment: Segment, identity: bytes, record: KernelRecord | None = None
@@ -96,12 +96,11 @@ class LiteRtDelegate:
             for step in segment.steps
             if (own := self._made.pop(step.operation, None)) is not None
         }
-        if len(segment.steps) < WORTHWHILE_STEPS:
-            total_ns = sum(estimated_ns(step.operation) for step in segment.steps)
-            if total_ns < WORTHWHILE_NS:
-                return None
-        divided = barriers(segment.steps, self._engine.speeds)
-        return self._compiled(segment, identity, write_file(segment, divided, made))
+        is_short = not segment.completes_job and len(segment.steps) < WORTHWHILE_STEPS
+        if is_short and sum(step.cost_ns for step in segment.steps) < WORTHWHILE_NS:
+            return None
+        file = write_file(segment, barriers(segment.steps), made)
+        return self._compiled(segment, identity, file)
 
     def _compiled(
         self, segment: Segment, identity: bytes, file: GraphFile
@@ -109,8 +108,7 @@ class LiteRtDelegate:
         size = len(file.content) + sum(each.data.size for each in file.apart)
         weights = None
         if size >= _WORTH_SHARING_BYTES:
-            is_kept = identity and size >= _WORTH_KEEPING_BYTES
-            weights = self._weights(segment, identity if is_kept else b"")
+            weights = self._weights(segment, identity)
         return _SegmentKernel(self._engine, segment, file, weights)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
@@ -177,10 +175,6 @@ class _SegmentKernel:
             graph = self._spare[1].pop()  # so that no workspace takes it meanwhile
             graph.forget()
             self._spare[1].append(graph)
-
-    def longest(self) -> Step:
-        """Return the step that is estimated to take longest."""
-        return max(self._segment.steps, key=lambda step: estimated_ns(step.operation))
 
     def take(self, threads: int) -> CompiledGraph | None:
         """Return a graph for one workspace; None if there is none for ``threads``.

@@ -336,16 +336,16 @@ def check_operands(operation: BoundOperation, rule: Rule) -> None:
 
     :raises NotWrittenError: if an operand is beyond what is claimed.
     """
-
-    operands = [operand for operand in operation.inputs if operand is not None]
     deciding = operation.input(rule.typed_by).type
     reason = ""
     if deciding not in rule.types:
         reason = f"{deciding.name} is not claimed"
-    elif all(operand.value is not None for operand in operands):
+    elif all([each is None or each.value is not None for each in operation.inputs]):
         reason = "no input comes with the request"
-    for operand in (*operands, *operation.outputs):
-        reason = reason or _reason_against(operand, rule)
+    for operand in (*operation.inputs, *operation.outputs):
+        # Of the scalars, most of which are constants, there is nothing to check.
+        if operand is not None and (operand.shape != () or operand.value is None):
+            reason = reason or _reason_against(operand, rule)
     if reason:
         raise NotWrittenError(f"{operation.type.name}: {reason}")
 
@@ -356,7 +356,7 @@ def _reason_against(operand: BoundOperand, rule: Rule) -> str:
     if shape is None:
         return "a shape is open"
     if is_scalar(type_):
-        return "" if operand.value is not None else "a scalar comes with the request"
+        return "a scalar comes with the request"
     if not 1 <= len(shape) <= rule.max_rank:
         return f"rank {len(shape)} is not claimed"
     if 0 in shape:

@@ -130,7 +130,7 @@ def _graph_of(
     graph = Graph()
     values = OperandTensors(graph)
     inputs = [values.add_input(index, described[index]) for index in segment.inputs]
-    last_use = _last_uses(segment)
+    last_use = _last_uses(segment) if barriers else {}
     for position, step in enumerate(segment.steps):
         if position in barriers:
             values.pass_barrier(
@@ -151,9 +151,12 @@ def _graph_of(
 
 
 def _operands_of(segment: Segment) -> dict[int, BoundOperand]:
+    """Return the inputs of a segment."""
+    wanted = set(segment.inputs)
     return {
         index: operand
         for step in segment.steps
+        if not wanted.isdisjoint(step.inputs)
         for index, operand in zip(step.inputs, step.operation.inputs, strict=True)
         if operand is not None
     }

@@ -1,24 +1,28 @@
-"""Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds.
+"""Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds, or compiles it.
 
 Effective scales are computed in float32, as the reference kernels do, before they
 become fixed-point multipliers. The gates lie side by side like those of a float cell.
 """
 
 import math
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.operations.bound import BoundOperand, BoundOperation
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.operations.lstm import CellInputs
+from asyncnn.kernels.compiled import built, native
+from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.kernels.recurrent.integer_steps import (
     IntegerLayerNorm,
     Integers,
     Product,
     Rescaling,
+    gate_table,
+    tanh_table,
 )
 from asyncnn.kernels.recurrent.lstm import CELL, packed_gates, peephole_inputs
 
@@ -89,7 +93,13 @@ class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
     projection: QuantizedProjection | None
 
 
-def pack(operation: BoundOperation) -> QuantizedWeights:
+MakeProduct: TypeAlias = Callable[..., Product]
+"""`Product.of` or `Product.of_codes`."""
+
+
+def pack(
+    operation: BoundOperation, product: MakeProduct = Product.of
+) -> QuantizedWeights:
     """Read and pack a QUANTIZED_LSTM.
 
     :raises ValueNeededError: if a weight is not constant.
@@ -97,7 +107,7 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
         no power of two from ``2**-15`` to ``2**-9``.
     """
     gates = packed_gates(operation, _CELL)
-    bias = _stack(operation, _BIAS, gates)
+    bias = _integers(operation, [_BIAS + gate for gate in gates])
     norm = _layer_norm(operation, gates, bias)
     state = operation.input(_CELL.states + 1)
     shift = _state_shift(operation, state)
@@ -105,31 +115,34 @@ def pack(operation: BoundOperation) -> QuantizedWeights:
     return QuantizedWeights(
         gates=len(gates),
         units=len(bias) // len(gates),
-        sums=_gate_sums(operation, gates, None if norm else bias),
+        sums=_gate_sums(operation, gates, None if norm else bias, product),
         blocks=_blocks(operation, gates, norm, shift),
         state_shift=shift,
         state_bounds=_bounds(operation, _CELL_CLIP, state),
         hidden_rescaling=Rescaling(np.float32(hidden_real)),
         hidden_zero_point=_hidden_zero_point(operation),
-        projection=_projection(operation),
+        projection=_projection(operation, product),
     )
 
 
 def _gate_sums(
-    operation: BoundOperation, gates: Gates, bias: Integers | None
+    operation: BoundOperation,
+    gates: Gates,
+    bias: Integers | None,
+    product: MakeProduct,
 ) -> GateSums:
     data, output = operation.input(0), operation.input(_CELL.states)
-    of_data = Product.of(
+    of_data = product(
         operation,
         "data",
-        lambda: _stack(operation, _CELL.weights, gates),
+        lambda: _join(operation, [_CELL.weights + gate for gate in gates]),
         data.zero_point,
         bias,
     )
-    of_output = Product.of(
+    of_output = product(
         operation,
         "recurrent",
-        lambda: _stack(operation, _RECURRENT, gates),
+        lambda: _join(operation, [_RECURRENT + gate for gate in gates]),
         output.zero_point,
         None,
     )
@@ -151,17 +164,19 @@ def _gate_reals(
     return np.array(scales, np.float32) * np.float32(source.scale) / intermediate
 
 
-def _projection(operation: BoundOperation) -> QuantizedProjection | None:
+def _projection(
+    operation: BoundOperation, product: MakeProduct
+) -> QuantizedProjection | None:
     if not operation.has(_PROJECTION):
         return None
     operand, result = operation.input(_PROJECTION), operation.input(_CELL.states)
     bias = None
     if operation.has(_PROJECTION + 1):
-        bias = _join(operation, [_PROJECTION + 1])
+        bias = _integers(operation, [_PROJECTION + 1])
     scale = _positive(operation, result.scale, "output scale")
     real = np.float32(operand.scale) * _hidden_scale(operation) / scale
     return QuantizedProjection(
-        Product.of(
+        product(
             operation,
             "projection",
             lambda: _join(operation, [_PROJECTION]),
@@ -204,7 +219,7 @@ def _peepholes(
     scales = np.array([[operation.input(index).scale] for index in indices])
     intermediate = [[float(_intermediate_scale(operation, gate))] for gate in seeing]
     reals = (2.0**shift * scales / intermediate).astype(np.float32)
-    weights = _join(operation, indices).reshape(len(indices), -1)
+    weights = _integers(operation, indices).reshape(len(indices), -1)
     return weights, Rescaling(reals)
 
 
@@ -215,7 +230,7 @@ def _layer_norm(
         return None
     indices = [_CELL.layer_norm + gate for gate in gates]
     return IntegerLayerNorm(
-        _join(operation, indices).reshape(len(gates), -1),
+        _integers(operation, indices).reshape(len(gates), -1),
         bias.reshape(len(gates), -1),
         tuple(operation.input(index).scale for index in indices),
     )
@@ -260,10 +275,77 @@ def _positive(operation: BoundOperation, scale: float, name: str) -> np.float32:
     return np.float32(scale)
 
 
-def _stack(operation: BoundOperation, first: int, gates: Gates) -> Integers:
-    return _join(operation, [first + gate for gate in gates])
+def _integers(operation: BoundOperation, indices: Iterable[int]) -> Integers:
+    return _join(operation, indices).astype(np.int64)
 
 
-def _join(operation: BoundOperation, indices: Iterable[int]) -> Integers:
-    values = [operation.value(index) for index in indices]
-    return np.concatenate(values, dtype=np.int64)
+def _join(operation: BoundOperation, indices: Iterable[int]) -> Array:
+    return np.concatenate([operation.value(index) for index in indices])
+
+
+_STEP_READS = 0, _CELL.states, _CELL.states + 1
+_NO_PAIR = None, None
+
+
+def compiled_step(operation: BoundOperation) -> NativeKernel | None:
+    """Return the kernel of a QUANTIZED_LSTM; None if it is left to NumPy.
+
+    :raises ValueNeededError: if a weight is not constant.
+    :raises OperationFailedError: if a scale is not what a cell can have.
+    """
+    if built is None:
+        return None
+    weights = pack(operation, Product.of_codes)
+    try:
+        step = built.Step(
+            operation.shape(0)[0],
+            weights.gates,
+            (30 + weights.state_shift, *weights.state_bounds),
+            (weights.hidden_rescaling.terms(), weights.hidden_zero_point),
+            *_compiled_sums(weights),
+            *_compiled_projection(weights),
+            *_compiled_blocks(weights),
+            (gate_table(), tanh_table(weights.state_shift + 15)),
+        )
+    except ValueError:
+        return None
+    return native(step, operation, _STEP_READS)
+
+
+def _compiled_sums(weights: QuantizedWeights) -> list[tuple[Array, Array]]:
+    """Return the products of the data and of the latest output, with their terms."""
+    products = weights.sums.data, weights.sums.recurrent
+    fold = np.stack([product.fold for product in products])[:, np.newaxis]
+    terms = weights.sums.rescaling.terms(fold)
+    return [
+        (product.weights, np.ascontiguousarray(terms[:, number]))
+        for number, product in enumerate(products)
+    ]
+
+
+def _compiled_projection(weights: QuantizedWeights) -> tuple[Any, Any]:
+    projection = weights.projection
+    if projection is None:
+        return _NO_PAIR, (0, 0, 0)
+    product, rescaling = projection.product, projection.rescaling
+    bounds = projection.zero_point, *projection.bounds
+    return (product.weights, rescaling.terms(product.fold)), bounds
+
+
+def _compiled_blocks(weights: QuantizedWeights) -> tuple[Any, Any]:
+    """Return peepholes and layer normalisation of all gates, in their order."""
+    peepholes: Any = []
+    norms: Any = []
+    for block in sorted(weights.blocks, key=lambda block: block.start):
+        if block.peepholes is not None and block.rescaling is not None:
+            peepholes.append((block.peepholes[np.newaxis], block.rescaling.terms()))
+        if block.norm is not None:
+            norms.append((block.norm.parameters(), block.norm.terms()))
+    return _joined(peepholes), _joined(norms)
+
+
+def _joined(parts: list[tuple[Array, Array]]) -> tuple[Any, ...]:
+    """Join numbers [..., gates, units] and terms [..., gates] of blocks."""
+    if not parts:
+        return _NO_PAIR
+    return tuple(np.concatenate(each, axis=1) for each in zip(*parts, strict=True))

@@ -70,24 +70,22 @@ def saturated_shift(values: Integers, shift: int, bits: int = 16) -> Integers:
 @cache
 def tanh_table(integer_bits: int) -> Table:
     """Return tanh of every raw value with so many integer bits, 0 to 6."""
-    raw = _all_values()
-    positive = saturated_shift(
-        _reciprocal_of_mean(_exp_of_negative(-np.abs(raw), integer_bits + 1))
-        - _raw(1, _RECIPROCAL_BITS),
-        _RECIPROCAL_BITS,
+    exp = _exp_of_negative(_not_positive(), integer_bits + 1)
+    negative = -saturated_shift(
+        _reciprocal_of_mean(exp) - _raw(1, _RECIPROCAL_BITS), _RECIPROCAL_BITS
     )
-    return _frozen(np.sign(raw) * positive)
+    negative[-1] = 0
+    return _frozen(negative, -negative[-2:0:-1])
 
 
 @cache
 def gate_table() -> Table:
     """Return the logistic function of every raw gate, and behind it their tanh."""
-    raw = _all_values()
-    reciprocal = _reciprocal_of_mean(_exp_of_negative(-np.abs(raw), GATE_INTEGER_BITS))
-    above = saturated_shift(reciprocal, _RECIPROCAL_BITS - 1)
-    logistic = np.where(raw > 0, above, INT16_MAX - above)
-    logistic[TABLE_OFFSET] = _raw(0.5, 0)
-    return _frozen(np.concatenate([logistic, tanh_table(GATE_INTEGER_BITS)]))
+    exp = _exp_of_negative(_not_positive(), GATE_INTEGER_BITS)
+    above = saturated_shift(_reciprocal_of_mean(exp), _RECIPROCAL_BITS - 1)
+    negative = INT16_MAX - above
+    negative[-1] = _raw(0.5, 0)
+    return _frozen(negative, above[-2:0:-1], tanh_table(GATE_INTEGER_BITS))
 
 
 def gate_places(gates: int, units: int) -> Integers:
@@ -100,12 +98,13 @@ def gate_places(gates: int, units: int) -> Integers:
     return np.repeat(by_gate, units)
 
 
-def _all_values() -> Integers:
-    return np.arange(INT16_MIN, INT16_MAX + 1)
+def _not_positive() -> Array:
+    # All that follows fits in 32 bits, which takes a fraction of the time of 64.
+    return np.arange(INT16_MIN, 1, dtype=np.int32)
 
 
-def _frozen(values: Integers) -> Table:
-    table = values.astype(np.int32)
+def _frozen(negative: Array, *others: Array) -> Table:
+    table = np.concatenate([negative, *others])
     table.flags.writeable = False
     return table
 
@@ -177,7 +176,7 @@ class Product(msgspec.Struct, frozen=True, eq=False):
         cls,
         operation: BoundOperation,
         name: str,
-        read: Callable[[], Integers],
+        read: Callable[[], Array],
         data_zero_point: int,
         bias: Integers | None,
     ) -> "Product":
@@ -187,7 +186,7 @@ class Product(msgspec.Struct, frozen=True, eq=False):
         """
 
         def make() -> tuple[Array, ...]:
-            weights = read()
+            weights = read().astype(np.int64)
             reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
             dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
             fold = -data_zero_point * weights.sum(axis=1)
@@ -196,6 +195,20 @@ class Product(msgspec.Struct, frozen=True, eq=False):
             return np.ascontiguousarray(weights.T, dtype), fold
 
         return cls(*operation.pack(name, make))
+
+    @classmethod
+    def of_codes(
+        cls,
+        operation: BoundOperation,
+        name: str,
+        read: Callable[[], Array],
+        data_zero_point: int,
+        bias: Integers | None,
+    ) -> "Product":
+        """Return weights [columns, inputs] as they are, for what was compiled."""
+        weights = read()
+        fold = weights.sum(axis=1, dtype=np.int64) * -data_zero_point
+        return cls(weights, fold if bias is None else fold + bias)
 
 
 class ExactSums:
@@ -217,6 +230,7 @@ class ExactSums:
 _NOTHING = np.array(0)
 _HALF = np.array(1 << 30)
 _FRACTION_BITS = np.array(31)
+_UNLIMITED = np.array(1 << 62)
 
 
 def clamping(
@@ -279,6 +293,13 @@ class Rescaling:
         self._limit = INT32_MAX >> left
         self._factor = np.asarray(factor << left)
         self._right: Integers = np.maximum(-shift, 0)
+        self._may_overflow = bool((self._limit < INT32_MAX).any())
+
+    def terms(self, fold: Integers = _NOTHING) -> Integers:
+        """Return what a pass computes with: folds, factors, right shifts, limits."""
+        limit = self._limit if self._may_overflow else _UNLIMITED
+        parts = np.broadcast_arrays(fold, self._factor, self._right, limit)
+        return np.stack(parts)
 
     def bind(
         self,
@@ -294,7 +315,7 @@ class Rescaling:
         factor = self._factor
         shift = RoundedShift(scratch, values, self._right, offset)
         clamp = clamping(values, -self._limit - 1, self._limit)
-        may_overflow = bool((self._limit < INT32_MAX).any())
+        may_overflow = self._may_overflow
         term = _HALF if may_overflow else np.asarray(fold * factor + _HALF)
 
         def rescale() -> None:
@@ -333,6 +354,14 @@ class IntegerLayerNorm:
         # Stands for a variance of zero, so that nothing overflows.
         least = [max(1, int(np.float32(10000) * np.float32(s))) for s in scales]
         self._least_variance = np.array(least)[:, np.newaxis]
+
+    def terms(self) -> Integers:
+        """Return multipliers, shifts and least variances [3, gates]."""
+        return np.stack([self._multiplier, self._shift, self._least_variance])[..., 0]
+
+    def parameters(self) -> Integers:
+        """Return weights and biases [2, gates, units]."""
+        return np.stack([self._weights, self._bias])
 
     def part(self, start: int, stop: int) -> "IntegerLayerNorm":
         """Return the normalisation of gates ``[start, stop)`` alone."""

@@ -36,6 +36,7 @@ from asyncnn.kernels.recurrent.integer_packing import (
     GateBlock,
     QuantizedProjection,
     QuantizedWeights,
+    compiled_step,
     pack,
 )
 from asyncnn.kernels.recurrent.integer_steps import (
@@ -205,6 +206,11 @@ class _Projected:
 
 
 def _prepare(operation: BoundOperation) -> PreparedKernel:
+    """Compute one step, by what was compiled if that was; see `in_python`."""
+    return compiled_step(operation) or in_python(operation)
+
+
+def in_python(operation: BoundOperation) -> PreparedKernel:
     """Compute one step of ``input: q8s [batches, inputs]``.
 
     Gives ``output_state_out`` and ``output: q8s [batches, outputs]``, which are the

@@ -5,7 +5,7 @@ application's end then asks the framework to make up for what has failed. Otherw
 framework serves the burst.
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from asyncnn.callbacks import (
     IBurstCallback,
@@ -13,7 +13,7 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.hal.errors import DeviceUnavailableError
-from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
+from asyncnn.hal.interfaces import IBurstContext, cause_of_death
 from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -24,30 +24,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
-
-
-class IBurstServed(IPreparedModel, Protocol):
-    """What a `BurstModel` needs of the framework's model."""
-
-    async def configure_directly(
-        self, callback: IBurstCallback | None, requests: Handle, results: Handle
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Have the only device serve a burst, if there is only one and it can."""
-        ...
-
-    def serve_burst(
-        self,
-        prepared: IPreparedModel,
-        callback: IBurstCallback | None,
-        requests: Handle,
-        results: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Serve a burst of ``prepared`` in this process."""
-        ...
-
-    def cause_of_death(self) -> DeviceUnavailableError | None:
-        """Return why nothing is executed any more; see `IMortal`."""
-        ...
+from asyncnn.runtime.framework.steps import Partitioned
 
 
 class BurstModel(SynchronousByCallback, NoFencesNorBursts):
@@ -57,7 +34,7 @@ class BurstModel(SynchronousByCallback, NoFencesNorBursts):
     ``last_route`` is that of the last execution; None if it is the usual one.
     """
 
-    def __init__(self, model: IBurstServed) -> None:
+    def __init__(self, model: Partitioned) -> None:
         self._model = model
         self.last_route: Route | None = None
 
@@ -84,16 +61,18 @@ class BurstModel(SynchronousByCallback, NoFencesNorBursts):
         result_channel: Handle,
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
-        status, context = await self._model.configure_directly(
-            callback, request_channel, result_channel
-        )
-        if context is not None:
-            return status, context
-        return self._model.serve_burst(self, callback, request_channel, result_channel)
+        model, channels = self._model, (request_channel, result_channel)
+        if model.direct is not None and not model.health.has_failed:
+            status, context = await model.direct.configure_execution_burst(
+                callback, *channels
+            )
+            if status is ErrorStatus.NONE:
+                return status, context
+        return model.host.bursts.configure(self, callback, *channels)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why nothing is executed any more; see `IMortal`."""
-        return self._model.cause_of_death()
+        return cause_of_death(self._model)
 
 
 class _Noting(IExecutionCallback):

@@ -17,31 +17,24 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.devices.cache_files import (
-    CacheArguments,
-    asking,
-    read,
-    read_or_map,
-    replace_together,
+from asyncnn.devices.cache_files import CacheFiles
+from asyncnn.devices.cache_format import COMPILATION_BYTES, CacheKey, ModelRecord
+from asyncnn.devices.cache_saving import (
+    Layout,
+    new_identity,
+    with_placed_constants,
+    writing,
 )
-from asyncnn.devices.cache_format import (
-    COMPILATION_BYTES,
-    DATA_MAGIC,
-    MOST_BYTES,
-    CacheKey,
-    sealed,
-    unsealed_by,
-)
-from asyncnn.devices.cache_saving import Layout, new_identity, with_placed_constants
+from asyncnn.devices.caching import reading
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.slices import SlicedModel, joined, sliced
+from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.slices import sliced
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
@@ -66,24 +59,19 @@ MOST_PARTITIONS = 8
 """A model of more partitions is not cached."""
 
 
-class PlanRecord(msgspec.Struct, frozen=True, array_like=True):
-    """How a model is divided, and the model, whose weights lie in the data file.
+class PlanRecord(ModelRecord, frozen=True, array_like=True):
+    """How a model is divided, and the model.
 
     ``made_for`` says what the plan depends on. ``devices`` are positions among those of
     the framework, one for each partition; ``saved`` says which partitions' devices
-    have saved them. ``model_bytes`` are those of the model's slices.
+    have saved them.
     """
 
     kind: Literal["framework"]
     made_for: tuple[str, ...]
-    compilation: bytes
-    data_bytes: int
-    preference: ExecutionPreference
-    priority: Priority
     division: Division
     devices: tuple[int, ...]
     saved: tuple[bool, ...]
-    model: SlicedModel
 
 
 class Loaded(msgspec.Struct, frozen=True, eq=False):
@@ -158,7 +146,7 @@ class CacheLayout:
         most_models, most_datas = self._most
         first_model, first_data = 1 + number * most_models, 1 + number * most_datas
         member = self._members[device]
-        token = hashlib.sha256(files.token)
+        token = hashlib.sha256(files.own.token)
         version = member.hal.get_version_string()[1]
         token.update(
             msgspec.msgpack.encode((member.kind, version, number, tuple(operations)))
@@ -178,17 +166,7 @@ class OpenCache:
     ) -> None:
         self.layout = layout
         self.owned = owned
-        self.token = token
-
-    @property
-    def model(self) -> Descriptor:
-        """The file of the plan."""
-        return self.owned[0]
-
-    @property
-    def data(self) -> Descriptor:
-        """The file of the weights."""
-        return self.owned[self.layout.files[0]]
+        self.own = CacheFiles(owned[0], owned[layout.files[0]], token)
 
     def loading(self, key: CacheKey, *, may_map: bool) -> Steps[Loaded]:
         """Load plan and model, in steps.
@@ -196,22 +174,12 @@ class OpenCache:
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
             that of other devices or settings.
         """
-        content = yield from asking([self.model], read, self.model, MOST_BYTES)
-        yield from key.obtaining()
-        yield
-        record, slices = unsealed_by(_records, content, self.token, key)
+        record, model, _ = yield from reading(
+            PlanRecord, self.own, key, may_map=may_map
+        )
         if record.made_for != self.layout.made_for():
             raise GeneralFailureError("the plan is for other devices, or settings")
-        yield
-        try:
-            model = joined(record.model, slices, max_item_bytes=MOST_BYTES)
-        except (msgspec.MsgspecError, InvalidArgumentError) as error:
-            raise GeneralFailureError(f"the model cache: {error}") from error
-        yield
-        header = DATA_MAGIC + record.compilation
-        mapping = partial(read_or_map, self.data, record.data_bytes, header)
-        pool = yield from asking([self.data], mapping, may_map=may_map)
-        return Loaded(record, replace(model, pools=(pool,)))
+        return Loaded(record, model)
 
     def saving(
         self,
@@ -235,22 +203,18 @@ class OpenCache:
             for number, device in enumerate(devices)
         )
         record = PlanRecord(
-            "framework",
-            self.layout.made_for(),
             bytes(layout.chunks[0][1])[-COMPILATION_BYTES:],
             layout.data_bytes,
             *order,
+            head,
+            sum(map(len, slices)),
+            "framework",
+            self.layout.made_for(),
             division,
             tuple(devices),
             saved,
-            head,
         )
-        yield from key.obtaining()
-        content = sealed(record, slices, self.token, key)
-        yield
-        both = self.model, self.data
-        contents = [(0, memoryview(content))], layout.chunks
-        yield from asking(both, replace_together, both, contents)
+        yield from writing(record, slices, layout, self.own, key)
 
     def _is_saved(self, number: int, device: int, operations: Sequence[int]) -> bool:
         models, datas, _ = self.layout.slot(self, number, device, operations)
@@ -266,6 +230,3 @@ def _needed(member: Member) -> tuple[int, int]:
         return 0, 0
     known = status is ErrorStatus.NONE and min(model, data) >= 0
     return (model, data) if known else (0, 0)
-
-
-_records: msgspec.msgpack.Decoder[PlanRecord] = msgspec.msgpack.Decoder(PlanRecord)

@@ -15,7 +15,6 @@ from asyncnn import __version__
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import CacheKey
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import (
@@ -27,7 +26,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel, cause_of_death
 from asyncnn.hal.performance import performance_of
-from asyncnn.hal.refusals import refuse_preparation
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (
     BufferDesc,
@@ -38,7 +37,6 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionPreference,
     Extension,
-    Handle,
     Model,
     OperandPerformance,
     PerformanceInfo,
@@ -57,12 +55,12 @@ from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
 from asyncnn.runtime.framework.fallback import Member, closed_error
 from asyncnn.runtime.framework.partition import Plan
-from asyncnn.runtime.framework.partition_preparing import Prepared, Preparer
+from asyncnn.runtime.framework.partition_preparing import Preparer
 from asyncnn.runtime.framework.planning import Planner
-from asyncnn.runtime.framework.prepared import FrameworkPreparedModel, Host
+from asyncnn.runtime.framework.prepared import FrameworkPreparedModel
+from asyncnn.runtime.framework.steps import Host, Prepared
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.home import Home
-from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ CLOSING_S = 5.0
 """Seconds for which closing waits for devices that are closed by others."""
 
 
-class FrameworkDevice:
+class FrameworkDevice(PreparingDevice):
     """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
 
     Models are divided among them; where a device fails, the CPU computes instead.
@@ -110,11 +108,8 @@ class FrameworkDevice:
         )
         self._caches = CacheLayout(self.members, self.settings)
         self._buffers = Buffers(limits.max_buffer_bytes, self._cause_of_end)
-        self._host = Host(
-            self._buffers,
-            OpenBursts(limits.max_bursts),
-            self.settings,
-        )
+        bursts = OpenBursts(limits.max_bursts)
+        self._host = Host(self._buffers, bursts, self.settings)
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
         self._preparations: set[asyncio.Task[Prepared]] = set()
@@ -273,63 +268,43 @@ class FrameworkDevice:
                     shares.append((declared, share))
         return shares
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the preparation; see `IDevice.prepare_model_1_3`.
-
-        Files that are not as needed do not fail it; nothing is saved then.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+        # Files that are not as needed do not fail it; nothing is saved then.
+        model, preference, priority, deadline = arguments
         DRIVER("prepare_model", preference=preference, priority=priority)
-        try:
-            if self._host.is_closed:
-                raise closed_error()
-            validate_execution_preference(preference)
-            validate_priority(priority)
-            validate_model(model, runtime_only_features=True)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
-        cache = None
-        if model_cache or data_cache:
-            given = CacheArguments(model_cache, data_cache, token)
+        if self._host.is_closed:
+            raise closed_error()
+        validate_execution_preference(preference)
+        validate_priority(priority)
+        validate_model(model, runtime_only_features=True)
+        opened = None
+        if cache.model_cache or cache.data_cache:
             try:
-                cache = self._caches.opened(given)
+                opened = self._caches.opened(cache)
             except AsyncnnError as error:
                 logger.warning("a model is not cached: %s", error)
         arguments = PrepareArguments(
             model, ExecutionPreference(preference), Priority(priority), deadline
         )
-        self._launch(self._preparer.prepare(arguments, cache), callback)
+        self._launch(self._preparer.prepare(arguments, opened), callback)
         return ErrorStatus.NONE
 
-    def prepare_model_from_cache_1_3(
+    def _load(
         self,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        try:
-            if self._host.is_closed:
-                raise closed_error()
-            cache = self._caches.opened(CacheArguments(model_cache, data_cache, token))
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
-        self._launch(self._preparer.load(deadline, cache), callback)
+        if self._host.is_closed:
+            raise closed_error()
+        self._launch(
+            self._preparer.load(deadline, self._caches.opened(cache)), callback
+        )
         return ErrorStatus.NONE
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:

@@ -3,8 +3,8 @@
 Where all devices do fenced executions, and no size is open, all partitions are launched
 at once, each with the fence of the one before: none of them takes a turn of this
 process. From the first partition that is refused or fails, or with device-managed
-buffers, the rest goes step by step, as any other execution does. `UnfencedChain` does
-the same for executions that tell a callback instead.
+buffers, the rest goes step by step, as any other execution does. Executions that tell a
+callback instead may go the same way.
 
 Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 """
@@ -12,17 +12,18 @@ Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
+from asyncnn.callbacks import (
+    ExecutionResult,
+    FencedOutcome,
+    IFencedExecutionCallback,
+)
 from asyncnn.deadlines import late_for_fences
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
-    AsyncnnError,
     ResourceExhaustedTransientError,
-    failure_of,
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import ISyncFence
@@ -33,76 +34,41 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
     Request,
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework.fallback import MISSED
+from asyncnn.runtime.framework.fallback import MISSED, closed_error
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
-from asyncnn.runtime.framework.stepping import IStepped, Outcome, SteppedRun
+from asyncnn.runtime.framework.stepping import SteppedRun, failed
+from asyncnn.runtime.framework.steps import Partitioned
 
 _NONE = ErrorStatus.NONE
-
-
-class IUse(Protocol):
-    """What an execution does with device-managed buffers."""
-
-    def begin(self, request: Request) -> Request:
-        """Return the request with memory in place of the buffers, which are claimed.
-
-        :raises AsyncnnError: if they cannot be.
-        """
-        ...
-
-    def end(self, status: ErrorStatus, shapes: tuple[OutputShape, ...]) -> None:
-        """Give the buffers up."""
-        ...
 
 
 class FencedChain(FencedOutcome):
     """One fenced execution; ``fence`` tells of its end, ``route`` how it went.
 
     The route is None if it is the usual one. It is over already if ``is_done`` after
-    `launch`; the fence of one that went well is of no use then.
+    `launch`; the fence of one that went well is of no use then. One that has ``ended``
+    is not fenced: that is told the result.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_awaited",
-        "_callbacks",
-        "_client",
-        "_failure",
-        "_fences",
-        "_is_cancelled",
-        "_launched_ns",
-        "_model",
-        "_options",
-        "_ready_ns",
-        "_request",
-        "_run",
-        "_source",
-        "_space",
-        "_timer",
-        "_use",
-        "_waiting",
-        "fence",
-        "is_done",
-        "route",
-    )
 
     def __init__(
         self,
-        model: IStepped,
+        model: Partitioned,
         request: Request,
         options: ExecutionOptions,
-        use: IUse | None,
+        use: BuffersInUse | None = None,
+        ended: Callable[[ExecutionResult], None] | None = None,
     ) -> None:
         super().__init__()
         self._model = model
         self._request = request
         self._options = options
         self._use = use
+        self._ended = ended
         self._client = calling_client.get()
         self._launched_ns = self._ready_ns = time.monotonic_ns()
         self.fence, self._source = SyncFence.pair()
@@ -110,7 +76,7 @@ class FencedChain(FencedOutcome):
         self._waiting = 0
         self._callbacks: list[IFencedExecutionCallback] = []
         self._fences: list[ISyncFence | None] = []
-        self._failure: tuple[ErrorStatus, str] | None = None
+        self._failure: ExecutionResult | None = None
         self._space: Space | None = None
         self._run: SteppedRun | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +91,7 @@ class FencedChain(FencedOutcome):
 
         The only device does not take it as a fenced one, if it ``was_refused``.
         """
-        self._model.began(self)
+        self._model.host.active.add(self)
         # The caller may close its own.
         self._awaited = [fence.duplicate() for fence in wait_for]
         if not was_refused and self._may_chain():
@@ -141,7 +107,7 @@ class FencedChain(FencedOutcome):
         wait_for: Sequence[ISyncFence],
     ) -> None:
         """Go on where the only partition was launched before."""
-        self._model.began(self)
+        self._model.host.active.add(self)
         self._awaited = [each.duplicate() for each in wait_for]
         self._callbacks.append(callback)
         self._fences.append(fence)
@@ -156,13 +122,13 @@ class FencedChain(FencedOutcome):
             for callback in self._callbacks:
                 callback.cancel()
         else:
-            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
+            self._fail(_cancelled())
 
     def close(self) -> None:
         """End at once, since the framework is closed."""
         for callback in self._callbacks:
             callback.cancel()
-        self._end(ErrorStatus.DEVICE_UNAVAILABLE, "the device is closed")
+        self._fail(closed_error())
 
     def _wait(self) -> None:
         """Begin here once all that it waits for has signalled."""
@@ -206,7 +172,7 @@ class FencedChain(FencedOutcome):
         for index, step in enumerate(self._model.steps):
             request = self._request
             if self._space is not None:
-                request = self._space.request_of(index, request)
+                request = self._space.request_of(index, request, step.prepared)
             try:
                 _, fence, callback = step.prepared.execute_fenced(
                     request,
@@ -245,11 +211,11 @@ class FencedChain(FencedOutcome):
             status, _launched, _fenced = callback.get_execution_info()
             if status is not _NONE:
                 reason = "" if fence is None else fence.reason
-                self._go_on(index, (status, reason))
+                self._go_on(index, ExecutionResult(status, (), NO_TIMING, reason))
                 return
         self._go_on(len(self._callbacks), None)
 
-    def _go_on(self, index: int, failure: tuple[ErrorStatus, str] | None) -> None:
+    def _go_on(self, index: int, failure: ExecutionResult | None) -> None:
         """Execute from partition ``index`` on, unless that was the last."""
         on_device_us = self._on_device_us(index)
         if index == len(self._model.steps):
@@ -258,15 +224,17 @@ class FencedChain(FencedOutcome):
                 callback.get_execution_info()[2].time_in_driver
                 for callback in self._callbacks
             )
-            self._succeed(on_device_us, in_driver_us, min(fenced_us, in_driver_us))
+            fenced_us = min(fenced_us, in_driver_us)
+            result = ExecutionResult(_NONE, self._model.declared, NO_TIMING)
+            self._succeed(result, on_device_us, in_driver_us, fenced_us)
             return
         if self._is_cancelled:
-            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
+            self._fail(_cancelled())
             return
         if failure is None or index or self._may_begin():
             self._guarded(lambda: self._step_from(index, on_device_us, failure))
-        elif failure[0] in MISSED or not self._model.recovers_from(failure[0]):
-            self._end(*failure)
+        elif failure.status in MISSED or not self._model.recovers_from(failure.status):
+            self._end(failure)
         else:
             # A device may have taken down what this waits for as well; that falls back
             # or fails, and its fence, which is not of the device, tells which.
@@ -280,7 +248,7 @@ class FencedChain(FencedOutcome):
         return all(fence.status is _NONE for fence in self._awaited)
 
     def _step_from(
-        self, index: int, on_device_us: int, failure: tuple[ErrorStatus, str] | None
+        self, index: int, on_device_us: int, failure: ExecutionResult | None
     ) -> None:
         options = self._options
         now = self._ready_ns = time.monotonic_ns()
@@ -290,48 +258,56 @@ class FencedChain(FencedOutcome):
             due = now + options.duration
             if options.deadline is None or due < options.deadline:
                 options = replace(options, deadline=due)
-        request = self._request
-        if self._use is not None:
-            request = self._use.begin(request)
-        space, self._space = self._space, None
         with acting_for(self._client):
-            self._run = SteppedRun(self._model, request, options, self._stepped)
-            self._run.begin_at(index, space, on_device_us=on_device_us, failure=failure)
+            self._run = SteppedRun(
+                self._model, self._request, options, self._stepped, self._use
+            )
+            space, self._space = self._space, None
+            self._run.begin(index, space, on_device_us=on_device_us, failure=failure)
 
-    def _stepped(self, outcome: Outcome) -> None:
-        """Take the outcome of what went step by step."""
-        if self._use is not None:
-            self._use.end(outcome.status, outcome.shapes)
-        self.route = outcome.route
-        if outcome.status is not _NONE:
-            self._end(_as_fenced(outcome.status), outcome.reason)
+    def _stepped(self, result: ExecutionResult) -> None:
+        """Take the result of what went step by step."""
+        self.route = result.route
+        if result.status is not _NONE:
+            self._end(result)
             return
         now = time.monotonic_ns()
         launched_us = (now - self._launched_ns) // 1000
         ready_us = (now - self._ready_ns) // 1000
-        self._succeed(outcome.timing.time_on_device, launched_us, ready_us)
+        self._succeed(result, result.timing.time_on_device, launched_us, ready_us)
 
-    def _succeed(self, on_device_us: int, launched_us: int, fenced_us: int) -> None:
-        if self.is_done:
-            return
-        launched = fenced = NO_TIMING
+    def _succeed(
+        self,
+        result: ExecutionResult,
+        on_device_us: int,
+        launched_us: int,
+        fenced_us: int,
+    ) -> None:
+        fenced = NO_TIMING
         if self._options.measure == MeasureTiming.YES:
             least = 0 if on_device_us == UINT64_MAX else on_device_us
             launched = Timing(on_device_us, max(least, launched_us))
             fenced = Timing(on_device_us, max(least, fenced_us))
-        self.complete(_NONE, launched, fenced)
-        self._finish(is_clean=True)
-        self._source.signal()
+            result = replace(result, timing=launched)
+        self._end(result, fenced)
 
-    def _fail(self, error: AsyncnnError) -> None:
-        self._end(error.status, str(error))
+    def _fail(self, error: Exception) -> None:
+        self._end(failed(error))
 
-    def _end(self, status: ErrorStatus, reason: str) -> None:
+    def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
+        """Tell the result, unless one was told before."""
         if self.is_done:
             return
-        self.complete(status, NO_TIMING, NO_TIMING)
-        self._finish(is_clean=False)
-        self._source.fail(status, reason)
+        is_clean, status = result.status is _NONE, _as_fenced(result.status)
+        if self._ended is None:
+            self.complete(status, result.timing, fenced)
+        self._finish(is_clean=is_clean)
+        if self._ended is not None:
+            self._ended(result)
+        elif is_clean:
+            self._source.signal()
+        else:
+            self._source.fail(status, result.reason)
 
     def _finish(self, *, is_clean: bool) -> None:
         self.is_done = True
@@ -344,7 +320,7 @@ class FencedChain(FencedOutcome):
         if self._use is not None and self._run is None:
             self._use.end(ErrorStatus.GENERAL_FAILURE, ())
         self._give_space_back(is_clean=is_clean)
-        self._model.ended(self)
+        self._model.host.ended(self)
 
     def _give_space_back(self, *, is_clean: bool) -> None:
         space, self._space = self._space, None
@@ -377,46 +353,11 @@ class FencedChain(FencedOutcome):
         try:
             do()
         except Exception as error:
-            self._fail(failure_of(error))
+            self._fail(error)
 
 
-class UnfencedChain(FencedChain):
-    """An execution launched like a fenced one; ``ended`` is told the outcome."""
-
-    __slots__ = ("_ended",)
-
-    def __init__(
-        self,
-        model: IStepped,
-        request: Request,
-        options: ExecutionOptions,
-        ended: Callable[[Outcome], None],
-    ) -> None:
-        super().__init__(model, request, options, None)
-        self._ended = ended
-
-    def _stepped(self, outcome: Outcome) -> None:
-        if outcome.status is _NONE:
-            super()._stepped(outcome)
-        elif not self.is_done:
-            self._finish(is_clean=False)
-            self._ended(outcome)
-
-    def _succeed(self, on_device_us: int, launched_us: int, fenced_us: int) -> None:
-        if self.is_done:
-            return
-        timing = NO_TIMING
-        if self._options.measure == MeasureTiming.YES:
-            least = 0 if on_device_us == UINT64_MAX else on_device_us
-            timing = Timing(on_device_us, max(least, launched_us))
-        self._finish(is_clean=True)
-        shapes = self._model.declared
-        self._ended(Outcome(_NONE, shapes, timing, "", self.route))
-
-    def _end(self, status: ErrorStatus, reason: str) -> None:
-        if not self.is_done:
-            self._finish(is_clean=False)
-            self._ended(Outcome(status, (), NO_TIMING, reason, self.route))
+def _cancelled() -> ResourceExhaustedTransientError:
+    return ResourceExhaustedTransientError("the execution was cancelled")
 
 
 def _as_fenced(status: ErrorStatus) -> ErrorStatus:

@@ -9,7 +9,7 @@ import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import DeviceType
 from asyncnn.runtime.framework import (
@@ -21,7 +21,6 @@ from asyncnn.runtime.framework import (
 from asyncnn.runtime.framework.device import FrameworkDevice
 from asyncnn.runtime.framework.device_registry import (
     SAMPLE,
-    Registered,
     opener_of,
     registered_devices,
 )
@@ -92,23 +91,12 @@ async def _all(
         if name in (CPU, FRAMEWORK) or name.startswith(SAMPLE):
             continue
         try:
-            hal = await _entered(opened, registered, settings)
-        except AsyncnnError as error:
-            logger.warning("%s", error)
+            hal = await opened.enter_async_context(registered.open(settings))
+        except Exception as error:
+            logger.warning("%s", failure_of(error))
             continue
         members.append(_member(OpenDevice(name, hal), framework, clock))
     return members
-
-
-async def _entered(
-    opened: AsyncExitStack, registered: Registered, settings: DeviceSettings
-) -> IDevice:
-    try:
-        return await opened.enter_async_context(registered.open(settings))
-    except AsyncnnError:
-        raise
-    except Exception as error:
-        raise failure_of(error) from error
 
 
 def _member(device: OpenDevice, framework: FrameworkSettings, clock: Clock) -> Member:

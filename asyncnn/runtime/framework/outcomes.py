@@ -1,15 +1,16 @@
 """How executions of the framework end, as their callbacks are told.
 
 `Watch` stands between a device that has all of a model and the client, and looks at the
-status alone. `Report` tells the outcome of what went step by step.
+status alone. `Report` tells the result of what went step by step, as `begin` has it.
 """
 
 import asyncio
 import logging
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from asyncnn.callbacks import IExecutionCallback, OneShot
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback, OneShot
 from asyncnn.hal.types import (
+    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
@@ -18,41 +19,13 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import execution_options
-from asyncnn.runtime.framework.fallback import Health
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
-from asyncnn.runtime.framework.stepping import IClosable, Outcome
+from asyncnn.runtime.framework.stepping import SteppedRun
+from asyncnn.runtime.framework.steps import Partitioned
 
 logger = logging.getLogger(__name__)
 
 _NONE = ErrorStatus.NONE
-
-
-class IWatchedModel(Protocol):
-    """What a `Watch` needs of its model; ``health`` is that of its only device."""
-
-    health: Health
-
-    def recovers_from(self, status: ErrorStatus) -> bool:
-        """Tell whether the CPU is to be tried after a device ended so."""
-        ...
-
-    def fall_back(
-        self,
-        callback: IExecutionCallback,
-        request: Request,
-        options: ExecutionOptions,
-        failure: tuple[ErrorStatus, str],
-    ) -> None:
-        """Go on where the only partition has failed."""
-        ...
-
-    def began(self, run: IClosable) -> None:
-        """Note that an execution has begun."""
-        ...
-
-    def ended(self, run: IClosable) -> None:
-        """Note that an execution has ended."""
-        ...
 
 
 class Watch(IExecutionCallback):
@@ -74,7 +47,7 @@ class Watch(IExecutionCallback):
 
     def __init__(
         self,
-        model: IWatchedModel,
+        model: Partitioned,
         callback: IExecutionCallback,
         request: Request,
         measure: MeasureTiming,
@@ -96,7 +69,7 @@ class Watch(IExecutionCallback):
     def wait(self) -> None:
         """End when the client does not wait any more, or the framework is closed."""
         self._is_linked = True
-        self._model.began(self)
+        self._model.host.active.add(self)
         self._callback.link_to_death(self.die)
 
     def notify_1_3(
@@ -109,7 +82,7 @@ class Watch(IExecutionCallback):
         self.is_waiting = False
         callback, model = self._callback, self._model
         if self._is_linked:
-            model.ended(self)
+            model.host.ended(self)
             callback.unlink_to_death()
         if status is _NONE and model.health.has_failed:
             model.health.succeeded()
@@ -119,7 +92,8 @@ class Watch(IExecutionCallback):
             return
         self.falls_back = True
         options = execution_options(self._measure, None, self._loop_timeout)
-        model.fall_back(callback, self._request, options, (status, self.reason))
+        failure = ExecutionResult(status, (), NO_TIMING, self.reason)
+        begin(model, callback, self._request, options, failure=failure)
 
     def close(self) -> None:
         """Have the device stop: its answer is passed on."""
@@ -135,35 +109,51 @@ class LaterWatch(Watch):
 
 
 class Report:
-    """Tells a callback the outcome of a run, and not before its call has returned.
+    """Tells a callback the result of a run, and not before its call has returned.
 
     Unless it takes results so early: ``is_called`` is True until then.
     """
 
-    __slots__ = ("_callback", "_use", "is_called")
+    __slots__ = ("_callback", "is_called")
 
-    def __init__(self, callback: IExecutionCallback, use: BuffersInUse | None) -> None:
+    def __init__(self, callback: IExecutionCallback) -> None:
         self._callback = callback
-        self._use = use
         self.is_called = True
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Tell the outcome, in a later turn of the loop if it has come too early."""
-        if self._use is not None:
-            self._use.end(outcome.status, outcome.shapes)
+    def __call__(self, result: ExecutionResult) -> None:
+        """Tell the result, in a later turn of the loop if it has come too early."""
         if self.is_called and not self._callback.takes_early_results:
-            asyncio.get_running_loop().call_soon(self._tell, outcome)
+            asyncio.get_running_loop().call_soon(self._tell, result)
         else:
-            self._tell(outcome)
+            self._tell(result)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, result: ExecutionResult) -> None:
         callback = self._callback
         callback.unlink_to_death()
-        callback.reason = outcome.reason
-        if outcome.route is not None:
+        callback.reason = result.reason
+        if result.route is not None:
             try:
-                callback.took(outcome.route)
-            except (Exception, asyncio.CancelledError):  # the outcome is still told
+                callback.took(result.route)
+            except (Exception, asyncio.CancelledError):  # the result is still told
                 logger.exception("a callback failed as it was told a route")
-        status, shapes, timing = outcome.status, outcome.shapes, outcome.timing
-        OneShot(callback.notify_1_3)(status, shapes, timing)
+        OneShot(callback.notify_1_3)(result.status, result.output_shapes, result.timing)
+
+
+def begin(
+    model: Partitioned,
+    callback: IExecutionCallback,
+    request: Request,
+    options: ExecutionOptions,
+    use: BuffersInUse | None = None,
+    failure: ExecutionResult | None = None,
+) -> None:
+    """Execute step by step, and tell a callback; the first has failed by ``failure``.
+
+    :raises GeneralFailureError: as `SteppedRun`.
+    """
+    report = Report(callback)
+    run = SteppedRun(model, request, options, report, use)
+    run.begin(failure=failure)
+    report.is_called = False
+    if not run.is_over:
+        callback.link_to_death(run.die)

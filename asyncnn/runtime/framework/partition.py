@@ -134,9 +134,10 @@ def grow(
     unpulled = set(pulled)
 
     def with_pulled(position: int) -> Iterator[int]:
-        for needed in dependencies[position] & unpulled:
-            unpulled.discard(needed)
-            yield from with_pulled(needed)
+        for needed in dependencies[position]:
+            if needed in unpulled:  # it may have come with another one
+                unpulled.discard(needed)
+                yield from with_pulled(needed)
         yield position
 
     readers: list[list[int]] = [[] for _ in dependencies]

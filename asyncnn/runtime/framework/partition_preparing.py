@@ -11,12 +11,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
-from asyncnn.devices.cache_files import CacheArguments
 from asyncnn.devices.cache_format import CacheKey
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -26,7 +24,9 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
+from asyncnn.hal.types import Model
 from asyncnn.logs import COMPILATION
 from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
@@ -34,10 +34,15 @@ from asyncnn.runtime.framework.caching import Loaded, OpenCache
 from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
 from asyncnn.runtime.framework.partition import Division, Partition, Plan
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
-from asyncnn.runtime.framework.reservations import Reservation, reserved
-from asyncnn.runtime.framework.steps import OnCpu, Step, loaded_by, prepared_on
+from asyncnn.runtime.framework.reservations import reserved
+from asyncnn.runtime.framework.steps import (
+    OnCpu,
+    Prepared,
+    Step,
+    loaded_by,
+    prepared_on,
+)
 from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
-from asyncnn.runtime.model_cache import PrepareArguments
 
 logger = logging.getLogger(__name__)
 
@@ -45,20 +50,6 @@ T = TypeVar("T")
 
 MOST_AT_ONCE = 4
 """Partitions of one model that are prepared at a time."""
-
-
-class Prepared(msgspec.Struct, frozen=True, eq=False):
-    """All partitions of a model, prepared. ``submodels`` is None if there is one.
-
-    Some tensors between them may have a ``reservation`` in memory of a device.
-    """
-
-    arguments: PrepareArguments
-    plan: Plan
-    submodels: SubModels | None
-    steps: tuple[Step, ...]
-    whole: Step
-    reservation: Reservation | None = None
 
 
 class Preparer:
@@ -95,15 +86,10 @@ class Preparer:
             if self._fallback is Fallback.FORBID:
                 raise
             return await self._all_on_cpu(arguments, reason_of_error(error), {})
-        submodels = await _submodels(arguments, plan)
         partitions = plan.division.partitions
         members = [self._planner.named(plan.devices[p.device]) for p in partitions]
-        works = [
-            partial(self._step, arguments, member, partition, submodels, number, cache)
-            for number, (member, partition) in enumerate(
-                zip(members, partitions, strict=True)
-            )
-        ]
+        submodels, parts = await self._parts(arguments, plan, members, cache)
+        works = [partial(self._step, part) for part in parts]
         try:
             steps = await _together(works, arguments.deadline)
         except AsyncnnError as error:
@@ -133,13 +119,13 @@ class Preparer:
         arguments = PrepareArguments(
             loaded.model, record.preference, record.priority, deadline
         )
-        members = self._planner.members
-        names = tuple(member.name for member in members)
+        names = tuple(member.name for member in self._planner.members)
         plan = Plan(record.division, names, {})
-        submodels = await _submodels(arguments, plan)
+        members = [self._planner.members[device] for device in record.devices]
+        submodels, parts = await self._parts(arguments, plan, members, cache)
         works = [
-            partial(self._loaded_step, arguments, number, loaded, submodels, cache)
-            for number in range(len(record.devices))
+            partial(self._loaded_step, part, is_saved=is_saved)
+            for part, is_saved in zip(parts, record.saved, strict=True)
         ]
         try:
             steps = await _together(works, deadline)
@@ -150,26 +136,47 @@ class Preparer:
             raise GeneralFailureError(f"not loaded: {error}") from error
         return await self._done(arguments, plan, submodels, steps)
 
-    async def _loaded_step(
+    async def _parts(
         self,
         arguments: PrepareArguments,
-        number: int,
-        loaded: Loaded,
-        submodels: SubModels | None,
-        cache: OpenCache,
-    ) -> Step:
-        record = loaded.record
-        device = record.devices[number]
-        member = self._planner.members[device]
-        operations = record.division.partitions[number].operations
-        part, outputs = _part(arguments, submodels, number)
-        if record.saved[number]:
-            slot = cache.layout.slot(cache, number, device, operations)
+        plan: Plan,
+        members: Sequence[Member],
+        cache: OpenCache | None,
+    ) -> tuple[SubModels | None, list["_Part"]]:
+        """Return the models of several partitions, and what each is prepared from."""
+        model, partitions = arguments.model, plan.division.partitions
+        submodels = None
+        if len(partitions) > 1:
+            numbers = [each.operations for each in partitions]
+            if len(model.main.operations) <= FEW_OPERATIONS:
+                submodels = build_submodels(model, numbers)
+            else:
+                submodels = await offload(build_submodels, model, numbers)
+        parts: list[_Part] = []
+        for number, partition in enumerate(partitions):
+            member, part, slot = members[number], arguments, CacheArguments()
+            _, outputs = _all_of(model)
+            if submodels is not None:
+                sub = submodels.steps[number]
+                part = arguments._replace(model=sub.model)
+                outputs = tuple(
+                    each.position if each.kind is Kind.OUTPUT else -1
+                    for each in sub.outputs
+                )
+            if cache is not None:
+                device = self._planner.members.index(member)
+                slot = cache.layout.slot(cache, number, device, partition.operations)
+            usual = RouteStep(member.name, partition.operations)
+            parts.append(_Part(member, part, usual, outputs, slot))
+        return submodels, parts
+
+    async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> Step:
+        member, arguments, usual, outputs, slot = part
+        if is_saved:
             prepared = await loaded_by(member, arguments.deadline, slot)
         else:
-            prepared = await prepared_on(member, part)
-        usual = RouteStep(member.name, operations)
-        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, part))
+            prepared = await prepared_on(member, arguments)
+        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
     async def _save(self, done: Prepared, cache: OpenCache) -> None:
         """Save plan and model, or log why not: a preparation does not fail for it."""
@@ -212,29 +219,16 @@ class Preparer:
             reservation = await reserved(submodels, steps)
         return Prepared(arguments, plan, submodels, tuple(steps), whole, reservation)
 
-    async def _step(
-        self,
-        arguments: PrepareArguments,
-        member: Member,
-        partition: Partition,
-        submodels: SubModels | None,
-        number: int,
-        cache: OpenCache | None,
-    ) -> Step:
+    async def _step(self, part: "_Part") -> Step:
         """Prepare one partition, on the CPU if its device fails and that is allowed.
 
         :raises AsyncnnError: if it is prepared nowhere.
         """
-        part, outputs = _part(arguments, submodels, number)
-        cpu = OnCpu(self._cpu, part)
-        usual = RouteStep(member.name, partition.operations)
-        slot = CacheArguments()
-        if cache is not None:
-            device = self._planner.members.index(member)
-            slot = cache.layout.slot(cache, number, device, partition.operations)
+        member, arguments, usual, outputs, slot = part
+        cpu = OnCpu(self._cpu, arguments)
         had_time = arguments.deadline is None
         try:
-            prepared = await prepared_on(member, part, slot)
+            prepared = await prepared_on(member, arguments, slot)
         except AsyncnnError as error:
             reason = reason_of_error(error)
             if member.is_cpu or self._fallback is not Fallback.PARTIAL:
@@ -258,10 +252,9 @@ class Preparer:
         logger.warning("the CPU takes a whole model: %s", reason)
         cpu = OnCpu(self._cpu, arguments)
         prepared = await _prepared_by(cpu)
-        every = tuple(range(len(arguments.model.main.operations)))
+        every, outputs = _all_of(arguments.model)
         others = "+".join(each.name for each in self._planner.members[:-1])
         usual = RouteStep(self._cpu.name, every, others, reason)
-        outputs = tuple(range(len(arguments.model.main.output_indexes)))
         step = Step(self._cpu, prepared, usual, outputs, cpu)
         division = Division((Partition(0, every, 0.0),), (reason,) * len(every), 0.0)
         plan = Plan(division, (self._cpu.name,), refusals)
@@ -272,12 +265,21 @@ class Preparer:
         first = steps[0]
         if len(steps) == 1:
             return first
-        every = tuple(range(len(arguments.model.main.operations)))
+        every, outputs = _all_of(arguments.model)
         usual = RouteStep("+".join(step.usual.device for step in steps), every)
-        outputs = tuple(range(len(arguments.model.main.output_indexes)))
         cpu = OnCpu(self._cpu, arguments)
         other = next((s.member for s in steps if not s.member.is_cpu), first.member)
         return Step(other, first.prepared, usual, outputs, cpu)
+
+
+class _Part(NamedTuple):
+    """A partition to prepare; ``outputs`` as of `Step`, ``cache`` are its files."""
+
+    member: Member
+    arguments: PrepareArguments
+    usual: RouteStep
+    outputs: tuple[int, ...]
+    cache: CacheArguments
 
 
 async def _together(
@@ -291,28 +293,17 @@ async def _together(
     if len(works) == 1:
         return [await works[0]()]
     room = asyncio.Semaphore(MOST_AT_ONCE)
-    failures: list[Exception] = []
 
     async def do(work: Callable[[], Awaitable[T]]) -> T:
         async with room:
-            try:
-                _check_time(deadline)
-                return await work()
-            except Exception as error:
-                failures.append(error)
-                raise
+            _check_time(deadline)
+            return await work()
 
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(do(work)) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        # Waited for: each may own something on its device until it has ended.
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if failures:
-        raise failure_of(failures[0])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(do(work)) for work in works]
+    except ExceptionGroup as failures:
+        raise failure_of(failures.exceptions[0]) from None
     return [task.result() for task in tasks]
 
 
@@ -325,30 +316,10 @@ async def _prepared_by(cpu: OnCpu) -> IPreparedModel:
         raise
 
 
-async def _submodels(arguments: PrepareArguments, plan: Plan) -> SubModels | None:
-    """Return the models of the partitions, unless there is only one."""
-    parts = [each.operations for each in plan.division.partitions]
-    if len(parts) == 1:
-        return None
-    if len(arguments.model.main.operations) <= FEW_OPERATIONS:
-        return build_submodels(arguments.model, parts)
-    return await offload(build_submodels, arguments.model, parts)
-
-
-def _part(
-    arguments: PrepareArguments, submodels: SubModels | None, number: int
-) -> tuple[PrepareArguments, tuple[int, ...]]:
-    """Return what a partition is prepared from.
-
-    And which of the model's outputs each of its own is; -1 for others.
-    """
-    if submodels is None:
-        return arguments, tuple(range(len(arguments.model.main.output_indexes)))
-    sub = submodels.steps[number]
-    outputs = tuple(
-        each.position if each.kind is Kind.OUTPUT else -1 for each in sub.outputs
-    )
-    return replace(arguments, model=sub.model), outputs
+def _all_of(model: Model) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of all operations and outputs of a model."""
+    main = model.main
+    return tuple(range(len(main.operations))), tuple(range(len(main.output_indexes)))
 
 
 def _check_time(deadline: int | None, failed: AsyncnnError | None = None) -> None:

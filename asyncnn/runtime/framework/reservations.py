@@ -18,20 +18,11 @@ import msgspec
 from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken, ErrorStatus
 from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.spaces import Reservation
 from asyncnn.runtime.framework.steps import Step
 from asyncnn.runtime.framework.submodels import Kind, SubModels
 
 logger = logging.getLogger(__name__)
-
-
-class Reservation(msgspec.Struct, frozen=True, eq=False):
-    """Buffers for the intermediate tensors of one execution at a time, by number.
-
-    The buffers go with this.
-    """
-
-    tokens: dict[int, BufferToken]
-    _buffers: tuple[IBuffer, ...]
 
 
 class _Use(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ Source: the HAL's sample drivers (float-fast, float-slow, quant, minimal and all
 """
 
 import logging
-from collections.abc import Sequence
 from typing import ClassVar
 
 from asyncnn.callbacks import IPreparedModelCallback
@@ -17,19 +16,16 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.performance import uniform_performance, with_performance
-from asyncnn.hal.refusals import refuse_preparation
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
-    ExecutionPreference,
-    Handle,
     Model,
     OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
     PerformanceInfo,
-    Priority,
     Subgraph,
 )
 
@@ -76,37 +72,20 @@ class SampleDevice(ReferenceDevice):
             for can, operation in zip(supports, main.operations, strict=False)
         )
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch the preparation, unless an operation is not of the sample's kind."""
-        main = model.main
-        if callback is not None and not all(
-            self.takes(model, main, operation) for operation in main.operations
-        ):
-            message = (
+        model, main = arguments.model, arguments.model.main
+        if not all(self.takes(model, main, operation) for operation in main.operations):
+            raise GeneralFailureError(
                 f"{self.name} does not support all operations of the model: "
                 "asyncnn.explain says which"
             )
-            return refuse_preparation(callback, GeneralFailureError(message))
-        return super().prepare_model_1_3(
-            model,
-            preference,
-            priority,
-            deadline,
-            model_cache,
-            data_cache,
-            token,
-            callback,
-        )
+        return super()._prepare(arguments, cache, callback)
 
     def takes(self, model: Model, subgraph: Subgraph, operation: Operation) -> bool:
         """Tell whether an operation, and those within it, are of the sample's kind."""

@@ -9,11 +9,17 @@ the maker says so.
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+import msgspec
+
+from asyncnn.execution import reusable
 from asyncnn.hal.errors import (
+    AsyncnnError,
     GeneralFailureError,
     ResourceExhaustedPersistentError,
 )
+from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.operands import element_size_bytes, size_of_data_bytes
 from asyncnn.hal.types import (
     BufferToken,
@@ -26,7 +32,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
-from asyncnn.runtime.framework.reservations import Reservation
 from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
 
 FIRST_GUESS_BYTES = 4096
@@ -40,6 +45,16 @@ _AnyPool = Memory | BufferToken
 
 class NeedsWholeError(GeneralFailureError):
     """A tensor between partitions cannot be handed on: the model must run as one."""
+
+
+class Reservation(msgspec.Struct, frozen=True, eq=False):
+    """Buffers for the intermediate tensors of one execution at a time, by number.
+
+    The buffers go with this.
+    """
+
+    tokens: dict[int, BufferToken]
+    _buffers: tuple[IBuffer, ...]
 
 
 _Place = tuple[Kind, int]
@@ -70,23 +85,30 @@ class Space:
         self._last: Callable[[], Request | None] = lambda: None
         self._known: dict[int, Request] = {}
 
-    def request_of(self, index: int, request: Request) -> Request:
+    def request_of(
+        self, index: int, request: Request, prepared: IPreparedModel
+    ) -> Request:
         """Return the request of partition ``index`` in an execution of ``request``.
 
-        Those of a request that comes again are the same again.
+        Those of a request that comes again are the same again, as ``prepared``, which
+        is the partition's most often, has bound them.
 
         :raises NeedsWholeError: if a tensor that is read further on is of no size.
         :raises AsyncnnError: if there is no memory.
         """
         if self._last() is not request:
-            self._known.clear()
-            self._last = weakref.ref(request)
-        known = self._known.get(index)
-        if known is None:
-            known = self._build(index, request)
+            known = self._known
+            known.clear()
+            # They go with it: they have its pools, and this space may long be idle.
+            self._last = weakref.ref(request, lambda _: known.clear())
+        found = self._known.get(index)
+        if found is None:
+            found = self._build(index, request)
             if self._plan.is_static:
-                self._known[index] = known
-        return known
+                with suppress(AsyncnnError):  # what is wrong shows when it is executed
+                    found = reusable(prepared, found)
+                self._known[index] = found
+        return found
 
     def learn(self, index: int, shapes: Sequence[OutputShape]) -> None:
         """Note the shapes of what partition ``index`` has written.

@@ -8,10 +8,10 @@ model goes to the CPU, by the rules of `fallback`.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import ClassVar
 
-from asyncnn.callbacks import IExecutionCallback
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
@@ -33,8 +33,9 @@ from asyncnn.runtime.framework.fallback import (
     had_ample_time,
     reason_of,
 )
-from asyncnn.runtime.framework.spaces import NeedsWholeError, Space, Spaces
-from asyncnn.runtime.framework.steps import Step
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
+from asyncnn.runtime.framework.steps import Partitioned, Step
 from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 
 MOST_GROWTHS = 8
@@ -49,74 +50,17 @@ _NONE = ErrorStatus.NONE
 _INSUFFICIENT = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
 
-class Outcome(NamedTuple):
-    """How an execution has ended; ``route`` is None if it is the usual one."""
-
-    status: ErrorStatus
-    shapes: tuple[OutputShape, ...]
-    timing: Timing
-    reason: str
-    route: Route | None
-
-
-class IStepped(Protocol):
-    """What runs need of a prepared model; ``whole`` is all of it as one partition.
-
-    ``declared`` is what the model says of its outputs. Without ``spaces`` there is one
-    partition, which takes requests as they are.
-    """
-
-    spaces: Spaces | None
-    fallback: Fallback
-    declared: tuple[OutputShape, ...]
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """The partitions in order."""
-        ...
-
-    @property
-    def whole(self) -> Step:
-        """All of the model, on the CPU."""
-        ...
-
-    def recovers_from(self, status: ErrorStatus) -> bool:
-        """Tell whether the CPU is to be tried after a device ended so."""
-        ...
-
-    def began(self, run: "IClosable") -> None:
-        """Note that an execution has begun."""
-        ...
-
-    def ended(self, run: "IClosable") -> None:
-        """Note that it has ended, and that no device works for it."""
-        ...
-
-
-class IClosable(Protocol):
-    """What the framework ends when it is closed."""
-
-    def close(self) -> None:
-        """End at once."""
-        ...
-
-
-class _Answer(NamedTuple):
-    """How one partition has ended."""
-
-    status: ErrorStatus
-    shapes: tuple[OutputShape, ...]
-    timing: Timing
-    reason: str
-
-    @classmethod
-    def of(cls, error: Exception) -> "_Answer":
-        failure = failure_of(error)
-        return cls(failure.status, (), NO_TIMING, str(failure))
+def failed(error: Exception) -> ExecutionResult:
+    """Return how an execution ends that has met an error."""
+    failure = failure_of(error)
+    return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
 
 
 class SteppedRun(IExecutionCallback):
-    """One execution of a prepared model; ``ended`` is told the outcome, once.
+    """One execution of a prepared model; ``ended`` is told the result, once.
+
+    Its route is None if it is the usual one. A request that names device-managed
+    buffers is executed with the memory that ``use`` claims.
 
     A partition that has failed is computed on the CPU ``_instead``, which is how it
     failed; if ``_is_whole``, all of the model is.
@@ -124,45 +68,24 @@ class SteppedRun(IExecutionCallback):
 
     takes_early_results: ClassVar[bool] = True
 
-    __slots__ = (
-        "__weakref__",
-        "_answer",
-        "_called_ns",
-        "_client",
-        "_ended",
-        "_failed",
-        "_given_ns",
-        "_growths",
-        "_index",
-        "_instead",
-        "_is_calling",
-        "_is_clean",
-        "_is_outstanding",
-        "_is_whole",
-        "_model",
-        "_on_device_us",
-        "_options",
-        "_request",
-        "_route",
-        "_shapes",
-        "_space",
-        "_started_ns",
-        "_task",
-        "is_over",
-    )
-
     def __init__(
         self,
-        model: IStepped,
+        model: Partitioned,
         request: Request,
         options: ExecutionOptions,
-        ended: Callable[[Outcome], None],
+        ended: Callable[[ExecutionResult], None],
+        use: BuffersInUse | None = None,
     ) -> None:
+        """Claim the buffers.
+
+        :raises GeneralFailureError: as `BuffersInUse.begin`.
+        """
         super().__init__()
         self._model = model
-        self._request = request
+        self._request = request if use is None else use.begin(request)
         self._options = options
         self._ended = ended
+        self._use = use
         self._client = calling_client.get()
         self._started_ns = time.monotonic_ns()
         self._called_ns = self._given_ns = 0
@@ -172,8 +95,8 @@ class SteppedRun(IExecutionCallback):
         self._shapes = list(model.declared)
         self._route: list[RouteStep] = []
         self._space: Space | None = None
-        self._answer: _Answer | None = None
-        self._instead: _Answer | None = None
+        self._answer: ExecutionResult | None = None
+        self._instead: ExecutionResult | None = None
         self._failed: Step | None = None
         self._is_whole = False
         self._is_calling = False
@@ -181,21 +104,17 @@ class SteppedRun(IExecutionCallback):
         self._is_clean = True
         self._task: asyncio.Task[IPreparedModel] | None = None
         self.is_over = False
-        model.began(self)
+        model.host.active.add(self)
 
-    def begin(self) -> None:
-        """Execute the first partition, and all others."""
-        self._advance()
-
-    def begin_at(
+    def begin(
         self,
-        index: int,
-        space: Space | None,
+        index: int = 0,
+        space: Space | None = None,
         *,
         on_device_us: int = 0,
-        failure: tuple[ErrorStatus, str] | None = None,
+        failure: ExecutionResult | None = None,
     ) -> None:
-        """Go on with partition ``index``; those before it have used ``space``.
+        """Execute partition ``index`` and all others; those before have used ``space``.
 
         It has failed already, if ``failure`` says how.
         """
@@ -204,9 +123,7 @@ class SteppedRun(IExecutionCallback):
         self._on_device_us = on_device_us
         self._route = [step.usual for step in self._model.steps[:index]]
         if failure is not None:
-            status, reason = failure
-            answer = _Answer(status, (), NO_TIMING, reason)
-            self._guarded(lambda: self._take(answer))
+            self._guarded(lambda: self._take(failure))
         self._advance()
 
     def notify_1_3(
@@ -219,7 +136,7 @@ class SteppedRun(IExecutionCallback):
         self._is_outstanding = False
         self.unlink_to_death()
         reason, self.reason = self.reason, ""
-        answer = _Answer(status, output_shapes, timing, reason)
+        answer = ExecutionResult(status, output_shapes, timing, reason)
         if self._is_calling:
             self._answer = answer
         elif self.is_over:
@@ -255,11 +172,11 @@ class SteppedRun(IExecutionCallback):
             if self._model.fallback is Fallback.FORBID or self._is_whole:
                 self._end(error.status, (), str(error))
             else:
-                self._instead, self._failed = _Answer.of(error), None
+                self._instead, self._failed = failed(error), None
                 self._is_whole = True
         except Exception as error:
-            failure = _Answer.of(error)
-            self._end(failure.status, (), failure.reason)
+            result = failed(error)
+            self._end(result.status, (), result.reason)
 
     @property
     def _step(self) -> Step:
@@ -276,13 +193,13 @@ class SteppedRun(IExecutionCallback):
             prepared = on_cpu
         elif self._is_left_out(step):
             status = ErrorStatus.DEVICE_UNAVAILABLE
-            self._fall_back(_Answer(status, (), NO_TIMING, LEFT_OUT))
+            self._fall_back(ExecutionResult(status, (), NO_TIMING, LEFT_OUT))
             return
         request = self._request
         if self._model.spaces is not None and not self._is_whole:
             if self._space is None:
                 self._space = self._model.spaces.take()
-            request = self._space.request_of(self._index, request)
+            request = self._space.request_of(self._index, request, prepared)
         answer = self._call(prepared, request)
         if answer is not None:
             self._take(answer)
@@ -296,7 +213,9 @@ class SteppedRun(IExecutionCallback):
             and not member.health.allows()
         )
 
-    def _call(self, prepared: IPreparedModel, request: Request) -> _Answer | None:
+    def _call(
+        self, prepared: IPreparedModel, request: Request
+    ) -> ExecutionResult | None:
         """Execute a partition; return its outcome if that is there at once."""
         options, deadline = self._options, self._options.deadline
         self._called_ns = time.monotonic_ns()
@@ -315,12 +234,12 @@ class SteppedRun(IExecutionCallback):
                 )
         except Exception as error:
             self._is_outstanding = False
-            return _Answer.of(error)
+            return failed(error)
         finally:
             self._is_calling = False
         return self._answer
 
-    def _take(self, answer: _Answer) -> None:
+    def _take(self, answer: ExecutionResult) -> None:
         """Take the outcome of the partition that was executed."""
         if answer.status is _NONE:
             self._succeed(answer)
@@ -339,7 +258,7 @@ class SteppedRun(IExecutionCallback):
         else:
             self._fall_back(answer)
 
-    def _may_repeat(self, answer: _Answer) -> bool:
+    def _may_repeat(self, answer: ExecutionResult) -> bool:
         """Tell whether it may be the fault of a buffer, or what lies there be lost."""
         is_final = answer.status is _INSUFFICIENT or (
             answer.status in MISSED and self._model.fallback is Fallback.FORBID
@@ -364,7 +283,7 @@ class SteppedRun(IExecutionCallback):
         self._shapes = list(self._model.declared)
         self._route = []
 
-    def _succeed(self, answer: _Answer) -> None:
+    def _succeed(self, answer: ExecutionResult) -> None:
         step = self._step
         on_device_us = answer.timing.time_on_device
         if UINT64_MAX in (on_device_us, self._on_device_us):
@@ -373,9 +292,7 @@ class SteppedRun(IExecutionCallback):
             self._on_device_us += on_device_us
         if active.recorder is not None and on_device_us != UINT64_MAX:
             _record(active.recorder, step.usual.device, on_device_us)
-        for position, shape in zip(step.outputs, answer.shapes, strict=False):
-            if position >= 0:
-                self._shapes[position] = shape
+        self._learn(answer)
         self._growths = 0
         if self._is_whole:
             self._route = [self._went(step)]
@@ -383,8 +300,15 @@ class SteppedRun(IExecutionCallback):
             return
         self._route.append(self._went(step))
         if self._space is not None:
-            self._space.learn(self._index, answer.shapes)
+            self._space.learn(self._index, answer.output_shapes)
         self._index += 1
+
+    def _learn(self, answer: ExecutionResult) -> None:
+        """Note the shapes of the model's outputs that a partition has written."""
+        outputs = self._step.outputs
+        for position, shape in zip(outputs, answer.output_shapes, strict=False):
+            if position >= 0:
+                self._shapes[position] = shape
 
     def _went(self, step: Step) -> RouteStep:
         """Return how a partition went, and count it if it was not as planned."""
@@ -407,22 +331,20 @@ class SteppedRun(IExecutionCallback):
                 failed.member.fell_back(failure.status, reason, had_time=had_time)
         return RouteStep(CPU, step.usual.operations, instead_of, reason)
 
-    def _grow(self, answer: _Answer) -> None:
+    def _grow(self, answer: ExecutionResult) -> None:
         """Try again with more room, if that was for tensors between partitions."""
         self._growths += 1
         if (
             not self._is_whole
             and self._space is not None
             and self._growths <= MOST_GROWTHS
-            and self._space.grow(self._index, answer.shapes)
+            and self._space.grow(self._index, answer.output_shapes)
         ):
             return
-        for position, shape in zip(self._step.outputs, answer.shapes, strict=False):
-            if position >= 0:
-                self._shapes[position] = shape
+        self._learn(answer)
         self._end(_INSUFFICIENT, tuple(self._shapes), answer.reason)
 
-    def _fall_back(self, answer: _Answer) -> None:
+    def _fall_back(self, answer: ExecutionResult) -> None:
         if self._has_buffers:  # the CPU does not see them
             self._repeat()
             return
@@ -474,7 +396,9 @@ class SteppedRun(IExecutionCallback):
         if any(step.instead_of for step in self._route):
             route = Route(tuple(self._route))
         self._release()
-        self._ended(Outcome(status, shapes, timing, reason, route))
+        if self._use is not None:
+            self._use.end(status, shapes)
+        self._ended(ExecutionResult(status, shapes, timing, reason, None, route))
 
     def _release(self) -> None:
         """Give all back once no device works for this any more."""
@@ -483,7 +407,7 @@ class SteppedRun(IExecutionCallback):
         space, self._space = self._space, None
         if space is not None and self._model.spaces is not None:
             self._model.spaces.give_back(space, is_clean=self._is_clean)
-        self._model.ended(self)
+        self._model.host.ended(self)
 
 
 def _record(recorder: Recorder, device: str, on_device_us: int) -> None:

@@ -1,17 +1,29 @@
 """The partitions of a prepared model, each on its device, and on the CPU if need be.
 
 `Step` is one partition; `OnCpu` prepares what falls back, when that is needed first.
+`Partitioned` is what executions have of the model, and `Host` what ends them.
 """
 
 import asyncio
+from typing import Protocol
 
-from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices.cache_files import CacheArguments
+import msgspec
+
+from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import PreparedModelFuture, SynchronousByCallback
+from asyncnn.devices.device_buffers import Buffers
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.operands import is_scalar
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
-from asyncnn.runtime.framework.fallback import Member
-from asyncnn.runtime.model_cache import PrepareArguments, prepare
+from asyncnn.hal.types import ErrorStatus, OutputShape
+from asyncnn.runtime.framework import Fallback, FrameworkSettings
+from asyncnn.runtime.framework.fallback import FINAL, Member
+from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.spaces import Reservation, Spaces
+from asyncnn.runtime.framework.submodels import SubModels
+from asyncnn.runtime.model_cache import prepare
 
 _NO_CACHE = CacheArguments()
 
@@ -86,6 +98,94 @@ class Step:
         :raises AsyncnnError: if the CPU cannot compute it.
         """
         return self.prepared if self.member.is_cpu else await self.cpu.prepare()
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False):
+    """All partitions of a model, prepared. ``submodels`` is None if there is one.
+
+    Some tensors between them may have a ``reservation`` in memory of a device.
+    """
+
+    arguments: PrepareArguments
+    plan: Plan
+    submodels: SubModels | None
+    steps: tuple[Step, ...]
+    whole: Step
+    reservation: Reservation | None = None
+
+
+class IClosable(Protocol):
+    """What the framework ends when it is closed."""
+
+    def close(self) -> None:
+        """End at once."""
+        ...
+
+
+class Host:
+    """What prepared models have of their framework: what ends with it.
+
+    ``active`` are executions under way. ``is_closed`` is set once it is closed.
+    """
+
+    def __init__(
+        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
+    ) -> None:
+        self.buffers = buffers
+        self.bursts = bursts
+        self.max_intermediate_bytes = settings.max_intermediate_bytes
+        self.chains_drivers = settings.chains_drivers
+        self.active: set[IClosable] = set()
+        self.is_closed = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ended(self, active: IClosable) -> None:
+        """Note that an execution has ended, and that no device works for it."""
+        self.active.discard(active)
+        if self._waiting is not None and not self.active and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is executed; nothing more must be launched."""
+        if self.active:
+            if self._waiting is None:
+                self._waiting = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting)
+
+
+class Partitioned(SynchronousByCallback):
+    """What executions have of a model; ``whole`` is all of it as one partition.
+
+    ``declared`` is what the model says of its outputs. Without ``spaces`` there is one
+    partition, which takes requests as they are: ``direct``, whose device's ``health``
+    is that of the first.
+    """
+
+    def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
+        main = prepared.arguments.model.main
+        self.steps = prepared.steps
+        self.whole = prepared.whole
+        self.fallback = fallback
+        self.host = host
+        self.spaces: Spaces | None = None
+        if prepared.submodels is not None:
+            most = host.max_intermediate_bytes
+            self.spaces = Spaces(prepared.submodels, most, prepared.reservation)
+        self.operands = [main.operands[index] for index in main.output_indexes]
+        self.declared = tuple(
+            OutputShape(() if is_scalar(o.type) else o.dimensions, True)
+            for o in self.operands
+        )
+        self.direct = self.steps[0].prepared if len(self.steps) == 1 else None
+        self.health = self.steps[0].member.health
+
+    def recovers_from(self, status: ErrorStatus) -> bool:
+        """Tell whether the CPU is to be tried after a device ended so."""
+        return (
+            self.fallback is not Fallback.FORBID
+            and status not in FINAL
+            and not self.host.is_closed
+        )
 
 
 async def prepared_on(

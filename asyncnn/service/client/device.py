@@ -17,7 +17,7 @@ from asyncnn.hal.errors import (
     NoDriverError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import refuse_preparation
+from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     BufferDesc,
@@ -26,11 +26,8 @@ from asyncnn.hal.types import (
     DeviceStatus,
     DeviceType,
     ErrorStatus,
-    ExecutionPreference,
     Extension,
-    Handle,
     Model,
-    Priority,
 )
 from asyncnn.hal.validate import (
     validate_execution_preference,
@@ -56,7 +53,7 @@ GREETING_TIMEOUT_S = 10.0
 _RETRY_S = 0.005
 
 
-class RemoteDevice:
+class RemoteDevice(PreparingDevice):
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -214,74 +211,45 @@ class RemoteDevice:
             logger.info("supported operations not known: %s", error)
             return error.status, ()
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`.
-
-        The model is validated here, so that the call returns what the HAL demands. The
-        driver does not trust its clients, and validates the model again.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
+        # Validated here, so that the call returns what the HAL demands. The driver does
+        # not trust its clients, and validates the model again.
         connection = self._open()
-        try:
-            validate_execution_preference(preference)
-            validate_priority(priority)
-            validate_model(model)
-            connection.check_open()
-            connection.preparations.prepare(
-                model,
-                preference,
-                priority,
-                deadline,
-                _Preparation(connection, callback, model),
-                self._cache_to_write(model_cache, data_cache, token),
-            )
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+        validate_execution_preference(arguments.preference)
+        validate_priority(arguments.priority)
+        validate_model(arguments.model)
+        connection.check_open()
+        preparation = _Preparation(connection, callback, arguments.model)
+        sent = self._cache_to_write(cache)
+        connection.preparations.prepare(*arguments, preparation, sent)
         return ErrorStatus.NONE
 
-    def _cache_to_write(
-        self, model_cache: Sequence[Handle], data_cache: Sequence[Handle], token: bytes
-    ) -> SentCache:
+    def _cache_to_write(self, cache: CacheArguments) -> SentCache:
         """Return what the driver is to save the model in, if it can."""
-        if not model_cache and not data_cache:
+        if not cache.model_cache and not cache.data_cache:
             return NOTHING_SENT
         try:
-            files = self._open().cache_files
-            return to_send(model_cache, data_cache, token, files)
+            return to_send(*cache, self._open().cache_files)
         except AsyncnnError as error:
             logger.warning("a model is not cached: %s", error)
             return NOTHING_SENT
 
-    def prepare_model_from_cache_1_3(
+    def _load(
         self,
         deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
         connection = self._open()
-        try:
-            connection.check_open()
-            cache = to_send(model_cache, data_cache, token, connection.cache_files)
-            preparation = _Preparation(connection, callback, None)
-            connection.preparations.prepare_from_cache(deadline, cache, preparation)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+        connection.check_open()
+        sent = to_send(*cache, connection.cache_files)
+        preparation = _Preparation(connection, callback, None)
+        connection.preparations.prepare_from_cache(deadline, sent, preparation)
         return ErrorStatus.NONE
 
     async def allocate(

@@ -7,8 +7,8 @@ from functools import partial
 
 import msgspec
 
-from asyncnn.callbacks import FencedOutcome
 from asyncnn.deadlines import unanswered
+from asyncnn.execution import FencedCompletion
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences, pass_on
@@ -43,34 +43,32 @@ class Named(msgspec.Struct, frozen=True, eq=False):
 NO_FENCES = Named(())
 
 
-class RemoteFenced(FencedOutcome):
-    """One execution under way, and the fence that it will signal here.
+class RemoteFenced(FencedCompletion):
+    """One execution under way, in a driver.
 
-    The fence is state of this process, resolved by a message of the driver. Others wait
-    for a descriptor, which the driver itself writes to: if it dies they see the end. It
-    ``is_done`` once its fence was signalled or failed.
+    How it ends is state of this process, told by a message of the driver. Others wait
+    for a descriptor, which the driver itself writes to: if it dies they see the end.
     """
 
     __slots__ = (
+        *FencedCompletion.slots,
         "_fences",
         "_memory",
-        "_source",
         "exported",
-        "fence",
-        "is_done",
         "number",
         "route",
     )
 
+    is_remote = True
+
     def __init__(self, fences: "RemoteFences", memory: SentMemory) -> None:
-        super().__init__()
+        self._core = self._waiters = self.outcome = None
+        self.loop = fences.loop
         self.number = 0
-        self.is_done = False
         self.route: Route | None = None
         self.exported: WriteEnd | None = None
         self._fences = fences
         self._memory = memory
-        self.fence, self._source = SyncFence.pair(self)
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""
@@ -89,15 +87,15 @@ class RemoteFenced(FencedOutcome):
 
         That is done once the outputs are in place here.
         """
-        source = FenceSource.adopt(write_end)
+        source, fence = FenceSource.adopt(write_end), self.fence
 
         def pass_on_now(fence: SyncFence) -> None:
             pass_on(fence, source, fence.signalled_at_ns)
 
-        if self.fence.status is None:
-            self.fence.add_done_callback(pass_on_now)
+        if fence.status is None:
+            fence.add_done_callback(pass_on_now)
         else:
-            pass_on_now(self.fence)
+            pass_on_now(fence)
 
     def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
         """Take the outcome, and the outputs that are not in place yet.
@@ -105,7 +103,7 @@ class RemoteFenced(FencedOutcome):
         Large ones are copied on a thread; the fence is active for so much longer.
         """
         self.exported = None  # the driver has written it
-        if self.is_done:
+        if self.outcome is not None:
             self._memory.let_go(status)
         else:
             end_here = partial(self._settle, end, status)
@@ -119,10 +117,9 @@ class RemoteFenced(FencedOutcome):
             self._fail(failure.status, str(failure), end.at_ns)
         elif status is not ErrorStatus.NONE:
             self._fail(status, end.reason, end.at_ns)
-        elif not self.is_done:  # while its outputs were copied on a thread
-            self.is_done = True
-            self.complete(status, end.launched or NO_TIMING, end.fenced or NO_TIMING)
-            self._source.signal(at_ns=end.at_ns)
+        elif self.outcome is None:  # while its outputs were copied on a thread
+            times = end.launched or NO_TIMING, end.fenced or NO_TIMING
+            self.complete(status, "", *times, end.at_ns)
 
     def fail(self, status: ErrorStatus, reason: str) -> None:
         """Let go of the memory; fail the fence unless it is done."""
@@ -130,12 +127,9 @@ class RemoteFenced(FencedOutcome):
         self._fail(status, reason)
 
     def _fail(self, status: ErrorStatus, reason: str, at_ns: int | None = None) -> None:
-        if self.is_done:
-            return
-        self.is_done = True
-        logger.info("fenced execution failed: %s: %s", status.name, reason)
-        self.complete(status, NO_TIMING, NO_TIMING)
-        self._source.fail(status, reason, at_ns=at_ns)
+        if self.outcome is None:
+            logger.info("fenced execution failed: %s: %s", status.name, reason)
+            self.complete(status, reason, at_ns=at_ns)
 
     def expire(self, error: AsyncnnError) -> None:
         """Put the fence into the error state, also for processes that poll its pipe.
@@ -167,14 +161,14 @@ class RemoteFences:
         self._send = line.send
         self._deadlines = line.deadlines
         self._max_fds = max_fds
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiting: dict[int, RemoteFenced] = {}
         self._seen = 0
         self.held: dict[int, wire.ExecuteFenced] = {}
         self._is_holding = False
         self._is_lost = False
 
-    def named(self, fences: Sequence[ISyncFence]) -> Named:
+    def named(self, fences: Sequence[ISyncFence | FencedCompletion]) -> Named:
         """Return how to tell the driver which of ``fences`` to wait for.
 
         :raises InvalidArgumentError: if one has failed, or has no descriptor to send.
@@ -183,7 +177,8 @@ class RemoteFences:
         if _BY_DESCRIPTOR not in numbers:
             return Named(numbers)
         foreign: list[SyncFence] = []
-        for fence in active_fences(fences):
+        for each in active_fences(fences):
+            fence = each.fence if isinstance(each, FencedCompletion) else each
             if not isinstance(fence, SyncFence):
                 raise InvalidArgumentError(f"{fence!r} cannot be sent to a driver")
             if self._number_of(fence) == _BY_DESCRIPTOR:
@@ -193,12 +188,12 @@ class RemoteFences:
             foreign = [merge(*foreign)]
         return Named(own + (_BY_DESCRIPTOR,) * len(foreign), foreign)
 
-    def _number_of(self, fence: ISyncFence) -> int:
-        """Return the number of the execution under way that will signal ``fence``.
+    def _number_of(self, fence: ISyncFence | FencedCompletion) -> int:
+        """Return the number of the execution under way that is or signals ``fence``.
 
         The driver forgets it once this client has heard of the end.
         """
-        producer = fence.producer if isinstance(fence, SyncFence) else None
+        producer = fence.producer if isinstance(fence, SyncFence) else fence
         if isinstance(producer, RemoteFenced) and producer.is_of(self):
             number = producer.number
             return number if number in self._waiting else _BY_DESCRIPTOR
@@ -241,7 +236,7 @@ class RemoteFences:
         if not self._is_holding:
             self._send(message)
             self._is_holding = True
-            self._loop.call_soon(self._end_turn)
+            self.loop.call_soon(self._end_turn)
             return
         length = len(encode_given(message))  # it fails alone, if it does
         if length > _MOST_HELD_BYTES or self._is_lost:
@@ -300,7 +295,7 @@ class RemoteFences:
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
             # Another thread has asked for it, and it may have ended since.
-            if fenced.number in self._waiting and not fenced.is_done:
+            if fenced.number in self._waiting and fenced.outcome is None:
                 if fenced.number in self._deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
                 self._send(wire.ExportFence(fenced.number), [write_end.fd])

@@ -20,10 +20,8 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.deadlines import check_deadline
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-)
+from asyncnn.execution import FencedCompletion, launched_fenced
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
@@ -46,9 +44,7 @@ from asyncnn.hal.validate import (
     signature_of,
 )
 from asyncnn.logs import EXECUTION
-from asyncnn.service.client.answers import (
-    DeferredExecution,
-)
+from asyncnn.service.client.answers import DeferredExecution
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.preparations import to_send
@@ -258,39 +254,50 @@ class RemotePreparedModel(SynchronousByCallback):
         duration: int | None,
     ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
         """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        connection, number = self._connection, self.number
-        if EXECUTION.is_on:
-            EXECUTION("send fenced", model=number, fences=len(wait_for))
+        limits = deadline, loop_timeout_duration, duration
         try:
-            options = execution_options(
-                measure, deadline, loop_timeout_duration, duration
-            )
-            if not self._rules.remembers(request):
-                self._check(request, is_fenced=True)
-            named = connection.fences.named(wait_for) if wait_for else NO_FENCES
-            if deadline is not None:
-                check_deadline(deadline)
-            bound = connection.bindings.number_of(number, request)
-            sent, staged = request, None
-            if bound is None:
-                staged = self._staging.stage(request)
-                if staged is not None:
-                    staged.fill()
-                    sent = staged.request
-                    if staged.bound_since is connection.bindings.epoch:
-                        bound = staged.number
-            if bound is None:
-                bound = self._bound(sent, staged)
-            connection.check_unsent()
-            memory = SentMemory(self._staging, sent.pools, staged)
-            fenced = RemoteFenced(connection.fences, memory)
-            order = connection.order(number, sent, options, bound)
-            connection.fences.execute(order, named, duration, fenced)
+            options = execution_options(measure, *limits)
+            return launched_fenced(self, request, wait_for, options)
         except AsyncnnError as error:
             logger.info("fenced execution refused: %s: %s", error.status.name, error)
             self.refusal = str(error)
             return error.status, None, None
-        return ErrorStatus.NONE, fenced.fence, fenced
+
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch a fenced execution that is its own fence; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        connection, number = self._connection, self.number
+        if EXECUTION.is_on:
+            EXECUTION("send fenced", model=number, fences=len(wait_for))
+        if not self._rules.remembers(request):
+            self._check(request, is_fenced=True)
+        named = connection.fences.named(wait_for) if wait_for else NO_FENCES
+        if options.deadline is not None:
+            check_deadline(options.deadline)
+        bound = connection.bindings.number_of(number, request)
+        sent, staged = request, None
+        if bound is None:
+            staged = self._staging.stage(request)
+            if staged is not None:
+                staged.fill()
+                sent = staged.request
+                if staged.bound_since is connection.bindings.epoch:
+                    bound = staged.number
+        if bound is None:
+            bound = self._bound(sent, staged)
+        connection.check_unsent()
+        memory = SentMemory(self._staging, sent.pools, staged)
+        fenced = RemoteFenced(connection.fences, memory)
+        order = connection.order(number, sent, options, bound)
+        connection.fences.execute(order, named, options.duration, fenced)
+        return fenced
 
     async def configure_execution_burst(
         self,

@@ -57,10 +57,6 @@ class Bursts(SessionPart):
         """How many queues are mapped."""
         return _MAPPINGS * len(self._bursts)
 
-    def decline(self, message: wire.ConfigureBurst, error: AsyncnnError) -> None:
-        """Tell the client that the driver has no room for a burst."""
-        self._send(wire.BurstConfigured(message.burst, error.status))
-
     def configure(self, message: wire.ConfigureBurst, fds: Sequence[int]) -> None:
         """Open a burst and tell the client. The descriptors stay the caller's.
 
@@ -73,7 +69,7 @@ class Bursts(SessionPart):
         split = message.request_fds
         if not 0 <= split <= len(fds):
             raise InvalidArgumentError("queues and descriptors do not match")
-        try:
+        with self._answering(partial(wire.BurstConfigured, number)):
             self._quota.check(self._bursts)
             self._tasks.check_room()
             prepared = self._model(message.prepared)
@@ -84,11 +80,8 @@ class Bursts(SessionPart):
                 Handle(numbers[:split], message.request_ints),
                 Handle(numbers[split:], message.result_ints),
             )
-        except AsyncnnError as error:
-            self._send(wire.BurstConfigured(number, explained(error).status))
-            return
-        self._bursts[number] = None
-        self._tasks.start(self._configure(number, prepared, *channels))
+            self._bursts[number] = None
+            self._tasks.start(self._configure(number, prepared, *channels))
 
     def handle(
         self, message: wire.FreeMemory | wire.CancelBurstRequest | wire.ReleaseBurst

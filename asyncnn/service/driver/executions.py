@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import IExecutionCallback
+from asyncnn.execution import reusable
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, error_for
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route
@@ -34,7 +35,6 @@ class Bound(msgspec.Struct, frozen=True, eq=False):
 
     prepared: IPreparedModel
     request: Request
-    pools: tuple[Memory | BufferToken, ...]
     is_mapped: bool
 
 
@@ -154,7 +154,10 @@ class Executions(SessionPart):
         prepared = self._model(order.prepared)
         pools = self._pools.find_for_request(order.pools)
         request = Request(order.inputs, order.outputs, pools)
-        return Bound(prepared, request, pools, are_mapped(pools))
+        is_mapped = are_mapped(pools)
+        if is_mapped and isinstance(order, wire.BindRequest):
+            request = reusable(prepared, request)
+        return Bound(prepared, request, is_mapped)
 
     def _forget(self, is_gone: Callable[[_Kept], bool]) -> None:
         for number in [n for n, kept in self._kept.items() if is_gone(kept)]:
@@ -169,7 +172,7 @@ class Executions(SessionPart):
 
     async def _launch_with_copies(self, bound: Bound, callback: "_Executing") -> None:
         try:
-            pools = await self._pools.copied(bound.pools)
+            pools = await self._pools.copied(bound.request.pools)
             callback.copies, callback.outputs = pools, bound.request.outputs
             callback.launch(bound.prepared, replace(bound.request, pools=pools))
         except Exception as error:

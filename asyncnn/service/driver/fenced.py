@@ -29,7 +29,7 @@ from asyncnn.hal.errors import (
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import refusal_of
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, Timing
+from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
 from asyncnn.service.driver.parts import Common, SessionPart
@@ -90,14 +90,13 @@ class FencedOnCopies(FencedOutcome):
         except AsyncnnError as error:
             raise waited_in_vain(str(error)) from None
         except TimeoutError:
-            deadline = self._message.order.deadline
             raise late_for_fences(deadline, self._launched_ns) from None
         finally:
             self._fences = ()
 
     async def _execute(self) -> None:
         bound, order = self._bound, self._message.order
-        copies = await self._pools.copied(bound.pools)
+        copies = await self._pools.copied(bound.request.pools)
         status, fence, inner = bound.prepared.execute_fenced(
             replace(bound.request, pools=copies),
             (),
@@ -114,14 +113,11 @@ class FencedOnCopies(FencedOutcome):
         await self._pools.write_back(copies, bound.request.outputs)
         _, launched, fenced = inner.get_execution_info()
         self.route = inner.route
-        self.complete(ErrorStatus.NONE, self._since_launch(launched), fenced)
+        if launched != NO_TIMING:
+            in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
+            launched = replace(launched, time_in_driver=in_driver_us)
+        self.complete(ErrorStatus.NONE, launched, fenced)
         self._source.signal()
-
-    def _since_launch(self, timing: Timing) -> Timing:
-        if timing == NO_TIMING:
-            return timing
-        in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
-        return replace(timing, time_in_driver=in_driver_us)
 
     def _fail(self, error: AsyncnnError) -> None:
         if self.fence.status is None:
@@ -136,6 +132,7 @@ class _Fenced(msgspec.Struct, eq=False):
     outcome: IFencedExecutionCallback
     borrowed: Sequence[SyncFence] = ()
     exported: FenceSource | None = None
+    ended_ns: int = 0
 
     @property
     def descriptors(self) -> int:
@@ -169,17 +166,32 @@ class FencedOrders(SessionPart):
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
 
-    def execute(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> None:
-        """Launch an execution; its fence tells of errors.
+    def execute(
+        self,
+        message: wire.ExecuteFenced,
+        fds: Sequence[int],
+        refusal: AsyncnnError | None = None,
+    ) -> None:
+        """Launch an execution; its fence tells of errors, or of a ``refusal``.
 
         :raises InvalidArgumentError: if its number is in use, or the client has seen
             more ends than there were.
         """
-        self._add(message, fds)
-
-    def decline(self, message: wire.ExecuteFenced, error: AsyncnnError) -> None:
-        """Fail an execution that the driver has no room for."""
-        self._add(message, (), error)
+        self._forget(message.seen)
+        number = message.order.execution
+        if number in self._known:
+            raise InvalidArgumentError(f"fenced execution {number} exists already")
+        try:
+            fenced = _failed(refusal) if refusal else self._launch(message, fds)
+        except Exception as error:
+            fenced = _failed(explained(error))
+        self._known[number] = fenced
+        status = fenced.fence.status
+        if status is None:
+            self.descriptors += fenced.descriptors
+            fenced.fence.add_done_callback(partial(self._done, number))
+        else:
+            self._end(number, fenced, status)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
         """Write the end of an execution to a pipe of the client's as well.
@@ -200,7 +212,9 @@ class FencedOrders(SessionPart):
             fenced.exported = source
             self.descriptors += 1
         else:
-            pass_on(fenced.fence, source, time.monotonic_ns())
+            # The client may be told of the end later than this pipe.
+            fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
+            pass_on(fenced.fence, source, fenced.ended_ns)
 
     def cancel(self, number: int) -> None:
         """Stop an execution that nobody waits for; it is still answered."""
@@ -218,28 +232,6 @@ class FencedOrders(SessionPart):
             if fenced.fence.status is None:
                 fenced.cancel()
 
-    def _add(
-        self,
-        message: wire.ExecuteFenced,
-        fds: Sequence[int],
-        refusal: AsyncnnError | None = None,
-    ) -> None:
-        self._forget(message.seen)
-        number = message.order.execution
-        if number in self._known:
-            raise InvalidArgumentError(f"fenced execution {number} exists already")
-        try:
-            fenced = _failed(refusal) if refusal else self._launch(message, fds)
-        except Exception as error:
-            fenced = _failed(explained(error))
-        self._known[number] = fenced
-        status = fenced.fence.status
-        if status is None:
-            self.descriptors += fenced.descriptors
-            fenced.fence.add_done_callback(partial(self._done, number))
-        else:
-            self._end(number, fenced, status)
-
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
         self._quota.check(self._known)
         borrowed: Sequence[SyncFence] = ()
@@ -250,7 +242,10 @@ class FencedOrders(SessionPart):
         order = message.order
         bound = self._executions.find(order)
         if not bound.is_mapped:
-            return self._launch_with_copies(message, bound, fences, borrowed)
+            self._tasks.check_room()
+            copying = FencedOnCopies(self._pools, bound, message, fences)
+            self._tasks.start(copying.run())
+            return _Fenced(copying.fence, copying, borrowed)
         status, fence, outcome = bound.prepared.execute_fenced(
             bound.request,
             fences,
@@ -265,18 +260,6 @@ class FencedOrders(SessionPart):
         # Every device makes fences of this class, which alone can be exported.
         signals = cast("SyncFence", fence or self._signalled)
         return _Fenced(signals, outcome, borrowed)
-
-    def _launch_with_copies(
-        self,
-        message: wire.ExecuteFenced,
-        bound: Bound,
-        fences: Sequence[SyncFence],
-        borrowed: Sequence[SyncFence],
-    ) -> _Fenced:
-        self._tasks.check_room()
-        copying = FencedOnCopies(self._pools, bound, message, fences)
-        self._tasks.start(copying.run())
-        return _Fenced(copying.fence, copying, borrowed)
 
     def _fences(
         self, numbers: Sequence[int], borrowed: Sequence[SyncFence]
@@ -318,7 +301,7 @@ class FencedOrders(SessionPart):
             self._end(number, fenced, fence.status or ErrorStatus.NONE)
 
     def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:
-        at_ns = time.monotonic_ns()
+        at_ns = fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
         fenced.borrowed = ()
         if fenced.exported is not None:
             pass_on(fenced.fence, fenced.exported, at_ns)

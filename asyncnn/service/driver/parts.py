@@ -6,16 +6,19 @@ that gives a number a second time, or contradicts itself, raises `InvalidArgumen
 which ends the connection. What goes wrong with a call is the answer to that call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import ErrorStatus
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Table
+from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
 
@@ -60,3 +63,13 @@ class SessionPart:
         if prepared is None:
             raise InvalidArgumentError(f"no prepared model {number}")
         return prepared
+
+    @contextmanager
+    def _answering(
+        self, answer: Callable[[ErrorStatus], wire.ToClient]
+    ) -> Iterator[None]:
+        """Answer whatever the block raises with its status."""
+        try:
+            yield
+        except Exception as error:
+            self._send(answer(explained(error).status))

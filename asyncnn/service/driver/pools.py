@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache_files import CacheArguments, replace_together
+from asyncnn.devices.cache_files import replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -22,6 +22,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
     BufferToken,
     ErrorStatus,

@@ -6,6 +6,7 @@ it, which then finds that it was checked already.
 
 import logging
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -85,7 +86,7 @@ class Preparations(SessionPart):
 
     def save(self, message: wire.SaveModel, fds: Sequence[int]) -> None:
         """Write a prepared model to the client's files; ``fds`` stay the caller's."""
-        try:
+        with self._answering(partial(wire.ModelSaved, message.call)):
             model = self._model(message.prepared)
             if not isinstance(model, ISavable):
                 raise GeneralFailureError("the device saves models only at first")
@@ -94,8 +95,6 @@ class Preparations(SessionPart):
             self._check_tasks()
             cache = self._received(message.cache, fds)
             self._start(self._save(message.call, model, cache))
-        except Exception as error:
-            self._send(wire.ModelSaved(message.call, explained(error).status))
 
     def release(self, number: int) -> None:
         """Let go of a prepared model, or stop preparing it."""
@@ -217,16 +216,14 @@ class Preparations(SessionPart):
             callback.fail(explained(error))
 
     async def _save(self, call: int, model: ISavable, cache: ReceivedCache) -> None:
-        try:
+        with self._answering(partial(wire.ModelSaved, call)):
             if not cache.prepare_to_write():
                 raise GeneralFailureError("a cache file cannot be read and written")
             (model_file,), (data_file,), token = cache.arguments
             status = await model.save_to_cache(model_file, data_file, token)
             if status is ErrorStatus.NONE:
                 await self._pools.on_thread(cache.write)
-        except Exception as error:
-            status = explained(error).status
-        self._send(wire.ModelSaved(call, status))
+            self._send(wire.ModelSaved(call, status))
 
     async def _write_back(
         self, cache: ReceivedCache, callback: "_Preparing", model: IPreparedModel

@@ -1,12 +1,12 @@
 """What a client asks about models and the device, and its device-managed buffers."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
-from asyncnn.devices.statistics import DeviceStatistics, IMeasured
+from asyncnn.devices.statistics import IMeasured
 from asyncnn.hal.errors import (
-    AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
     too_many,
@@ -39,13 +39,9 @@ class Queries(SessionPart):
         self._seen_by = seen_by
         self._large = 0
 
-    def decline(self, call: int, error: AsyncnnError) -> None:
-        """Tell that the driver has no room for a model that is asked about."""
-        self._send(wire.SupportedOperations(call, error.status, ()))
-
     def supported_operations(self, message: wire.GetSupportedOperations[Model]) -> None:
         """Tell which operations of a model would run."""
-        try:
+        with self._answering(partial(wire.SupportedOperations, message.call)):
             self._tasks.check_room()
             # Each holds a model of any size.
             large = is_large(message.model)
@@ -56,21 +52,14 @@ class Queries(SessionPart):
                     self._limits.max_preparing,
                 )
             pools = self._pools.find(message.pools)
-        except AsyncnnError as error:
-            status = explained(error).status
-            self._send(wire.SupportedOperations(message.call, status, ()))
-            return
-        self._large += large
-        self._tasks.start(self._supported_operations(message, pools, large))
+            self._large += large
+            self._tasks.start(self._supported_operations(message, pools, large))
 
     def statistics(self, call: int) -> None:
         """Tell what the device does."""
-        try:
+        with self._answering(partial(wire.Statistics, call)):
             self._tasks.check_room()
-        except AsyncnnError as error:
-            self._send(wire.Statistics(call, explained(error).status, None))
-            return
-        self._tasks.start(self._statistics(call))
+            self._tasks.start(self._statistics(call))
 
     async def _supported_operations(
         self,
@@ -78,36 +67,28 @@ class Queries(SessionPart):
         pools: tuple[Memory, ...],
         large: bool,
     ) -> None:
-        supported: tuple[bool, ...] = ()
+        answer = partial(wire.SupportedOperations, message.call)
         try:
-            if not are_mapped(pools):
-                pools = await self._pools.copied(pools)
-            model = replace(message.model, pools=pools)
-            if large:
-                await self._validating(validate_model, model)
-            status, supported = await self._device.get_supported_operations_1_3(model)
-        except Exception as error:
-            status = explained(error).status
+            with self._answering(answer):
+                if not are_mapped(pools):
+                    pools = await self._pools.copied(pools)
+                model = replace(message.model, pools=pools)
+                if large:
+                    await self._validating(validate_model, model)
+                told = await self._device.get_supported_operations_1_3(model)
+                self._send(answer(*told))
         finally:
             self._large -= large
-        self._send(wire.SupportedOperations(message.call, status, supported))
 
     async def _statistics(self, call: int) -> None:
-        try:
-            statistics = await self._measured()
-            answer = wire.Statistics(call, ErrorStatus.NONE, statistics)
-        except Exception as error:
-            answer = wire.Statistics(call, explained(error).status, None)
-        self._send(answer)
-
-    async def _measured(self) -> DeviceStatistics:
-        """Return what the client may know."""
-        if not isinstance(self._device, IMeasured):
-            raise GeneralFailureError("the device keeps no statistics")
-        statistics = await self._device.get_statistics()
-        if self._seen_by is None:
-            return statistics
-        return statistics.seen_by(self._seen_by)
+        """Tell what the client may know."""
+        with self._answering(partial(wire.Statistics, call)):
+            if not isinstance(self._device, IMeasured):
+                raise GeneralFailureError("the device keeps no statistics")
+            statistics = await self._device.get_statistics()
+            if self._seen_by is not None:
+                statistics = statistics.seen_by(self._seen_by)
+            self._send(wire.Statistics(call, ErrorStatus.NONE, statistics))
 
 
 class Buffers(SessionPart):
@@ -123,18 +104,15 @@ class Buffers(SessionPart):
         number = message.buffer
         if number in self._buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
-        try:
+        with self._answering(partial(wire.Allocated, number)):
             self._quota.check(self._buffers)
             self._tasks.check_room()
-        except AsyncnnError as error:
-            self._send(wire.Allocated(number, explained(error).status, 0))
-            return
-        self._buffers[number] = None
-        self._tasks.start(self._allocate(message))
+            self._buffers[number] = None
+            self._tasks.start(self._allocate(message))
 
     def copy(self, message: wire.CopyBufferTo | wire.CopyBufferFrom) -> None:
         """Copy the contents of a buffer to a pool, or from it, and tell the client."""
-        try:
+        with self._answering(partial(wire.BufferCopied, message.call)):
             self._tasks.check_room()
             buffer = self._buffers.get(message.buffer)
             if buffer is None:
@@ -143,10 +121,7 @@ class Buffers(SessionPart):
                 pool = from_buffer(bytearray())
             else:
                 (pool,) = self._pools.find((message.pool,))
-        except AsyncnnError as error:
-            self._send(wire.BufferCopied(message.call, explained(error).status))
-            return
-        self._tasks.start(self._copy(message, buffer, pool))
+            self._tasks.start(self._copy(message, buffer, pool))
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Let go of the buffers that the client has let go of."""
@@ -183,7 +158,7 @@ class Buffers(SessionPart):
         buffer: IBuffer,
         pool: Memory,
     ) -> None:
-        try:
+        with self._answering(partial(wire.BufferCopied, message.call)):
             is_mapped = are_mapped((pool,))
             if not is_mapped:
                 (pool,) = await self._pools.copied((pool,))
@@ -194,6 +169,4 @@ class Buffers(SessionPart):
                 if status is ErrorStatus.NONE and not is_mapped:
                     whole = RequestArgument(False, DataLocation(0, 0, pool.size))
                     await self._pools.write_back((pool,), (whole,))
-        except Exception as error:
-            status = explained(error).status
-        self._send(wire.BufferCopied(message.call, status))
+            self._send(wire.BufferCopied(message.call, status))

@@ -16,6 +16,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -292,21 +293,22 @@ class DriverResources:
         """Return what the connections of a process share, by its client's number."""
         process = self._processes.get(client)
         if process is None:
-            process = ProcessResources(self, self._reading_of(peer), self._decoding)
+            turns = self._reading.get(peer)
+            if turns is None:
+                turns = ReadingTurns(self.readers)
+                if peer.pid:  # the kernel gives 0 for each that cannot be seen here
+                    self._reading[peer] = turns
+            process = ProcessResources(self, turns, self._decoding)
             self._processes[client] = process
         return process
 
-    def _reading_of(self, peer: Peer) -> ReadingTurns:
-        turns = self._reading.get(peer)
-        if turns is None:
-            turns = ReadingTurns(self.readers)
-            if peer.pid:  # the kernel gives 0 for each that cannot be seen from here
-                self._reading[peer] = turns
-        return turns
-
 
 class ProcessResources:
-    """What the connections of one process share among them."""
+    """What the connections of one process share among them.
+
+    ``descriptors`` and ``mappings`` return what a connection has of them: as many as
+    the function that is given counts.
+    """
 
     def __init__(
         self,
@@ -318,17 +320,8 @@ class ProcessResources:
         self.reading = reading
         self.decoding = DecodingTurns(decoding)
         self.validating = SerialOffload()
-        self._driver = driver
-        self._descriptors = ProcessUse()
-        self._mappings = ProcessUse()
-
-    def descriptors(self, count: Callable[[], int]) -> Holding:
-        """Return what a connection has of them: as many as ``count`` says."""
-        return self._driver.descriptors.holding(self._descriptors, count)
-
-    def mappings(self, count: Callable[[], int]) -> Holding:
-        """Return what a connection has of them; likewise."""
-        return self._driver.mappings.holding(self._mappings, count)
+        self.descriptors = partial(driver.descriptors.holding, ProcessUse())
+        self.mappings = partial(driver.mappings.holding, ProcessUse())
 
 
 def require_descriptors(limits: ServiceLimits, coming: int = 0) -> int:

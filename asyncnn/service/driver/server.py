@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -397,14 +398,10 @@ def _remove_stale(path: Path) -> None:
 _LINGER_S = 1.0
 """How long a refused client may take to read why."""
 
-
 _MAX_LINGERING = 8
 """Refused clients that are waited for at a time; each costs a descriptor."""
 
-
 _MAX_PACKETS = 4
-
-
 _PACKET_BYTES = 4096
 
 
@@ -418,7 +415,7 @@ class Refusals:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._packets: dict[socket.socket, int] = {}
+        self._packets: Counter[socket.socket] = Counter()
 
     def tell(self, connection: socket.socket, reason: str) -> None:
         """Tell a client why it is not served, and hang up soon."""
@@ -432,7 +429,6 @@ class Refusals:
             return
         while len(self._lingering) >= _MAX_LINGERING:
             self._end(next(iter(self._lingering)))
-        self._packets[connection] = 0
         self._lingering[connection] = self._loop.call_later(
             _LINGER_S, self._end, connection
         )

@@ -196,9 +196,9 @@ class Session:
         status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         match message:
             case wire.SupportedOperations(call=call) if message.supported:
-                self._send(wire.SupportedOperations(call, status, ()))
+                self._send(wire.SupportedOperations(call, status))
             case wire.Statistics(call=call) if message.statistics is not None:
-                self._send(wire.Statistics(call, status, None))
+                self._send(wire.Statistics(call, status))
             case wire.Prepared(prepared=number) if message.signature is not None:
                 self._preparations.release(number)
                 self._send(wire.Prepared(number, status, reason))
@@ -298,13 +298,13 @@ class Session:
             case wire.AnnouncePools():
                 self._pools.decline(message.pools, error)
             case wire.ConfigureBurst():
-                self._bursts.decline(message, error)
+                self._send(wire.BurstConfigured(message.burst, error.status))
             case wire.ExecuteFenced():
-                self._fenced.decline(message, error)
+                self._fenced.execute(message, (), error)
             case wire.PrepareModel() | wire.PrepareModelFromCache():
                 self._preparations.decline(message.prepared, error)
             case wire.GetSupportedOperations():
-                self._queries.decline(message.call, error)
+                self._send(wire.SupportedOperations(message.call, error.status))
             case wire.SaveModel():
                 self._send(wire.ModelSaved(message.call, error.status))
             case _:

@@ -274,7 +274,7 @@ class _Parted(LiteRtDelegate):
             if start:
                 yield start
             part = steps[start:end]
-            yield from (start + at for at in barriers(part, self._engine.speeds))
+            yield from (start + at for at in barriers(part))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:

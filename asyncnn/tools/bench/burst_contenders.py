@@ -90,7 +90,7 @@ async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
         pools = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
         shape = RequestShape.of(request.inputs, request.outputs, len(pools))
         packet = shape.encode(slots.of(pools), hal.MeasureTiming.NO)
-        binder = Binder(slots, SparseLogger(logging.getLogger(__name__)))
+        binder = Binder(prepared.hal, slots, SparseLogger(logging.getLogger(__name__)))
         await binder.bind(packet)
         shapes = (hal.OutputShape((LENGTH,), True),)
         result = ResultShape.of(hal.ErrorStatus.NONE, shapes)

@@ -22,13 +22,15 @@ from asyncnn.callbacks import (
     SynchronousByCallback,
 )
 from asyncnn.devices.measured_capabilities import reference_capabilities
+from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
+    CacheArguments,
     NoCachesNorDomains,
     NoFencesNorBursts,
+    PrepareArguments,
     refuse_execution,
-    refuse_preparation,
 )
 from asyncnn.hal.validate import (
     RequestRules,
@@ -74,6 +76,7 @@ def hal_execution(
     prepared: PreparedModel, request: hal.Request
 ) -> Callable[[], Awaitable[ExecutionResult]]:
     """Return the execution of a ready request at the HAL, awaited."""
+    request = reusable(prepared.hal, request)
 
     async def call() -> ExecutionResult:
         callback = ExecutionFuture()
@@ -116,8 +119,7 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
             return hal.ErrorStatus.INVALID_ARGUMENT
         notify = OneShot(callback.notify_1_3)
         try:
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=True)
+            self._rules.check(request, allow_unspecified_output=True)
             validate_measure_timing(measure)
         except hal.AsyncnnError as error:
             return refuse_execution(callback, error)
@@ -142,8 +144,7 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
     ]:
         """Validate and wait; see `IPreparedModel.execute_fenced`."""
         try:
-            if not self._rules.remembers(request):
-                self._rules.check(request, allow_unspecified_output=False)
+            self._rules.check(request, allow_unspecified_output=False)
             validate_measure_timing(measure)
             active = active_fences(wait_for)
         except hal.AsyncnnError as error:
@@ -207,30 +208,20 @@ class NoOpDevice(NoCachesNorDomains):
             return error.status, ()
         return hal.ErrorStatus.NONE, (True,) * len(model.main.operations)
 
-    def prepare_model_1_3(
+    def _prepare(
         self,
-        model: hal.Model,
-        preference: hal.ExecutionPreference,
-        priority: hal.Priority,
-        deadline: int | None,
-        model_cache: Sequence[hal.Handle],
-        data_cache: Sequence[hal.Handle],
-        token: bytes,
-        callback: hal.IPreparedModelCallback | None,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: hal.IPreparedModelCallback,
     ) -> hal.ErrorStatus:
-        """Validate the model and notify soon; see `IDevice.prepare_model_1_3`."""
-        if callback is None:
-            return hal.ErrorStatus.INVALID_ARGUMENT
-        notify = OneShot(callback.notify_1_3)
-        try:
-            validate_execution_preference(preference)
-            validate_priority(priority)
-            validate_model(model)
-        except hal.AsyncnnError as error:
-            return refuse_preparation(callback, error)
-        prepared: hal.IPreparedModel = NoOpPreparedModel(model, self._bursts)
+        """Validate the model and notify soon."""
+        validate_execution_preference(arguments.preference)
+        validate_priority(arguments.priority)
+        validate_model(arguments.model)
+        prepared: hal.IPreparedModel
+        prepared = NoOpPreparedModel(arguments.model, self._bursts)
         asyncio.get_running_loop().call_soon(
-            partial(notify, hal.ErrorStatus.NONE, prepared)
+            partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
         )
         return hal.ErrorStatus.NONE
 

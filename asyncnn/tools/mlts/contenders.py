@@ -21,11 +21,12 @@ import numpy as np
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, open_model_file
-from asyncnn.runtime.model_cache import ModelCache, PrepareArguments
+from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel

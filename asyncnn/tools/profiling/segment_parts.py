@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from asyncnn.devices.litert.cuts import estimated_ns
 from asyncnn.devices.litert.engine import Engine, load_engine
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.delegation import Segment, Step
@@ -69,8 +68,8 @@ def measured_parts(step: Step, arrays: Mapping[int, Array], rounds: int) -> Part
     try:
         times_ns = _measured_ns(load_engine(), step, dict(arrays), rounds)
     except AsyncnnError:
-        times_ns = [estimated_ns(part.operation) for part in step.parts]
-        return Parts(times_ns, measured=False)
+        costs_ns = [float(part.cost_ns) for part in step.parts]
+        return Parts(costs_ns, measured=False)
     return Parts(times_ns, measured=True)
 
 

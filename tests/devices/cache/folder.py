@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncnn.devices.cache_files import (
-    CacheArguments,
     CacheFiles,
     opened_for_loading,
     opened_for_saving,
@@ -18,6 +17,7 @@ from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan
 from asyncnn.extensions import NO_EXTENSIONS
+from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
 from asyncnn.pacing import completed
 from tests.devices.cache.client import TOKEN

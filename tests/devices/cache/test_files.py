@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.cache_format import TAG_BYTES, CacheKey, Compiled, unsealed
+from asyncnn.devices.cache_format import (
+    TAG_BYTES,
+    CacheKey,
+    CacheRecord,
+    Compiled,
+    unsealed,
+)
 from asyncnn.devices.cache_saving import saving
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
@@ -198,7 +204,7 @@ def test_another_key_reads_nothing(folder: Folder, tmp_path: Path) -> None:
 def test_only_numbers_lie_outside_of_what_is_sealed(folder: Folder) -> None:
     folder.save(dense(True).model)
     content = memoryview(folder.model.read_bytes())
-    record, slices = unsealed(content, TOKEN, folder.key)
+    record, slices = unsealed(CacheRecord, content, TOKEN, folder.key)
     model = joined(record.model, slices[: record.model_bytes])
     weights, bias, scalar = (
         operand for operand in model.main.operands if operand.location.length

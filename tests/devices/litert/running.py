@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import claims, write_graph
+from asyncnn.devices.litert.cuts import estimated_ns
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Segment
 from asyncnn.engine.plan import Plan, Step
@@ -37,7 +38,8 @@ def segment_of_one(operation: BoundOperation) -> Segment:
     """Return the segment of a single operation, whose operands it numbers."""
     inputs = range(len(operation.inputs))
     outputs = range(len(inputs), len(inputs) + len(operation.outputs))
-    step = Step(0, operation, tuple(inputs), tuple(outputs), None)
+    operands, cost_ns = (tuple(inputs), tuple(outputs)), estimated_ns(operation)
+    step = Step(0, operation, *operands, None, cost_ns=cost_ns)
     return segment_of([step], outputs)
 
 

@@ -90,6 +90,19 @@ def test_what_was_loaded_can_be_saved_again(folder: Folder, shared: Path) -> Non
         np.testing.assert_array_equal(got, expected)
 
 
+def test_what_was_loaded_tells_its_longest_operations(
+    folder: Folder, shared: Path
+) -> None:
+    saved = folder.save(load(shared / "models" / "vww_96_float.tflite").model)
+    loaded = folder.load().program
+    told, again = (
+        [step.longest_name for step in program.plan(program.declared_shapes).steps]
+        for program in (saved, loaded)
+    )
+    assert told == again
+    assert all("CONV_2D (operation" in each for each in told)
+
+
 def test_damaged_data_give_wrong_numbers_at_worst(folder: Folder, shared: Path) -> None:
     """What is packed from damaged data is that of the damaged data."""
     model = load(shared / "models" / "vww_96_int8.tflite").model

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from asyncnn.devices.litert import graph_file
 from asyncnn.devices.litert.segment_record import recorded, restored
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.array_memory import address_of
@@ -46,7 +47,11 @@ def test_constants_are_those_of_the_operands(value: Array) -> None:
     assert restored(record, segment).joined() == written.joined()
 
 
-def test_what_was_converted_is_kept_as_numbers(value: Array) -> None:
+def test_what_was_converted_is_kept_as_numbers(
+    value: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether a page ends behind what is converted is left to chance.
+    monkeypatch.setattr(graph_file, "has_tail", lambda *_: True)
     segment = addition((value / 4).astype(np.float16), F16)
     written = write_file(segment)
     record = recorded(written, segment)

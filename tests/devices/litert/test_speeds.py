@@ -2,12 +2,13 @@
 
 import math
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from asyncnn.devices.litert import engine as engines
 from asyncnn.devices.litert import speed_trials
@@ -47,6 +48,11 @@ def steps_of(program: Program) -> list[Step]:
     assert program.declared_shapes is not None
     steps = program.plan(program.declared_shapes).steps
     return [part for step in steps for part in step.parts]
+
+
+def at(speeds: Speeds, steps: Sequence[Step]) -> list[Step]:
+    """Return steps that take as long as an engine of these speeds does."""
+    return [replace(s, cost_ns=estimated_ns(s.operation, speeds)) for s in steps]
 
 
 def mobilenet(folder: Path) -> Model:
@@ -96,7 +102,7 @@ def test_a_slower_machine_has_shorter_parts(tmp_path: Path) -> None:
     counts = []
     for factor in (4.0, 1.0, 0.25):
         speeds = Speeds(scaled(USUAL.floats, factor), scaled(USUAL.integers, factor))
-        counts.append(len(cuts(steps, BARRIER_NS, speeds)))
+        counts.append(len(cuts(at(speeds, steps), BARRIER_NS)))
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
 
@@ -112,9 +118,7 @@ def test_caches_of_other_speeds_are_not_used(monkeypatch: pytest.MonkeyPatch) ->
 async def test_estimates_are_about_what_runs_take(tmp_path: Path) -> None:
     engine = load_engine("c_api")
     program = Program(mobilenet(tmp_path), delegate=LiteRtDelegate(engine))
-    estimate_ns = sum(
-        estimated_ns(s.operation, engine.speeds) for s in steps_of(program)
-    )
+    estimate_ns = sum(step.cost_ns for step in steps_of(program))
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     x = np.zeros(plan.inputs[0].shape or (), plan.inputs[0].dtype)
@@ -135,7 +139,7 @@ def test_parts_are_no_longer_than_wanted_but_for_single_operations(
 ) -> None:
     program = Program(mobilenet(tmp_path), delegate=LiteRtDelegate(load_engine()))
     steps = steps_of(program)
-    costs = [estimated_ns(step.operation) for step in steps]
+    costs = [step.cost_ns for step in steps]
     edges = [0, *cuts(steps, part_ns), len(steps)]
     assert edges == sorted(set(edges))
     parts = [costs[start:end] for start, end in pairwise(edges)]
@@ -147,12 +151,12 @@ def test_parts_are_no_longer_than_wanted_but_for_single_operations(
 
 def test_barriers_need_not_be_closer_than_the_longest_operation(tmp_path: Path) -> None:
     program = Program(mobilenet(tmp_path), delegate=LiteRtDelegate(load_engine()))
-    steps = steps_of(program)
-    longest_ns = max(estimated_ns(step.operation) for step in steps)
+    steps = at(USUAL, steps_of(program))
+    longest_ns = max(step.cost_ns for step in steps)
     assert longest_ns > MOST_BARRIER_NS
     assert barriers(steps) == cuts(steps, MOST_BARRIER_NS)
     fast = Speeds(scaled(USUAL.floats, 1000.0), USUAL.integers)
-    assert not barriers(steps, fast)
+    assert not barriers(at(fast, steps))
     last = steps[-2:]
     assert barriers(last * 3) == cuts(last * 3, BARRIER_NS)
 

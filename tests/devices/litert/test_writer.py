@@ -7,7 +7,7 @@ import pytest
 import tflite
 from msgspec.structs import replace
 
-from asyncnn.devices.litert import write_graph
+from asyncnn.devices.litert import graph_file, write_graph
 from asyncnn.devices.litert.claims import RULES, written
 from asyncnn.devices.litert.writer import MAX_FILE_BYTES, write_file
 from asyncnn.engine import PlanExecution, Program
@@ -294,7 +294,11 @@ def _runs_like_the_kernels(program: Program, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("type_", [F16, F32, Q8, Q8S])
-def test_operations_written_before_give_the_same_file(type_: OperandType) -> None:
+def test_operations_written_before_give_the_same_file(
+    type_: OperandType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether a page ends behind a constant that is converted is left to chance.
+    monkeypatch.setattr(graph_file, "has_tail", lambda *_: True)
     for operation_type in RULES:
         if type_ not in RULES[operation_type].types:
             continue

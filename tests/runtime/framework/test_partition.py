@@ -27,6 +27,7 @@ from asyncnn.runtime.framework.partition import (
     Division,
     dependencies_of,
     divide,
+    grow,
 )
 from asyncnn.runtime.framework.submodels import Kind, build_submodels
 from tests.networks import chain
@@ -308,3 +309,10 @@ def test_a_constant_that_another_device_has_a_part_in_waits_for_it() -> None:
     division = divide(model, [able, cpu(model)], FAST, 0.0)
     assert parts_of(division) == [(0,), (1,), (2, 3)]
     check_submodels(model, parts_of(division))
+
+
+@pytest.mark.parametrize("root", range(8))
+def test_a_constant_that_comes_by_two_ways_is_computed_once(root: int) -> None:
+    dependencies: list[set[int]] = [set() for _ in range(8)]
+    dependencies += [{root}, {root, 8}]
+    assert grow(dependencies, [0] * 10, 1, {root, 8}) == [(0, list(range(10)))]

@@ -12,7 +12,6 @@ import pytest
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.work import ExecuteWork
-from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
@@ -82,9 +81,9 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, advance, abort = Gate(), PlanExecution.advance, ExecuteWork.abort
+    gate, advance, abort = Gate(), ExecuteWork.advance, ExecuteWork.abort
 
-    def gated(self: PlanExecution, *arguments: Any) -> bool:
+    def gated(self: ExecuteWork, *arguments: Any) -> bool:
         gate.wait()
         return advance(self, *arguments)
 
@@ -92,7 +91,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         abort(self, status)
         gate.aborted.set()
 
-    monkeypatch.setattr(PlanExecution, "advance", gated)
+    monkeypatch.setattr(ExecuteWork, "advance", gated)
     monkeypatch.setattr(ExecuteWork, "abort", aborted)
     yield gate
     gate.open()

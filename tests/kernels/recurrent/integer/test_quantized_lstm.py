@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import OperationFailedError, ValueNeededError
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels.recurrent.quantized_lstm import in_python
 from asyncnn.tools.conformance.vectors import load_cases
 from tests.direct import run_direct
 from tests.kernels.operations import Q8SYM, bind, tensor
@@ -89,14 +90,14 @@ def test_weights_that_a_cache_has_packed_are_not_read() -> None:
     cell = random_cell(Parts(projection=True))
     inputs = cell.given(random_codes(1, 3), *cell.initial_states(1))
     operation = bind(OperationType.QUANTIZED_LSTM, inputs, cell.described(1))
-    kernels.prepare(operation)
+    in_python(operation)
     unread = tuple(
         replace(operand, value=None) if index in (*range(1, 9), 16) else operand
         for index, operand in enumerate(operation.inputs)
     )
-    kernels.prepare(replace(operation, inputs=unread))
+    in_python(replace(operation, inputs=unread))
     with pytest.raises(ValueNeededError):
-        kernels.prepare(replace(operation, inputs=unread, packed={}))
+        in_python(replace(operation, inputs=unread, packed={}))
 
 
 def test_clips_may_be_omitted() -> None:
