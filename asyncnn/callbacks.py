@@ -12,9 +12,11 @@ its process is gone. A driver that wants to know links to its death, as
 
 import asyncio
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextvars import Context
 from typing import Any, ClassVar
 
 import msgspec
@@ -168,6 +170,75 @@ class PreparedModelFuture(IPreparedModelCallback):
         return outcome
 
 
+class _Turn(threading.local):
+    """What is to go on at the end of what the loop of this thread does, if anything."""
+
+    woken: "list[Waiter] | None" = None
+
+
+_turn = _Turn()
+
+
+class Waiter(asyncio.Future[Any]):
+    """A future whose callbacks are called in the very turn of the loop that ends it.
+
+    A loop calls those of other futures in its next turn, which is long in coming where
+    it is busy. It is made by `Completion`, and awaited by tasks.
+    """
+
+    __slots__ = ("callbacks",)
+
+    callbacks: list[tuple[Callable[[Any], object], Context | None]]
+
+    def add_done_callback(
+        self, fn: Callable[[Any], object], /, *, context: Context | None = None
+    ) -> None:
+        """Have ``fn`` called at the end, in ``context``."""
+        self.callbacks.append((fn, context))
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it, if it has not ended; whoever waits goes on in the next turn."""
+        has_cancelled = super().cancel(msg)
+        if has_cancelled:
+            self.call_soon()
+        return has_cancelled
+
+    def call_soon(self) -> None:
+        """Have the loop call what is left to call, now that it has ended."""
+        while self.callbacks:
+            function, context = self.callbacks.pop(0)
+            super().add_done_callback(function, context=context)
+
+
+def in_this_turn(handle: Callable[[], object]) -> None:
+    """Call ``handle`` on the loop, then go on with the tasks that it has woken.
+
+    They find all done that it does. Where a task calls this they go on in the next
+    turn, as none can inside another one.
+    """
+    if _turn.woken is not None or asyncio.current_task() is not None:
+        handle()
+        return
+    woken: list[Waiter] = []
+    _turn.woken = woken
+    try:
+        handle()
+    finally:
+        _turn.woken = None
+        try:
+            for waiter in woken:
+                while waiter.callbacks:
+                    function, context = waiter.callbacks.pop(0)
+                    if context is None:
+                        function(waiter)
+                    else:
+                        context.run(function, waiter)
+        finally:
+            for waiter in woken:
+                if waiter.callbacks:  # the application is being stopped
+                    waiter.call_soon()
+
+
 class Completion(ABC):
     """The end of an execution, which comes once: awaited, it is an `ExecutionResult`.
 
@@ -178,7 +249,7 @@ class Completion(ABC):
     __slots__ = ()
 
     _result: ExecutionResult | None
-    _waiting: asyncio.Future[ExecutionResult] | None
+    _waiting: Waiter | None
     _last_turn_ns: ClassVar[int] = 0
 
     @abstractmethod
@@ -196,6 +267,10 @@ class Completion(ABC):
         waiting = self._waiting
         if waiting is not None and not waiting.done():
             waiting.set_result(result)
+            if _turn.woken is None:
+                waiting.call_soon()
+            else:
+                _turn.woken.append(waiting)
 
     def __await__(self) -> "Generator[Any, None, ExecutionResult]":
         if self._result is not None:
@@ -204,13 +279,17 @@ class Completion(ABC):
                 Completion._last_turn_ns = now
                 yield
             return self._result
-        if self._waiting is None:
-            self._waiting = asyncio.get_running_loop().create_future()  # type: ignore[misc]
+        waiting = self._waiting
+        if waiting is None:
+            waiting = Waiter(loop=asyncio.get_running_loop())
+            waiting.callbacks = []
+            self._waiting = waiting  # type: ignore[misc]
         try:
-            return (yield from self._waiting.__await__())
+            result: ExecutionResult = yield from waiting.__await__()
         except asyncio.CancelledError:
             self.abandon()
             raise
+        return result
 
 
 class ExecutionFuture(Completion, IExecutionCallback):
@@ -227,7 +306,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
         self._recipients = []
         self._route: Route | None = None
         self._result: ExecutionResult | None = None
-        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._waiting: Waiter | None = None
 
     def notify_1_3(
         self,
@@ -259,6 +338,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
             return
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(result)
+            self._waiting.call_soon()
         self.die()
 
     def took(self, route: Route) -> None:

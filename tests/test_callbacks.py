@@ -1,15 +1,18 @@
 import asyncio
 import gc
 
+import anyio
 import pytest
 
 from asyncnn.callbacks import (
     AlreadyNotifiedError,
     CallbackObject,
     ExecutionFuture,
+    ExecutionResult,
     FencedOutcome,
     OneShot,
     PreparedModelFuture,
+    in_this_turn,
 )
 from asyncnn.hal.errors import (
     GeneralFailureError,
@@ -168,3 +171,149 @@ def test_a_fenced_outcome_is_a_failure_until_it_is_filled_in() -> None:
         Timing(1, 3),
         Timing(1, 2),
     )
+
+
+class TestGoingOn:
+    """Whoever awaits an end goes on in the turn of the loop that brings it."""
+
+    RESULT = (ErrorStatus.NONE, (), NO_TIMING)
+
+    async def test_in_the_same_turn_once_all_is_done(self) -> None:
+        loop, order = asyncio.get_running_loop(), list[str]()
+        futures = [ExecutionFuture() for _ in range(2)]
+
+        async def wait(which: int) -> None:
+            await futures[which]
+            order.append(f"task {which}")
+
+        def end_all() -> None:
+            loop.call_soon(order.append, "the next turn")
+            for which, future in enumerate(futures):
+                future.notify_1_3(*self.RESULT)
+                order.append(f"told {which}")
+
+        tasks = [asyncio.create_task(wait(which)) for which in range(2)]
+        await asyncio.sleep(0)
+        loop.call_soon(in_this_turn, end_all)
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)
+        assert order == ["told 0", "told 1", "task 0", "task 1", "the next turn"]
+
+    async def test_never_inside_another_task(self) -> None:
+        future = ExecutionFuture()
+        waiting = asyncio.ensure_future(self.awaiting(future))
+        await asyncio.sleep(0)
+        in_this_turn(lambda: future.notify_1_3(*self.RESULT))
+        assert not waiting.done()
+        assert (await waiting).status is ErrorStatus.NONE
+
+    async def test_one_that_goes_on_may_end_another(self) -> None:
+        loop = asyncio.get_running_loop()
+        first, second = ExecutionFuture(), ExecutionFuture()
+
+        async def end_second() -> None:
+            await first
+            in_this_turn(lambda: second.notify_1_3(*self.RESULT))
+
+        tasks = asyncio.gather(end_second(), self.awaiting(second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        loop.call_soon(in_this_turn, lambda: first.notify_1_3(*self.RESULT))
+        async with asyncio.timeout(5):
+            await tasks
+
+    @pytest.mark.parametrize("order", ["cancelled first", "ended first"])
+    async def test_a_cancel_in_the_same_turn(self, order: str) -> None:
+        loop, future = asyncio.get_running_loop(), ExecutionFuture()
+        task = asyncio.ensure_future(self.awaiting(future))
+        await asyncio.sleep(0)
+
+        def end() -> None:
+            if order == "cancelled first":
+                task.cancel()
+            future.notify_1_3(*self.RESULT)
+            if order == "ended first":
+                task.cancel()
+
+        loop.call_soon(in_this_turn, end)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert future.is_dead
+
+    async def test_two_that_await_one_end(self) -> None:
+        loop, future = asyncio.get_running_loop(), ExecutionFuture()
+        both = asyncio.gather(self.awaiting(future), self.awaiting(future))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        loop.call_soon(in_this_turn, lambda: future.notify_1_3(*self.RESULT))
+        first, second = await both
+        assert first is second
+
+    @pytest.mark.parametrize("around", ["timeout", "wait_for", "shield", "anyio"])
+    async def test_within_what_others_offer(self, around: str) -> None:
+        loop, future = asyncio.get_running_loop(), ExecutionFuture()
+        loop.call_later(0.01, in_this_turn, lambda: future.notify_1_3(*self.RESULT))
+        if around == "timeout":
+            async with asyncio.timeout(5):
+                result = await future
+        elif around == "wait_for":
+            result = await asyncio.wait_for(self.awaiting(future), 5)
+        elif around == "shield":
+            result = await asyncio.shield(self.awaiting(future))
+        else:
+            with anyio.fail_after(5):
+                result = await future
+        assert result.status is ErrorStatus.NONE
+
+    @pytest.mark.parametrize("around", ["timeout", "wait_for", "anyio"])
+    async def test_what_others_cancel_is_abandoned(self, around: str) -> None:
+        future = ExecutionFuture()
+
+        async def give_up() -> None:
+            if around == "timeout":
+                async with asyncio.timeout(0.01):
+                    await future
+            elif around == "wait_for":
+                await asyncio.wait_for(self.awaiting(future), 0.01)
+            else:
+                with anyio.fail_after(0.01):
+                    await future
+
+        with pytest.raises(TimeoutError):
+            await give_up()
+        assert future.is_dead
+
+    def test_an_interrupt_leaves_the_others_their_ends(self) -> None:
+        futures: list[ExecutionFuture] = []
+        ended: list[int] = []
+
+        async def wait(which: int) -> None:
+            await futures[which]
+            if not which:
+                raise KeyboardInterrupt
+            ended.append(which)
+
+        async def main() -> None:
+            futures.extend(ExecutionFuture() for _ in range(3))
+            tasks = [asyncio.create_task(wait(which)) for which in range(3)]
+            await asyncio.sleep(0)
+
+            def end_all() -> None:
+                for future in futures:
+                    future.notify_1_3(*self.RESULT)
+
+            asyncio.get_running_loop().call_soon(in_this_turn, end_all)
+            await asyncio.gather(*tasks[1:])
+
+        loop = asyncio.new_event_loop()
+        try:
+            task = loop.create_task(main())
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_until_complete(task)
+            loop.run_until_complete(task)
+        finally:
+            loop.close()
+        assert ended == [1, 2]
+
+    async def awaiting(self, future: ExecutionFuture) -> ExecutionResult:
+        return await future

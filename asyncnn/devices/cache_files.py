@@ -50,11 +50,16 @@ Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 
 
 class CacheFiles(msgspec.Struct, frozen=True, eq=False):
-    """Duplicates of a client's descriptors, and the token that goes with them."""
+    """Duplicates of a client's descriptors, and the token that goes with them.
+
+    ``data_file`` tells the file of the data from all others: device and inode. It is
+    what the handle of a copy says, in its integers, that it is a copy of.
+    """
 
     model: Descriptor
     data: Descriptor
     token: bytes
+    data_file: tuple[int, ...] = ()
 
 
 def opened_for_saving(cache: CacheArguments) -> CacheFiles | None:
@@ -92,7 +97,14 @@ def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
     )
     if os.path.sameopenfile(model.fd, data.fd):
         raise InvalidArgumentError("model and data cache are the same file")
-    return CacheFiles(model, data, bytes(token))
+    data_file = data_cache[0].ints or file_of(data.fd)
+    return CacheFiles(model, data, bytes(token), data_file)
+
+
+def file_of(fd: int) -> tuple[int, int]:
+    """Return device and inode of an open file."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:

@@ -7,8 +7,10 @@ operations compute with: large weights, and what kernels packed of them. It is c
 mapped and not checked, as the HAL allows: if it is damaged, results are wrong and
 nothing else.
 
-Loading validates and plans nothing. Plans are decoded when they are first needed, over
-bytes of the data cache, which are not even read before where they are mapped.
+Loading validates and plans nothing. Whoever loads what another client has loaded, and
+still uses, shares its program: weights, and what an engine has compiled. Plans are
+decoded when they are first needed, over bytes of the data cache, which are not even
+read before where they are mapped.
 `cache_files` opens, copies and locks the files, `cache_format` has their bytes,
 `cache_saving` writes them. The folder that applications keep them in is
 `asyncnn.runtime.model_cache`.
@@ -18,10 +20,11 @@ Source: HAL 1.2/IDevice.hal (getNumberOfCacheFilesNeeded, prepareModelFromCache)
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache as cached
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -73,6 +76,9 @@ _LARGE_BYTES = 2**17
 
 R = TypeVar("R", bound=ModelRecord)
 
+Loaded: TypeAlias = WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
+"""Programs by their compilation, and by the data file that they were loaded from."""
+
 Prepare = Callable[[], Steps[Compiled]]
 """Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
 
@@ -96,6 +102,7 @@ class ModelCaches:
         self._may_map = may_map
         self._extensions = extensions
         self._delegate = delegate
+        self._loaded: Loaded = WeakValueDictionary()
 
     def preparation(
         self,
@@ -126,6 +133,7 @@ class ModelCaches:
             self._extensions,
             self._delegate,
             may_map=self._may_map,
+            loaded=self._loaded,
         )
 
     def saving(self, compiled: Compiled, cache: CacheArguments) -> Steps[None]:
@@ -169,15 +177,23 @@ def loading(
     delegate: Delegate | None = None,
     *,
     may_map: bool,
+    loaded: Loaded,
 ) -> Steps[Compiled]:
     """Load the model that was saved with the token of ``files``, in steps.
 
     Its weights are copied, or mapped if that is safe; ``may_map`` promises that nobody
-    truncates files of this user. See `read_or_map`.
+    truncates files of this user. See `read_or_map`. A program that is among those
+    ``loaded`` from the same files is not loaded again.
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    record, model, slices = yield from reading(CacheRecord, files, key, may_map=may_map)
+    record, slices = yield from unsealing(CacheRecord, files, key)
+    # The very file: with but the sealed half of a pair, nobody gets the weights.
+    known = record.compilation, files.data_file
+    shared = loaded.get(known)
+    if shared is not None:
+        return Compiled(shared, record.preference, record.priority)
+    model, slices = yield from reading(record, slices, files, may_map=may_map)
     data = view(model.pools[0])
     if extensions.versions(model) != record.extensions:
         raise GeneralFailureError("the model cache is for other extensions")
@@ -194,32 +210,48 @@ def loading(
     program = yield from Program.compiling(
         model, plans, extensions, delegate, record.compilation
     )
+    # Others may have loaded it meanwhile.
+    program = loaded.setdefault(known, program)
     return Compiled(program, record.preference, record.priority)
 
 
-def reading(
-    kind: type[R], files: CacheFiles, key: CacheKey, *, may_map: bool
-) -> Steps[tuple[R, Model, memoryview]]:
-    """Return a record with its model, and the slices that are not the model's.
+def unsealing(
+    kind: type[R], files: CacheFiles, key: CacheKey
+) -> Steps[tuple[R, memoryview]]:
+    """Return the record of a model cache, and its slices.
 
     :raises GeneralFailureError: as `loading`.
     """
     content = yield from asking([files.model], read, files.model, MOST_BYTES)
     yield from key.obtaining()
     yield
-    with building_large() if len(content) > _LARGE_BYTES else nullcontext():
-        record, slices = unsealed(kind, content, files.token, key)
-        yield
-        own, rest = slices[: record.model_bytes], slices[record.model_bytes :]
-        try:
+    with _building(content):
+        return unsealed(kind, content, files.token, key)
+
+
+def reading(
+    record: ModelRecord, slices: memoryview, files: CacheFiles, *, may_map: bool
+) -> Steps[tuple[Model, memoryview]]:
+    """Return the model of a record, and the slices that are not its own.
+
+    :raises GeneralFailureError: as `loading`.
+    """
+    yield
+    own, rest = slices[: record.model_bytes], slices[record.model_bytes :]
+    try:
+        with _building(slices):
             model = joined(record.model, own, max_item_bytes=MOST_BYTES)
-        except (msgspec.MsgspecError, InvalidArgumentError) as error:
-            raise GeneralFailureError(f"the model cache: {error}") from error
+    except (msgspec.MsgspecError, InvalidArgumentError) as error:
+        raise GeneralFailureError(f"the model cache: {error}") from error
     yield
     header = DATA_MAGIC + record.compilation
     mapping = partial(read_or_map, files.data, record.data_bytes, header)
     pool = yield from asking([files.data], mapping, may_map=may_map)
-    return record, replace(model, pools=(pool,)), rest
+    return replace(model, pools=(pool,)), rest
+
+
+def _building(content: memoryview) -> AbstractContextManager[None]:
+    return building_large() if len(content) > _LARGE_BYTES else nullcontext()
 
 
 def _restored(

@@ -1,11 +1,10 @@
 """Work that executes a prepared model on a request."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 
-from asyncnn.callbacks import Completion, ExecutionResult, told_of
+from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable, Lesson
@@ -139,7 +138,7 @@ class ExecuteWork(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._waiting: Waiter | None = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None

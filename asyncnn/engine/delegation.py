@@ -27,11 +27,13 @@ class KernelRecord(msgspec.Struct, frozen=True, eq=False):
     """What a delegate has made of a segment, so that it has it again without the work.
 
     A cache gives back ``decided`` as it was. ``numbers`` have their dtypes and shapes
-    then, but nobody has checked what they are.
+    then, but nobody has checked what they are; ``constant`` returns the value of a
+    constant operand, by its index.
     """
 
     decided: bytes = b""
     numbers: tuple[Array, ...] = ()
+    constant: Callable[[int], Array] | None = None
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
@@ -39,8 +41,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     ``position`` is that of the operation in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
-    position and operation of the first, and a ``record`` for caches. ``cost_ns`` is
-    about what it takes a delegate that claims it.
+    position and operation of the first, and a ``record`` for caches. ``costs_ns`` is
+    about what each of them takes the delegate, or this step if that claims it.
     """
 
     position: int
@@ -48,9 +50,14 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     kernel: PreparedKernel | None
-    parts: "tuple[Step, ...]" = ()
+    parts: "Sequence[Step]" = ()
     record: Callable[[], KernelRecord] | None = None
-    cost_ns: int = 0
+    costs_ns: tuple[int, ...] = ()
+
+    @property
+    def cost_ns(self) -> int:
+        """About what it takes a delegate."""
+        return sum(self.costs_ns)
 
     @property
     def name(self) -> str:
@@ -63,7 +70,8 @@ class Step(msgspec.Struct, frozen=True, eq=False):
     @property
     def longest_name(self) -> str:
         """The operation of it that takes longest, about, for people."""
-        step = max(self.parts, key=lambda part: part.cost_ns, default=self)
+        costs_ns = self.costs_ns
+        step = self.parts[costs_ns.index(max(costs_ns))] if self.parts else self
         return f"{step.operation.type.name} (operation {step.position})"
 
 
@@ -77,7 +85,7 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     all of which run without the interpreter lock if this one does.
     """
 
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     completes_job: bool = False
@@ -134,7 +142,7 @@ class Delegate(Protocol):
         """Return what computes ``segment``; None leaves it to the kernels.
 
         The kernel gets the segment's inputs and outputs in their order. ``identity`` is
-        that of the model in caches, which no other has; empty if it is in none. A
+        that of its graph in caches, which no other has; empty if it is in none. A
         ``record`` is that of a kernel which a delegate of this version has prepared for
         the same segment.
 
@@ -198,7 +206,8 @@ def delegating(
                 if may_be_job and others and not _are_native(owned):
                     segment = replace(segment, completes_job=True)
                     kernel = delegate.prepare(segment, identity)
-            result += owned if kernel is None else [step_of(segment, kernel)]
+            costs_ns = tuple(step.cost_ns for step in segment.steps)
+            result += [step_of(segment, kernel, costs_ns)] if kernel else owned
             yield
         start = end
     return result
@@ -208,7 +217,9 @@ def _are_native(steps: Iterable[Step]) -> bool:
     return all(isinstance(step.kernel, NativeKernel) for step in steps)
 
 
-def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
+def step_of(
+    segment: Segment, kernel: DelegatedKernel, costs_ns: tuple[int, ...]
+) -> Step:
     """Return the one step that computes all of ``segment``."""
     first = segment.steps[0]
     return Step(
@@ -219,6 +230,7 @@ def step_of(segment: Segment, kernel: DelegatedKernel) -> Step:
         kernel,
         segment.steps,
         kernel.record,
+        costs_ns,
     )
 
 

@@ -286,20 +286,6 @@ class _PlanBuilder:
         """Return lists that hold all of its small parts; see `Program.pieces`."""
         return [list(self._values.values()), list(self._bound.values()), [*self._steps]]
 
-    def _append(
-        self,
-        position: int,
-        operation: Operation,
-        bound: BoundOperation,
-        kernel: PreparedKernel | None,
-        cost_ns: int | None = None,
-    ) -> None:
-        operands = operation.inputs, operation.outputs
-        step = Step(position, bound, *operands, kernel, cost_ns=cost_ns or 0)
-        self._steps.append(step)
-        if cost_ns is not None:
-            self._claimed.add(position)
-
     def _live_operations(self) -> list[tuple[int, Operation]]:
         """Drop operations whose results reach no output of the subgraph."""
         needed = set(self._subgraph.output_indexes)
@@ -350,9 +336,11 @@ class _PlanBuilder:
             raise GeneralFailureError(f"{name} is not supported by this device")
         kernel = cost_ns = None
         if bound.type in CONTROL_FLOW:
-            self._take_declared(operation)
+            # Declared shapes are trusted where they are complete.
+            for index, output in zip(operation.outputs, bound.outputs, strict=True):
+                self._shapes[index] = output.shape
         elif self._infer(operation, bound):
-            if any([output.shape is None for output in bound.outputs]):
+            if any(output.shape is None for output in bound.outputs):
                 outputs = [self._bound[index] for index in operation.outputs]
                 bound = replace(bound, outputs=tuple(outputs))
             if self._delegate is not None and self._varies(operation):
@@ -362,14 +350,12 @@ class _PlanBuilder:
         if kernel is not None and self._can_fold(operation):
             self._fold(operation, kernel)
             return
-        self._append(position, operation, bound, kernel, cost_ns)
-
-    def _take_declared(self, operation: Operation) -> None:
-        """Trust the declared shapes of control flow where they are complete."""
-        for index in operation.outputs:
-            operand = self._operands[index]
-            if not has_unknown_dimensions(operand):
-                self._shapes[index] = operand.dimensions
+        if cost_ns is not None:
+            self._claimed.add(position)
+        operands = operation.inputs, operation.outputs
+        costs_ns = () if cost_ns is None else (cost_ns,)
+        step = Step(position, bound, *operands, kernel, costs_ns=costs_ns)
+        self._steps.append(step)
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
         """Set the shapes of the outputs; False if only execution tells them."""

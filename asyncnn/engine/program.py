@@ -192,15 +192,17 @@ class Program:
         """
         subgraph = self.subgraph(number)
         record = self._records.get(number)
+        # Subgraphs may differ in nothing but the values of their constants.
+        identity = self.identity and b"%d %b" % (number, self.identity)
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
-                    self.model, subgraph, record(), self.delegate, self.identity
+                    self.model, subgraph, record(), self.delegate, identity
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
-                    self.model, subgraph, shapes, self.delegate, self.identity
+                    self.model, subgraph, shapes, self.delegate, identity
                 )
         with self._lock:
             return self._add(plan, shapes, number)

@@ -1,5 +1,8 @@
 """Plans as records: the results of planning, from which a cache restores a plan."""
 
+from collections.abc import Sequence
+from typing import overload
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -7,6 +10,7 @@ from msgspec.structs import replace
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import (
     Delegate,
+    DelegatedKernel,
     KernelRecord,
     Segment,
     Step,
@@ -14,7 +18,6 @@ from asyncnn.engine.delegation import (
 )
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
-    OPERANDS_PER_STEP,
     Plan,
     assembled,
     bound_operand,
@@ -81,9 +84,8 @@ def _record_of_step(step: Step) -> StepRecord:
     positions = tuple(part.position for part in step.parts)
     made = KernelRecord() if step.record is None else step.record()
     packed = {_NUMBERS: made.numbers} if made.numbers else {}
-    costs_ns = tuple(part.cost_ns for part in step.parts)
     operands = step.inputs, step.outputs
-    return StepRecord(positions, True, packed, *operands, made.decided, costs_ns)
+    return StepRecord(positions, True, packed, *operands, made.decided, step.costs_ns)
 
 
 def restoring_plan(
@@ -100,74 +102,117 @@ def restoring_plan(
     :raises GeneralFailureError: if an operand has an illegal value, or ``delegate``
         does not compute what it did.
     """
-    constants = dict(record.folded)
-    outputs: list[BoundOperand] = []
-    for index, operand in enumerate(subgraph.operands):
-        if operand.lifetime in CONSTANT_LIFETIMES:
-            constants[index] = constant_array(model, operand)
-        shape = record.shapes[index]
-        outputs.append(bound_operand(operand, shape, constants.get(index)))
-        if not (index + 1) % OPERANDS_PER_STEP:
-            yield
-    inputs = _without_omitted(subgraph, outputs)
-    relaxed = model.relax_computation_float32_to_float16
-
-    def restored(
-        position: int, packed: dict[str, tuple[Array, ...]], cost_ns: int = 0
-    ) -> Step:
-        operation = subgraph.operations[position]
-        bound = BoundOperation(
-            operation_type(operation.type),
-            tuple([inputs[index] for index in operation.inputs]),
-            tuple([outputs[index] for index in operation.outputs]),
-            relaxed,
-            packed,
-        )
-        operands = operation.inputs, operation.outputs
-        return Step(position, bound, *operands, None, cost_ns=cost_ns)
-
+    restored = _Restored(model, subgraph, record)
     steps: list[Step] = []
     kernels = SharedKernels()
     for each in record.steps:
         if not each.outputs:
             (position,) = each.positions
-            step = restored(position, each.packed)
+            step = restored.step(position, each.packed)
             if each.is_prepared:
                 operation = subgraph.operations[position]
                 kernel = _prepare(kernels, operation, step.operation)
                 step = replace(step, kernel=kernel)
         else:
-            costs = zip(each.positions, each.costs_ns, strict=True)
-            parts = tuple([restored(at, {}, cost_ns) for at, cost_ns in costs])
+            parts = _Parts(restored, each.positions)
             segment = Segment(parts, each.inputs, each.outputs)
-            made = KernelRecord(each.decided, each.packed.get(_NUMBERS, ()))
-            step = _delegated(segment, delegate, identity, made)
+            numbers = each.packed.get(_NUMBERS, ())
+            made = KernelRecord(each.decided, numbers, restored.constant)
+            kernel = _delegated(segment, delegate, identity, made)
+            step = step_of(segment, kernel, each.costs_ns)
         steps.append(step)
         yield
+    constants = restored.constants.copy()  # parts may be asked for at any time
     return assembled(subgraph, record.shapes, constants, steps, record.arena)
+
+
+class _Restored:
+    """The operations of a recorded plan, of which few are asked for.
+
+    Its ``constants`` are those that any of them, or a delegate, has read.
+    """
+
+    def __init__(self, model: Model, subgraph: Subgraph, record: PlanRecord) -> None:
+        self.constants = dict(record.folded)
+        self._model = model
+        self._subgraph = subgraph
+        self._shapes = record.shapes
+        self._relaxed = model.relax_computation_float32_to_float16
+        self._bound: dict[int, BoundOperand] = {}
+        self._omitted = {
+            index for index in subgraph.input_indexes if record.shapes[index] is None
+        }
+
+    def constant(self, index: int) -> Array:
+        """Return the value of a constant operand.
+
+        :raises LookupError: if it is none.
+        """
+        value = self.constants.get(index)
+        if value is None:
+            operand = self._subgraph.operands[index]
+            if operand.lifetime not in CONSTANT_LIFETIMES:
+                raise LookupError(f"operand {index} is no constant")
+            value = self.constants[index] = constant_array(self._model, operand)
+        return value
+
+    def step(
+        self, position: int, packed: dict[str, tuple[Array, ...]] | None = None
+    ) -> Step:
+        """Return the step of an operation, without a kernel."""
+        operation = self._subgraph.operations[position]
+        bound = BoundOperation(
+            operation_type(operation.type),
+            tuple(map(self._input, operation.inputs)),
+            tuple(map(self._operand, operation.outputs)),
+            self._relaxed,
+            {} if packed is None else packed,
+        )
+        return Step(position, bound, operation.inputs, operation.outputs, None)
+
+    def _input(self, index: int) -> BoundOperand | None:
+        """Return an operand; None where the model or the request has none."""
+        has_none = self._subgraph.operands[index].lifetime == _NO_VALUE
+        return None if has_none or index in self._omitted else self._operand(index)
+
+    def _operand(self, index: int) -> BoundOperand:
+        bound = self._bound.get(index)
+        if bound is None:
+            operand = self._subgraph.operands[index]
+            is_constant = operand.lifetime in CONSTANT_LIFETIMES
+            value = self.constant(index) if is_constant else self.constants.get(index)
+            bound = bound_operand(operand, self._shapes[index], value)
+            self._bound[index] = bound
+        return bound
+
+
+class _Parts(Sequence[Step]):
+    """The parts of a delegate's step, each made when somebody asks for it."""
+
+    def __init__(self, restored: _Restored, positions: tuple[int, ...]) -> None:
+        self._restored = restored
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, number: int) -> Step: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Step]: ...
+    def __getitem__(self, number: int | slice) -> Step | list[Step]:
+        if isinstance(number, slice):
+            return [*map(self._restored.step, self._positions[number])]
+        return self._restored.step(self._positions[number])
 
 
 def _delegated(
     segment: Segment, delegate: Delegate | None, identity: bytes, made: KernelRecord
-) -> Step:
+) -> DelegatedKernel:
     kernel = None if delegate is None else delegate.prepare(segment, identity, made)
     if kernel is None:
         raise GeneralFailureError("a plan was made with another engine")
-    return step_of(segment, kernel)
-
-
-def _without_omitted(
-    subgraph: Subgraph, operands: list[BoundOperand]
-) -> list[BoundOperand | None]:
-    """Return the operands as inputs: None where the model or the request has none."""
-    inputs: list[BoundOperand | None] = [
-        None if operand.lifetime == _NO_VALUE else bound
-        for operand, bound in zip(subgraph.operands, operands, strict=True)
-    ]
-    for index in subgraph.input_indexes:
-        if operands[index].shape is None:
-            inputs[index] = None
-    return inputs
+    return kernel
 
 
 def _prepare(

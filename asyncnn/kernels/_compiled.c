@@ -5,10 +5,9 @@
  * lock; see asyncnn/engine/job.py. Arrays may begin anywhere: those of 16 bits are
  * copied byte by byte.
  *
- * `Step` is a step of QUANTIZED_LSTM, bit for bit and in the order of quantized_lstm.py;
- * integer_steps.py says what its numbers mean. Its weights are read where they lie, rows
- * of 8-bit codes. `Moves` copies elements from arrays to arrays. `Logic` combines
- * booleans one by one.
+ * `Step` is a step of QUANTIZED_LSTM, bit for bit, in the order of quantized_lstm.py;
+ * integer_steps.py says what its numbers mean. Its weights are rows of 8-bit codes.
+ * `Moves` copies elements from arrays to arrays. `Logic` combines booleans one by one.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -22,15 +21,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUTPUT_GATE, INPUT_GATE };                   /* the last two: forget, candidate */
-enum { FOLD, FACTOR, RIGHT, LIMIT, TERMS };         /* of a rescaling */
+enum { OUTPUT_GATE, INPUT_GATE }; /* the last two are forget and candidate */
+enum { FOLD, FACTOR, RIGHT, LIMIT, TERMS };          /* of a rescaling */
 enum { MULTIPLIER, SHIFT, LEAST_VARIANCE, OF_NORM }; /* of a gate's normalisation */
 enum { AND, OR, NOT };
 enum { X, STATE, MEMORY, NEW_STATE, NEW_MEMORY, NEW_OUTPUT, ARRAYS };
 
 enum {
     AXES = 4,
-    FARTHEST = 1 << 30, /* of a move */
+    FARTHEST = 1 << 30,    /* of a move */
+    MOST_CHUNKS = 1 << 10, /* NumPy copies more of them in less time */
     ONE = 32767,
     TABLE = 65536,            /* values of 16 bits */
     MOST_COLUMNS = 1 << 16,   /* so that sums of products fit in 32 bits */
@@ -91,8 +91,8 @@ typedef struct {
 
 typedef struct {
     Kernel kernel;
-    Py_ssize_t moves;
-    const Move *move;
+    Py_ssize_t count;
+    Move *moves;
 } Moves;
 
 typedef struct {
@@ -175,7 +175,8 @@ inverse_root(int64_t value, int64_t *right)
 
 /* The products of all rows with as many codes as there are batches. */
 static void
-multiply(const Product *product, const int16_t *codes, Py_ssize_t batches, int32_t *sums)
+multiply(const Product *product, const int16_t *codes, Py_ssize_t batches,
+         int32_t *sums)
 {
     Py_ssize_t rows = product->rows, columns = product->columns;
     for (Py_ssize_t row = 0; row < rows; row++) {
@@ -251,7 +252,8 @@ finish(const Step *self, Py_ssize_t first, Py_ssize_t last, const int32_t *memor
 }
 
 static void
-add_sums(const Step *self, const int32_t *data, const int32_t *recurrent, int32_t *gates)
+add_sums(const Step *self, const int32_t *data, const int32_t *recurrent,
+         int32_t *gates)
 {
     Py_ssize_t rows = self->data.rows;
     for (Py_ssize_t row = 0; row < rows; row++) {
@@ -266,7 +268,8 @@ static void
 update(const Step *self, const int32_t *gates, int32_t *memory)
 {
     Py_ssize_t units = self->units;
-    const int32_t *forget = gates + (self->gates - 2) * units, *candidate = forget + units;
+    const int32_t *forget = gates + (self->gates - 2) * units;
+    const int32_t *candidate = forget + units;
     const int32_t *input = self->gates == 4 ? gates + INPUT_GATE * units : NULL;
     for (Py_ssize_t unit = 0; unit < units; unit++) {
         int32_t entering = input ? input[unit] : ONE - forget[unit];
@@ -371,8 +374,8 @@ static int
 compute_moves(const Kernel *kernel, char *const *at)
 {
     const Moves *self = (const Moves *)kernel;
-    for (Py_ssize_t i = 0; i < self->moves; i++) {
-        const Move *move = &self->move[i];
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Move *move = &self->moves[i];
         move_along(move, 0, at[move->from] + move->from_offset,
                    at[move->to] + move->to_offset);
     }
@@ -450,9 +453,17 @@ open_array(const Kernel *self, Py_ssize_t number, PyObject *arrays, Py_buffer *v
     int flags = number < self->inputs ? PyBUF_SIMPLE : PyBUF_WRITABLE;
     view->obj = NULL;
     bool is_open = array && !PyObject_GetBuffer(array, view, flags);
+    if (array && !is_open && number < self->inputs
+        && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyErr_Clear(); /* it is no whole piece of memory, but a copy is */
+        PyObject *copy = PyObject_CallMethod(array, "copy", NULL);
+        is_open = copy && !PyObject_GetBuffer(copy, view, flags);
+        Py_XDECREF(copy);
+    }
     Py_XDECREF(array);
     return is_open
-           && (view->len == self->sizes[number] || refused("an array has another size"));
+           && (view->len == self->sizes[number]
+               || refused("an array has another size"));
 }
 
 /* Compute as `Run` does: on the arrays of the operation. */
@@ -510,7 +521,8 @@ constant(void *kernel, PyObject *array, char format, Py_ssize_t count)
     Py_ssize_t size = format == 'b' ? 1 : format == 'i' ? 4 : 8;
     bool is_right = given == format && view->itemsize == size && !view->format[1]
                     && (!count || view->len == count * size);
-    return is_right || refused("a constant has another type or size") ? view->buf : NULL;
+    return is_right || refused("a constant has another type or size") ? view->buf
+                                                                      : NULL;
 }
 
 static bool
@@ -531,7 +543,7 @@ product_of(Step *self, PyObject *weights, PyObject *terms, Product *product)
         return false;
     const Py_buffer *view = &self->kernel.views[self->kernel.viewed - 1];
     if (view->ndim != 2 || view->shape[0] < 1 || view->shape[1] < 1
-        || view->shape[1] > MOST_COLUMNS || view->shape[0] > PY_SSIZE_T_MAX >> 16)
+        || view->shape[1] > MOST_COLUMNS || view->shape[0] > PY_SSIZE_T_MAX / 64)
         return refused("weights are no matrix that it can multiply");
     product->rows = view->shape[0];
     product->columns = view->shape[1];
@@ -583,6 +595,11 @@ is_sound(Step *self)
         return refused("sizes do not fit");
     self->units = self->data.rows / self->gates;
     self->outputs = self->recurrent.columns;
+    /* What `compute_step` allocates for each batch, and what a batch has. */
+    Py_ssize_t each = 2 * self->data.rows + self->units + self->outputs
+                      + self->data.columns;
+    if (self->batches > PY_SSIZE_T_MAX / 16 / each)
+        return refused("sizes do not fit");
     if (self->state_shift < 15 || self->state_shift > 21
         || self->state_low > self->state_high || self->state_low < INT16_MIN
         || self->state_high > INT16_MAX || self->low > self->high || self->low < -128
@@ -600,8 +617,9 @@ is_sound(Step *self)
 static PyObject *
 Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"batches", "gates", "state", "hidden", "data", "recurrent",
-                            "projection", "bounds", "peepholes", "norm", "tables", NULL};
+    static char *names[] = {
+        "batches", "gates", "state", "hidden", "data", "recurrent", "projection",
+        "bounds", "peepholes", "norm", "tables", NULL};
     PyObject *data[2], *recurrent[2], *projection[2], *holes[2], *norm[2], *tables[2];
     PyObject *hidden;
     Step *self = (Step *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -637,76 +655,167 @@ Step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static const Py_ssize_t places[ARRAYS] = {0, 18, 19, 0, 1, 2};
     memcpy(self->kernel.sizes, sizes, sizeof sizes);
     memcpy(self->kernel.places, places, sizeof places);
-    self->kernel.is_long = products * self->batches >= WORTH_UNLOCKING;
+    self->kernel.is_long = (double)products * (double)self->batches >= WORTH_UNLOCKING;
     self->kernel.compute = compute_step;
     return (PyObject *)self;
 }
 
-/* Tell whether a move stays within both of its arrays. */
+/* Find the array of a side that memory begins in. */
 static bool
-is_within(const Kernel *self, const Move *move)
+find_array(const Kernel *self, char *const *begins, bool is_input, const char *memory,
+           int64_t *number, int64_t *offset)
 {
-    if (move->from < 0 || move->from >= self->inputs || move->to < self->inputs
-        || move->to >= self->count || move->width < 1 || move->width > FARTHEST
-        || move->from_offset < 0 || move->from_offset > FARTHEST || move->to_offset < 0
-        || move->to_offset > FARTHEST)
-        return false;
-    int64_t low[2] = {move->from_offset, move->to_offset};
-    int64_t high[2] = {low[0] + move->width, low[1] + move->width};
-    for (int axis = 0; axis < AXES; axis++) {
-        int64_t length = move->lengths[axis];
-        int64_t strides[2] = {move->from_strides[axis], move->to_strides[axis]};
-        for (int side = 0; side < 2; side++) {
-            if (length < 1 || length > FARTHEST || strides[side] < -FARTHEST
-                || strides[side] > FARTHEST)
-                return false;
-            int64_t reach = (length - 1) * strides[side];
-            *(reach < 0 ? &low[side] : &high[side]) += reach;
-        }
+    Py_ssize_t first = is_input ? 0 : self->inputs;
+    Py_ssize_t last = is_input ? self->inputs : self->count;
+    for (Py_ssize_t i = first; i < last; i++) {
+        *number = i;
+        *offset = memory - begins[i];
+        if (*offset >= 0 && *offset < self->sizes[i])
+            return true;
     }
-    return low[0] >= 0 && low[1] >= 0 && high[0] <= self->sizes[move->from]
-           && high[1] <= self->sizes[move->to];
+    return refused("what is moved is no part of an array");
 }
 
+/* Tell whether a move stays within an array from one offset to another. */
+static bool
+is_within(const Move *move, int64_t offset, const int64_t *strides, Py_ssize_t size)
+{
+    int64_t low = offset, high = offset + move->width;
+    for (int axis = 0; axis < AXES; axis++) {
+        int64_t reach = (move->lengths[axis] - 1) * strides[axis];
+        *(reach < 0 ? &low : &high) += reach;
+    }
+    return (low >= 0 && high <= size) || refused("a move goes beyond an array");
+}
+
+/* Describe how elements go from one view to another, as which the first is repeated. */
+static bool
+move_of(const Kernel *self, char *const *begins, const Py_buffer *to,
+        const Py_buffer *from, Move *move, int64_t *chunks)
+{
+    if (to->itemsize != from->itemsize || strcmp(to->format, from->format)
+        || to->ndim < from->ndim)
+        return refused("elements are converted");
+    int axis = AXES, more = to->ndim - from->ndim;
+    move->width = to->itemsize;
+    for (int i = 0; i < AXES; i++)
+        move->lengths[i] = 1;
+    for (int i = to->ndim - 1; i >= 0; i--) {
+        int64_t length = to->shape[i], from_stride = 0, to_stride = to->strides[i];
+        if (i >= more && from->shape[i - more] != 1) {
+            from_stride = from->strides[i - more];
+            if (from->shape[i - more] != length)
+                return refused("shapes do not fit");
+        }
+        if (length < 1 || length > FARTHEST || from_stride > FARTHEST
+            || from_stride < -FARTHEST || to_stride > FARTHEST || to_stride < -FARTHEST)
+            return refused("sizes do not fit");
+        if (length == 1)
+            continue;
+        if (axis == AXES && from_stride == move->width && to_stride == move->width) {
+            move->width *= length; /* in one piece */
+        } else if (axis < AXES
+                   && from_stride == move->from_strides[axis] * move->lengths[axis]
+                   && to_stride == move->to_strides[axis] * move->lengths[axis]) {
+            move->lengths[axis] *= length;
+        } else {
+            if (!axis--)
+                return refused("there are too many axes");
+            move->lengths[axis] = length;
+            move->from_strides[axis] = from_stride;
+            move->to_strides[axis] = to_stride;
+        }
+    }
+    int64_t count = 1;
+    for (int i = 0; i < AXES; i++)
+        count = count > MOST_CHUNKS ? count : count * move->lengths[i];
+    *chunks += count;
+    return (*chunks <= MOST_CHUNKS || refused("there are too many pieces"))
+           && find_array(self, begins, true, from->buf, &move->from, &move->from_offset)
+           && find_array(self, begins, false, to->buf, &move->to, &move->to_offset)
+           && is_within(move, move->from_offset, move->from_strides,
+                        self->sizes[move->from])
+           && is_within(move, move->to_offset, move->to_strides, self->sizes[move->to]);
+}
+
+/* Note the memory of an array as long as it is made. */
+static bool
+note_array(Kernel *self, Py_ssize_t number, PyObject *array, char **begin)
+{
+    Py_buffer view;
+    if (!array || PyObject_GetBuffer(array, &view, PyBUF_SIMPLE))
+        return false;
+    *begin = view.buf;
+    self->sizes[number] = view.len;
+    PyBuffer_Release(&view);
+    return true;
+}
+
+static bool
+take_move(Moves *self, char *const *begins, PyObject *pair, int64_t *chunks)
+{
+    PyObject *target, *source;
+    Py_buffer to, from;
+    if (!PyArg_ParseTuple(pair, "OO", &target, &source)
+        || PyObject_GetBuffer(target, &to, PyBUF_STRIDES | PyBUF_FORMAT))
+        return false;
+    bool is_right = !PyObject_GetBuffer(source, &from, PyBUF_STRIDES | PyBUF_FORMAT);
+    if (is_right) {
+        Move *move = &self->moves[self->count++];
+        is_right = move_of(&self->kernel, begins, &to, &from, move, chunks);
+        PyBuffer_Release(&from);
+    }
+    PyBuffer_Release(&to);
+    return is_right;
+}
+
+/* Of inputs at these places and outputs, and of pairs of views of them. */
 static PyObject *
 Moves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"places", "sizes", "outputs", "moves", NULL};
-    PyObject *places, *sizes, *moves;
-    Py_ssize_t outputs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!nO", names, &PyTuple_Type,
-                                     &places, &PyTuple_Type, &sizes, &outputs, &moves))
+    static char *names[] = {"places", "arrays", "pairs", NULL};
+    PyObject *places, *arrays, *pairs;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!", names, &PyTuple_Type,
+                                     &places, &PyTuple_Type, &arrays, &PyTuple_Type,
+                                     &pairs))
         return NULL;
+    Py_ssize_t inputs = PyTuple_Size(places), count = PyTuple_Size(arrays);
+    if (count <= inputs) {
+        refused("there are no outputs");
+        return NULL;
+    }
     Moves *self = (Moves *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self)
         return NULL;
-    Py_ssize_t inputs = PyTuple_Size(places), count = inputs + outputs;
-    if (outputs < 1 || outputs > FARTHEST || PyTuple_Size(sizes) != count) {
-        refused("sizes do not fit");
-        count = 0;
-    }
-    bool is_right = count && has_arrays(&self->kernel, inputs, count);
+    int64_t chunks = 0;
+    char **begins = PyMem_Calloc((size_t)count, sizeof(char *));
+    self->moves = PyMem_Calloc((size_t)PyTuple_Size(pairs) + 1, sizeof(Move));
+    bool is_right = begins && self->moves && has_arrays(&self->kernel, inputs, count);
+    if (!is_right)
+        PyErr_NoMemory();
     for (Py_ssize_t i = 0; is_right && i < count; i++) {
         Py_ssize_t place = i - inputs;
         if (i < inputs)
             place = PyLong_AsSsize_t(PyTuple_GetItem(places, i));
         self->kernel.places[i] = place;
-        self->kernel.sizes[i] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, i));
-        is_right = !PyErr_Occurred() && (place >= 0 || refused("a place is negative"));
+        is_right = !PyErr_Occurred() && (place >= 0 || refused("a place is negative"))
+                   && note_array(&self->kernel, i, PyTuple_GetItem(arrays, i),
+                                 &begins[i]);
     }
-    is_right = is_right && (self->move = constant(self, moves, 'l', 0));
-    if (is_right) {
-        self->moves = self->kernel.views[0].len / (Py_ssize_t)sizeof(Move);
-        is_right = self->kernel.views[0].len % (Py_ssize_t)sizeof(Move) == 0
-                   || refused("sizes do not fit");
-    }
-    for (Py_ssize_t i = 0; is_right && i < self->moves; i++)
-        is_right = is_within(&self->kernel, &self->move[i])
-                   || refused("a move goes beyond an array");
+    for (Py_ssize_t i = 0; is_right && i < PyTuple_Size(pairs); i++)
+        is_right = take_move(self, begins, PyTuple_GetItem(pairs, i), &chunks);
+    PyMem_Free(begins);
     self->kernel.compute = compute_moves;
     if (!is_right)
         Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+static void
+Moves_dealloc(Moves *self)
+{
+    PyMem_Free(self->moves);
+    Kernel_dealloc(&self->kernel);
 }
 
 static PyObject *
@@ -751,16 +860,16 @@ static PyGetSetDef kernel_getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-#define SLOTS(make) \
+#define SLOTS(make, end) \
     { \
         {Py_tp_doc, "A kernel; see asyncnn.kernels.compiled."}, {Py_tp_new, make}, \
-            {Py_tp_dealloc, Kernel_dealloc}, {Py_tp_methods, kernel_methods}, \
+            {Py_tp_dealloc, end}, {Py_tp_methods, kernel_methods}, \
             {Py_tp_getset, kernel_getters}, {0, NULL}, \
     }
 
-static PyType_Slot step_slots[] = SLOTS(Step_new);
-static PyType_Slot moves_slots[] = SLOTS(Moves_new);
-static PyType_Slot logic_slots[] = SLOTS(Logic_new);
+static PyType_Slot step_slots[] = SLOTS(Step_new, Kernel_dealloc);
+static PyType_Slot moves_slots[] = SLOTS(Moves_new, Moves_dealloc);
+static PyType_Slot logic_slots[] = SLOTS(Logic_new, Kernel_dealloc);
 
 static PyType_Spec specs[] = {
     {"asyncnn.kernels._compiled.Step", sizeof(Step), 0, Py_TPFLAGS_DEFAULT, step_slots},

@@ -81,12 +81,7 @@ def logic(kind: int, otherwise: Prepare) -> Prepare:
 Copies: TypeAlias = Callable[[Inputs, Outputs], Iterable[tuple[Array, Array]]]
 """Returns views of outputs, each with a view of an input to copy there."""
 
-_AXES = 4
-_LENGTHS = slice(5, 5 + _AXES)
-"""What a ``Move`` has of how often it copies."""
-
 _MOST_BYTES = 1 << 16
-_MOST_CHUNKS = 1 << 10
 """NumPy copies more in less time."""
 
 
@@ -113,58 +108,15 @@ def moves_of(
     sizes = [_nbytes(operand) for operand in operands]
     if built is None or max(sizes) > _MOST_BYTES or not min(sizes):
         return None
+    if all(operation.input(index).value is not None for index in reads):
+        return None  # It runs once, in less time than this here takes.
     arrays = [np.empty(each.require_shape(), each.dtype) for each in operands]
-    numbers = {id(array): number for number, array in enumerate(arrays)}
     inputs: list[Any] = [None] * len(operation.inputs)
     for index, array in zip(reads, arrays, strict=False):
         inputs[index] = array
-    results = arrays[len(reads) :]
+    pairs = tuple(copies(inputs, arrays[len(reads) :]))
     try:
-        moves = [_move(numbers, *pair) for pair in copies(inputs, results)]
-        table = np.array(moves, np.int64)
-        if table[:, _LENGTHS].prod(axis=1).sum() > _MOST_CHUNKS:
-            return None
-        kernel = built.Moves(tuple(reads), tuple(sizes), len(results), table)
+        kernel = built.Moves(tuple(reads), tuple(arrays), pairs)
     except ValueError:
         return None
     return native(kernel, operation, reads)
-
-
-def _move(numbers: dict[int, int], target: Array, source: Array) -> list[int]:
-    """Return a ``Move`` of the C file."""
-    if source.dtype != target.dtype:
-        raise ValueError("elements are converted")
-    begin = _place(numbers, source)
-    source = np.broadcast_to(source, target.shape)
-    width = target.itemsize
-    axes: list[tuple[int, int, int]] = []
-    for axis in zip(target.shape, source.strides, target.strides, strict=True):
-        length, *strides = axis
-        if length == 1:
-            continue
-        if axes and axes[-1][1:] == tuple(length * stride for stride in strides):
-            length *= axes.pop()[0]
-        axes.append((length, strides[0], strides[1]))
-    if axes and axes[-1][1:] == (width, width):
-        width *= axes.pop()[0]
-    if len(axes) > _AXES:
-        raise ValueError("too many axes")
-    axes = [(1, 0, 0)] * (_AXES - len(axes)) + axes
-    number, offset = begin
-    to_number, to_offset = _place(numbers, target)
-    first = [number, to_number, offset, to_offset, width]
-    return first + [each for column in zip(*axes, strict=True) for each in column]
-
-
-def _place(numbers: dict[int, int], view: Array) -> tuple[int, int]:
-    """Return the number of the array that a view is of, and its offset there."""
-    owner = view if view.base is None else view.base
-    number = numbers.get(id(owner))
-    if number is None:
-        raise ValueError("it is no view of an array")
-    return number, _address(view) - _address(owner)
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context
 
+from asyncnn.callbacks import in_this_turn
 from asyncnn.qos.work import Work
 
 
@@ -41,7 +42,7 @@ class LoopInbox:
             return
         try:
             # In no context: that of the caller would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, self.deliver)
+            Context().run(self._loop.add_reader, fd, in_this_turn, self.deliver)
         except OSError:  # there is no room among what the system watches
             os.close(fd)
             return

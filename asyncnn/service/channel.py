@@ -28,6 +28,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from asyncnn.callbacks import in_this_turn
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
@@ -295,7 +296,8 @@ class Channel(Generic[MessageT]):
     def _resume(self) -> None:
         if not self.is_closed and not self._is_reading:
             self._is_reading = True
-            self._loop.add_reader(self._socket.fileno(), self._readable)
+            fd, readable = self._socket.fileno(), self._readable
+            self._loop.add_reader(fd, in_this_turn, readable)
 
     def _readable(self) -> None:
         """Take one packet; if more wait, the loop calls again at once."""

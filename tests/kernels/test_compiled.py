@@ -25,7 +25,15 @@ from asyncnn.kernels.compiled import built, moves_of
 from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
 from asyncnn.kernels.recurrent.quantized_lstm import in_python
 from tests import sanitizing
-from tests.kernels.operations import B8, I32, Argument, bind, result, tensor
+from tests.kernels.operations import (
+    B8,
+    I32,
+    Argument,
+    bind,
+    constant,
+    result,
+    tensor,
+)
 from tests.kernels.recurrent.float_cells import Parts, Sizes
 from tests.kernels.recurrent.integer.quantized_cells import (
     HIDDEN,
@@ -358,14 +366,18 @@ class TestMoves:
         copies = lambda inputs, outputs: [(outputs[0], inputs[0])]  # noqa: E731
         assert moves_of(operation, [0], copies) is None
 
-    MOVE = (0, 1, 0, 0, 4, 1, 1, 2, 3, 0, 0, 12, 4, 0, 0, 12, 4)
+    def test_what_runs_once_is_left_to_numpy(self) -> None:
+        known = bind(
+            OperationType.RESHAPE, [constant(I32, [1, 2])], [result(I32, (2,))]
+        )
+        assert not isinstance(kernels.prepare(known), NativeKernel)
+        open_ = bind(OperationType.RESHAPE, [tensor(I32, [1, 2])], [result(I32, (2,))])
+        assert isinstance(kernels.prepare(open_), NativeKernel)
 
-    def made(self, *changes: tuple[int, int], **others: Any) -> Any:
-        move = list(self.MOVE)
-        for place, value in changes:
-            move[place] = value
-        given = {"places": (0,), "sizes": (24, 24), "outputs": 1}
-        given |= {"moves": np.array([move])}
+    def made(self, **others: Any) -> Any:
+        """Return moves of six elements from one array to another."""
+        x, y = np.zeros(6, np.int32), np.zeros(6, np.int32)
+        given: dict[str, Any] = {"places": (0,), "arrays": (x, y), "pairs": ((y, x),)}
         return built.Moves(**given | others)
 
     def test_a_move_within_its_arrays_is_made(self) -> None:
@@ -374,38 +386,78 @@ class TestMoves:
         np.testing.assert_array_equal(x, y)
 
     @pytest.mark.parametrize(
-        "change",
+        ("x", "y"),
         [
-            *((0, number) for number in (-1, 1, 2, 1 << 40)),
-            *((1, number) for number in (-1, 0, 2, 1 << 40)),
-            *((place, offset) for place in (2, 3) for offset in (-1, 1, 1 << 62)),
-            *((4, width) for width in (0, -1, 5, 1 << 62)),
-            *((place, n) for place in (5, 8) for n in (0, -1, 1 << 31, 1 << 62)),
-            *((place, n) for place in (11, 12, 15, 16) for n in (-4, 13, 1 << 62)),
-            (7, 3),
-            (8, 4),
+            (slice(0, 12), slice(0, 12)),  # the arrays are in the middle
+            (slice(3, 9), slice(4, 10)),
+            (slice(4, 10), slice(3, 9)),
+            (slice(2, 8), slice(3, 9)),
+            (slice(8, 2, -1), slice(9, 3, -1)),
+            (slice(3, 1, -1), slice(3, 5)),
+            (slice(3, 5), slice(8, 10)),
+            (slice(8, 10), slice(3, 5)),
+            (slice(4, 12, 5), slice(3, 5)),
         ],
     )
-    def test_one_beyond_an_array_is_refused(self, change: tuple[int, int]) -> None:
-        with pytest.raises(ValueError, match="beyond an array"):
-            self.made(change)
+    def test_one_beyond_an_array_is_refused(self, x: slice, y: slice) -> None:
+        source, target = np.zeros((2, 12), np.int32)
+        arrays = source[3:9], target[3:9]
+        view, into = source[x], target[y]
+        length = min(len(view), len(into))
+        with pytest.raises(ValueError, match=r"beyond an array|no part of"):
+            self.made(arrays=arrays, pairs=((into[:length], view[:length]),))
+
+    def test_what_is_no_part_of_its_side_is_refused(self) -> None:
+        x, y, z = np.zeros((3, 6), np.int32)
+        for pair in (y, z), (z, x), (x, x), (x, y):
+            with pytest.raises(ValueError, match="no part of"):
+                self.made(arrays=(x, y), pairs=(pair,))
 
     @pytest.mark.parametrize(
-        "others",
+        ("target", "source"),
         [
-            {"outputs": 0},
-            {"outputs": 2},
-            {"outputs": -1},
-            {"places": (0, 1)},
-            {"places": (-1,)},
-            {"sizes": (24,)},
-            {"moves": np.zeros(3, np.int64)},
-            {"moves": np.zeros(17, np.int32)},
+            ((2, 3), (3, 2)),
+            ((6,), (5,)),
+            ((6,), (1, 6)),
+            ((0,), (0,)),
         ],
     )
-    def test_what_does_not_fit_is_refused(self, others: dict[str, Any]) -> None:
+    def test_other_shapes_are_refused(self, target: Any, source: Any) -> None:
+        x, y = np.zeros((2, 6), np.int32)
+        pair = np.resize(y, target), np.resize(x, source)
         with pytest.raises(ValueError, match="in a compiled kernel"):
+            self.made(arrays=(x, y), pairs=(pair,))
+
+    def test_other_elements_are_refused(self) -> None:
+        x, y = np.zeros((2, 6), np.int32)
+        for pair in (y, x.view(np.float32)), (y.view(np.int16), x[:3].view(np.int16)):
+            with pytest.raises(ValueError, match="in a compiled kernel"):
+                self.made(arrays=(x, y), pairs=(pair,))
+
+    @pytest.mark.parametrize(
+        ("others", "error"),
+        [
+            ({"arrays": (np.zeros(6, np.int32),)}, ValueError),
+            ({"arrays": ()}, ValueError),
+            ({"places": (-1,)}, ValueError),
+            ({"places": ("x",)}, TypeError),
+            ({"arrays": ("x", "y")}, TypeError),
+            ({"pairs": (("x", "y"),)}, TypeError),
+            ({"pairs": ((np.zeros(6),),)}, TypeError),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(
+        self, others: dict[str, Any], error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
             self.made(**others)
+
+    def test_inputs_may_lie_in_pieces(self) -> None:
+        x, y = np.arange(12, dtype=np.int32)[::2], np.zeros(6, np.int32)
+        self.made().run([x], [y])
+        np.testing.assert_array_equal(y, x)
+        with pytest.raises(ValueError, match="contiguous"):
+            self.made().run([y], [x])
 
     def test_arrays_that_do_not_fit_are_refused(self) -> None:
         moves = self.made()

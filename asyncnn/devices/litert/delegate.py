@@ -90,7 +90,7 @@ class LiteRtDelegate:
             is of another one.
         """
         if record is not None:
-            return self._compiled(segment, identity, restored(record, segment))
+            return self._compiled(segment, identity, restored(record))
         made = {
             step.operation: own
             for step in segment.steps
@@ -112,11 +112,9 @@ class LiteRtDelegate:
         return _SegmentKernel(self._engine, segment, file, weights)
 
     def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
-        told = [identity or secrets.token_bytes(16)]
-        for step in segment.steps:
-            shapes = [each.shape for each in step.operation.outputs]
-            told.append(f"{step.position} {shapes}".encode())
-        key = weights_key(b"\0".join(told), self.version)
+        # Of one subgraph there are several segments; shapes are in the file.
+        told = f"{segment.inputs} {segment.outputs}".encode()
+        key = weights_key((identity or secrets.token_bytes(16)) + told, self.version)
         return PackedWeights(key, self._weights_folder if identity else None)
 
 

@@ -340,7 +340,7 @@ def check_operands(operation: BoundOperation, rule: Rule) -> None:
     reason = ""
     if deciding not in rule.types:
         reason = f"{deciding.name} is not claimed"
-    elif all([each is None or each.value is not None for each in operation.inputs]):
+    elif all(each is None or each.value is not None for each in operation.inputs):
         reason = "no input comes with the request"
     for operand in (*operation.inputs, *operation.outputs):
         # Of the scalars, most of which are constants, there is nothing to check.

@@ -48,18 +48,19 @@ def recorded(file: GraphFile, segment: Segment) -> KernelRecord:
     return KernelRecord(_encode(decided), tuple(numbers))
 
 
-def restored(record: KernelRecord, segment: Segment) -> GraphFile:
-    """Return the file that was written of ``segment``, without writing it.
+def restored(record: KernelRecord) -> GraphFile:
+    """Return the file that was written of a segment, without writing it.
 
     :raises GeneralFailureError: if the record is not of it.
     """
-    values = _values(segment)
+    constant = record.constant
+    assert constant is not None
     try:
         decided = _decode(record.decided)
         apart = []
         for each in decided.constants:
             is_operand = each.index >= 0
-            source = values[each.index] if is_operand else record.numbers[~each.index]
+            source = constant(each.index) if is_operand else record.numbers[~each.index]
             data = source.reshape(-1).view(np.uint8)
             if data.size != each.size:
                 raise ValueError(f"{data.size} bytes instead of {each.size}")

@@ -31,7 +31,7 @@ from asyncnn.devices.cache_saving import (
     with_placed_constants,
     writing,
 )
-from asyncnn.devices.caching import reading
+from asyncnn.devices.caching import reading, unsealing
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import sliced
@@ -174,11 +174,10 @@ class OpenCache:
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
             that of other devices or settings.
         """
-        record, model, _ = yield from reading(
-            PlanRecord, self.own, key, may_map=may_map
-        )
+        record, slices = yield from unsealing(PlanRecord, self.own, key)
         if record.made_for != self.layout.made_for():
             raise GeneralFailureError("the plan is for other devices, or settings")
+        model, _ = yield from reading(record, slices, self.own, may_map=may_map)
         return Loaded(record, model)
 
     def saving(

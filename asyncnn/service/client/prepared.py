@@ -1,6 +1,5 @@
 """A prepared model in another process, as an `IPreparedModel`."""
 
-import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Sequence
@@ -18,6 +17,7 @@ from asyncnn.callbacks import (
     IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
+    Waiter,
 )
 from asyncnn.deadlines import check_deadline
 from asyncnn.execution import FencedCompletion, launched_fenced
@@ -340,7 +340,7 @@ class _Execution(Completion):
         self._connection = connection
         self._callback = callback
         self._result: ExecutionResult | None = None
-        self._waiting: asyncio.Future[ExecutionResult] | None = None
+        self._waiting: Waiter | None = None
         self._route: Route | None = None
         self.memory = memory
         self.number: int | None = None

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache_files import replace_together
+from asyncnn.devices.cache_files import file_of, replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -284,6 +284,7 @@ class ReceivedCache:
         self._files = duplicated(fds)
         self._model_files = info.model_files
         self._copies: list[Descriptor] = []
+        self._sources: list[tuple[int, int]] = []
         self._token = info.token
 
     @property
@@ -293,8 +294,14 @@ class ReceivedCache:
 
     @property
     def arguments(self) -> CacheArguments:
-        """What a device is given: copies of the files, none before they are made."""
+        """What a device is given: copies of the files, none before they are made.
+
+        Each that was read says of which file it is.
+        """
         handles, split = handles_of(self._copies), self._model_files
+        if self._sources:
+            sources = zip(handles, self._sources, strict=True)
+            handles = [Handle(handle.fds, source) for handle, source in sources]
         return CacheArguments(handles[:split], handles[split:], self._token)
 
     def prepare_to_write(self) -> bool:
@@ -317,8 +324,10 @@ class ReceivedCache:
                 size = _copy_contents(file.fd, copy.fd, most_bytes)
                 # So that the device maps it, instead of copying it once more.
                 seal(copy.fd, FIXED_SIZE)
+                source = file_of(file.fd)
             most_bytes -= size
             self._copies.append(copy)
+            self._sources.append(source)
 
     def write(self) -> None:
         """Write all copies back, or empty the files; keep them if nothing was saved.

@@ -214,7 +214,9 @@ class _Profile:
             if isinstance(owner, select.epoll):
                 self._turns += getattr(argument, "__name__", "") == "poll"
                 return
-            module = getattr(argument, "__module__", None) or type(owner).__module__
+            module = getattr(argument, "__module__", None) or _module_of(
+                type(owner), getattr(argument, "__name__", "")
+            )
             if module.startswith("asyncnn."):
                 name = f"{module.replace('.', '/').removeprefix('asyncnn/')} (native)"
                 self._add(name, getattr(argument, "__qualname__", ""))
@@ -241,6 +243,12 @@ class _Profile:
             turns / runs,
             {name: count / runs for name, count in by_function.items()},
         )
+
+
+def _module_of(owner: type, method: str) -> str:
+    """Return the module of the class that a method in C is of."""
+    owners = [each for each in owner.__mro__ if method in each.__dict__]
+    return (owners or [owner])[0].__module__
 
 
 def bench(*, rounds: int = FEW_ROUNDS) -> StepsReport:

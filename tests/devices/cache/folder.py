@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from asyncnn.devices.cache_files import (
     CacheFiles,
@@ -12,7 +13,7 @@ from asyncnn.devices.cache_files import (
 )
 from asyncnn.devices.cache_format import CacheKey, Compiled
 from asyncnn.devices.cache_saving import new_identity, saving
-from asyncnn.devices.caching import loading
+from asyncnn.devices.caching import Loaded, loading
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan
@@ -30,6 +31,7 @@ class Folder:
         self.delegate = delegate
         self.key = CacheKey(path / "key")
         self.model, self.data = path / "model", path / "data"
+        self.loaded: Loaded = WeakValueDictionary()
 
     @contextmanager
     def files(self, *, writable: bool) -> Iterator[CacheFiles]:
@@ -55,13 +57,13 @@ class Folder:
 
     def load(self, *, may_map: bool = True) -> Compiled:
         with self.files(writable=False) as files:
-            return completed(
-                loading(files, self.key, NO_EXTENSIONS, self.delegate, may_map=may_map)
-            )
+            given = files, self.key, NO_EXTENSIONS, self.delegate
+            return completed(loading(*given, may_map=may_map, loaded=self.loaded))
 
 
 def decisions(plan: Plan) -> list[object]:
     """What makes a plan what it is, in values that compare."""
+    read = {index for step in plan.steps for index in step.inputs}
     return [
         plan.shapes,
         plan.arena,
@@ -81,6 +83,7 @@ def decisions(plan: Plan) -> list[object]:
         {
             index: (value.dtype, value.shape, value.tobytes())
             for index, value in plan.constants.items()
+            if index in read
         },
     ]
 

@@ -39,7 +39,7 @@ def segment_of_one(operation: BoundOperation) -> Segment:
     inputs = range(len(operation.inputs))
     outputs = range(len(inputs), len(inputs) + len(operation.outputs))
     operands, cost_ns = (tuple(inputs), tuple(outputs)), estimated_ns(operation)
-    step = Step(0, operation, *operands, None, cost_ns=cost_ns)
+    step = Step(0, operation, *operands, None, costs_ns=(cost_ns,))
     return segment_of([step], outputs)
 
 

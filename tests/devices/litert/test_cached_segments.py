@@ -6,18 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.devices.litert import delegate as delegates
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import Engine
-from asyncnn.engine import Program
+from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.bound_execution import run_straight
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Model
+from asyncnn.hal.types import (
+    DataLocation,
+    Model,
+    OperandLifeTime,
+    OperandType,
+    Operation,
+    OperationType,
+    Subgraph,
+)
 from asyncnn.runtime.model_file import load
 from tests.devices.cache.folder import Folder
 from tests.devices.cache.models import dense
+from tests.engine.test_control_flow import IN, OUT, if_model, operand
+from tests.networks import F32
 
 MODELS = ("kws_ref_model", "vww_96_int8", "vww_96_float", "person_detect", "ad01_fp32")
 DAMAGES = 100
@@ -127,3 +138,53 @@ def test_damaged_data_give_wrong_numbers_at_worst(folder: Folder, shared: Path) 
         loaded += 1
         del program
     assert loaded > DAMAGES / 2
+
+
+def test_branches_that_differ_in_their_weights_alone_keep_their_own(
+    tmp_path: Path, engine: Engine
+) -> None:
+    width = 1100
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(width, width)).astype(np.float32) for _ in range(2)]
+    folder = Folder(tmp_path, LiteRtDelegate(engine, tmp_path / "weights"))
+    folder.save(choice_of_layers(weights))
+    x = rng.normal(size=(1, width)).astype(np.float32)
+    for _ in range(2):  # packed, then found
+        program = folder.load().program
+        plan = program.plan(program.declared_shapes)
+        for number, matrix in enumerate(weights):
+            out = np.empty((1, width), np.float32)
+            condition = np.array([number == 0])
+            PlanExecution(program, plan, [condition, x], [out]).advance()
+            np.testing.assert_allclose(out, x @ matrix.T, rtol=1e-3, atol=1e-3)
+        del program, plan
+
+
+def choice_of_layers(weights: list[Array]) -> Model:
+    """Return a model that chooses one of two layers, by its first input."""
+    (width, _) = weights[0].shape
+    values = bytearray(np.zeros(width + 16, np.float32))
+
+    def layer(matrix: Array) -> Subgraph:
+        at = len(values)
+        values.extend(matrix.tobytes())
+        places = DataLocation(0, at, matrix.nbytes), DataLocation(0, 0, 4 * width)
+        constant = OperandLifeTime.CONSTANT_COPY
+        return Subgraph(
+            (
+                operand(F32, IN, (1, width), 1),
+                replace(operand(F32, constant, matrix.shape, 1), location=places[0]),
+                replace(operand(F32, constant, (width,), 1), location=places[1]),
+                replace(
+                    operand(OperandType.INT32, constant, (), 1),
+                    location=DataLocation(0, 0, 4),
+                ),
+                operand(F32, OUT, (1, width)),
+            ),
+            (Operation(OperationType.FULLY_CONNECTED, (0, 1, 2, 3), (4,)),),
+            (0,),
+            (4,),
+        )
+
+    branches = tuple(map(layer, weights))
+    return Model(if_model((1, width)).main, branches, bytes(values))

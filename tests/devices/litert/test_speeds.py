@@ -52,7 +52,7 @@ def steps_of(program: Program) -> list[Step]:
 
 def at(speeds: Speeds, steps: Sequence[Step]) -> list[Step]:
     """Return steps that take as long as an engine of these speeds does."""
-    return [replace(s, cost_ns=estimated_ns(s.operation, speeds)) for s in steps]
+    return [replace(s, costs_ns=(estimated_ns(s.operation, speeds),)) for s in steps]
 
 
 def mobilenet(folder: Path) -> Model:
