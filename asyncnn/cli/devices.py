@@ -66,6 +66,11 @@ def devices(
         if report.is_default:
             typer.echo(f"default: {report.name}")
     console().print("float32 and quant8: execution time relative to the CPU")
+    if socket is None:
+        from asyncnn.engine.job import Port
+
+        lanes = "native lanes" if Port else "lanes of Python: nothing was compiled"
+        console().print(f"what an engine computes alone runs on {lanes}")
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:

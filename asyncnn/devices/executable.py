@@ -91,7 +91,8 @@ class Executable(msgspec.Struct, eq=False):
 
     ``spreading`` decides on threads, if there may be several. ``cost`` is that of
     `Job`, ``cancel`` that of the scheduler. Kernels run within ``computing``, on any
-    number of threads at a time.
+    number of threads at a time. It ``goes_native`` once an engine has computed one
+    alone.
     """
 
     program: Program
@@ -103,6 +104,7 @@ class Executable(msgspec.Struct, eq=False):
     spreading: Spreading | None = None
     cost: float = 1.0
     computing: AbstractContextManager[object] = NOTHING
+    goes_native: bool = False
 
     def observe(self, computed_ns: int, cpu_ns: int, threads: int) -> None:
         """Learn from an execution; ``threads`` is 0 if it tells nothing of these."""

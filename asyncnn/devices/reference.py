@@ -35,6 +35,7 @@ from asyncnn.devices.statistics import (
 )
 from asyncnn.devices.support import supporting
 from asyncnn.engine.delegation import Delegate
+from asyncnn.engine.job import Port
 from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -372,6 +373,7 @@ class ReferenceDevice(PreparingDevice):
             policy=settings.policy,
             stuck_after_s=settings.stuck_after_s,
             filled_or_freed=self._status_listeners.tell_soon,
+            make_port=Port,
         )
         scheduler.call_when_idle(settings.idle_after_s, self._release_idle)
         return scheduler

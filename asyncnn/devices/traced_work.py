@@ -67,6 +67,10 @@ class Traced(ExecuteWork):
                 add(f"{step.position}: {step.name}", layer, phase, begun_ns, ended_ns)
             self._steps.clear()
 
+    def offer(self, lane: object) -> bool:
+        """Refuse: each step is looked at in Python."""
+        return False
+
     def _advance(self, pause: Pause) -> bool:
         if self._execution is None:
             arrays = self._arrays

@@ -18,6 +18,7 @@ from asyncnn.engine.arguments import (
     store_outputs,
 )
 from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
+from asyncnn.engine.job import INativeLane
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.workspace import aligned_like
 from asyncnn.execution import Execution
@@ -124,6 +125,7 @@ class ExecuteWork(Work, Completion):
             self.decision = threading.Lock()
         self.is_left = self.is_withdrawn = False
         self.should_inline = inliner.should_inline and deadline_ns is None
+        self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
         self.ends_anywhere = False
         self.has_plan = False
@@ -208,10 +210,11 @@ class ExecuteWork(Work, Completion):
         resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-        spreading = self._executable.spreading
         # Of what is not known to take long, several threads are no use.
-        if takes_far_longer and spreading is not None and pause.lanes_each:
-            self._threads = pause.threads = spreading.threads(pause.lanes_each)
+        spreading, lanes_each = self._executable.spreading, pause.lanes_each
+        if lanes_each and spreading is not None and takes_far_longer:
+            pause.lanes_each = 0  # that is decided once for each resumption
+            self._threads = pause.threads = spreading.threads(lanes_each)
         is_light = self._arrays is not None and not self._plan.uses_blas
         try:
             with NOTHING if is_light else self._executable.computing:
@@ -225,25 +228,56 @@ class ExecuteWork(Work, Completion):
             else:
                 self._cpu_ns += thread_time_ns() - resumed_cpu_ns
 
-    def _advance(self, pause: Pause) -> bool:
+    def offer(self, lane: INativeLane) -> bool:
+        """Have a native lane go on with it; see `Work`."""
+        execution, pause = self._execution or self._bound(), self.pause
+        if type(execution) is not BoundExecution or self.ends_anywhere:
+            return False
+        takes_far_longer = self._executable.inliner.takes_far_longer
+        spreading, lanes_each = self._executable.spreading, pause.lanes_each
+        if lanes_each and spreading is not None and takes_far_longer:
+            pause.lanes_each = 0  # that is decided once for each resumption
+            self._threads = pause.threads = spreading.threads(lanes_each)
+        return pause.threads == 1 and execution.offer(lane, pause)
+
+    def come_back(self) -> tuple[bool, int]:
+        """Tell what a native lane has done; see `Work`."""
         execution = self._execution
-        if execution is None:
-            found = self._arrays
-            if found is None:
-                return self._advance_unusual(pause)
-            plan = self._plan
-            if CPUEXE.is_on:
-                _tell_operations(plan)
-            arrays: Sequence[Array | None] = found
-            if self.decision is not None:
-                count = len(plan.inputs)
-                arrays = [*found[:count], *self._instead_of(found[count:])]
-            self._execution = execution = BoundExecution(
-                self._executable.program, plan, arrays, self.deadline_ns
-            )
-            # Behind the execution, which `abort` looks for after it has set this.
-            if self._abort_status is not None:
-                execution.abort(self._abort_status)
+        assert type(execution) is BoundExecution
+        has_ended, started_ns, ended_ns, cpu_ns = execution.come_back(self.pause)
+        if not self._started_ns:
+            self._started_ns = started_ns
+        self._ended_ns = ended_ns
+        self.computed_ns += ended_ns - started_ns
+        self._cpu_ns += cpu_ns
+        if has_ended:
+            self._shapes = execution.plan.known_outputs
+        return has_ended, cpu_ns
+
+    def _bound(self) -> BoundExecution | None:
+        """Make its execution, if it is a usual one."""
+        if self._planning is not None:
+            return None
+        found = self._arrays
+        if found is None:
+            return None
+        plan = self._plan
+        if CPUEXE.is_on:
+            _tell_operations(plan)
+        arrays: Sequence[Array | None] = found
+        if self.decision is not None:
+            count = len(plan.inputs)
+            arrays = [*found[:count], *self._instead_of(found[count:])]
+        self._execution = execution = BoundExecution(
+            self._executable.program, plan, arrays, self.deadline_ns
+        )
+        # Behind the execution, which `abort` looks for after it has set this.
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
+
+    def _advance(self, pause: Pause) -> bool:
+        execution = self._execution or self._bound()
         if type(execution) is not BoundExecution:
             return self._advance_unusual(pause)
         if not execution.advance(pause):
@@ -251,6 +285,7 @@ class ExecuteWork(Work, Completion):
         if self.decision is not None:
             self._deliver(self._outputs)
         self._shapes = execution.plan.known_outputs
+        self._executable.goes_native = execution.job is not None
         return True
 
     def _advance_unusual(self, pause: Pause) -> bool:

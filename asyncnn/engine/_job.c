@@ -9,14 +9,25 @@
  */
 
 #define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
 #include <Python.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 
 /* Of job.py, whose tests compare. */
 enum {
@@ -33,7 +44,9 @@ enum {
 
 enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
 
-enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1 };
+/* How a run ends; or, for who has the interpreter lock: the engine has ended early, and
+ * the pause is to be asked. */
+enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1, EARLY = -2, ASKING = -3 };
 
 enum { FIXED = -1 };
 
@@ -65,14 +78,19 @@ typedef struct {
 
 typedef struct Segment Segment;
 
-/* A segment of a job; what is behind the routes is that of the run under way. */
+/* A segment of a job. */
 typedef struct {
     Segment *segment;
     Route *routes;
-    Word *places; /* the addresses that the engine is given; once if fixed */
+    Word *places; /* the addresses of what is fixed */
+} Step;
+
+/* A segment in one run: the addresses that the engine is given, and the words. */
+typedef struct {
+    Word *places;
     Word words[WORDS];
     PyObject *owner;
-} Step;
+} Call;
 
 struct Segment {
     PyObject_HEAD
@@ -86,23 +104,10 @@ struct Segment {
     int oldest;
     int latest;
     Step alone; /* for runs of this segment only: every argument is a port */
+    Call own;
     char *are_used;
     Py_buffer *views;
 };
-
-typedef struct {
-    PyObject_HEAD
-    int stop;
-    int pause;
-    int may_pause;
-    int interrupted; /* times in a row that the segment was, for a pause */
-    Segment *current;
-    Py_ssize_t position;
-    int64_t since_ns; /* the last boundary of a run with a deadline */
-    Py_ssize_t part;  /* what runs since then, counted from 1; 0 for nothing yet */
-    int64_t longest_ns;
-    Py_ssize_t longest_part;
-} Control;
 
 typedef struct {
     PyObject_HEAD
@@ -110,12 +115,55 @@ typedef struct {
     Step *steps;
     Py_ssize_t ports;
     char *are_used; /* by port */
-    Py_buffer *views;
+    size_t size;    /* of what a run needs */
+    void *spare;    /* that of a run which has ended */
+    struct Thread *thread; /* the lane that has the turns of the graphs */
+    Py_ssize_t turns;      /* runs that have them, one after the other */
+    struct Control *parted; /* the one of these that has stopped in the middle */
 } Job;
+
+/* A run: what stops it, and while it is under way all that it needs. */
+typedef struct Control {
+    PyObject_HEAD
+    int stop;
+    int pause;
+    int may_pause;
+    int interrupted; /* times in a row that the segment was, for a pause */
+    int attempts;    /* times in a row that it has ended early without a reason */
+    Segment *current;
+    Py_ssize_t position;
+    int64_t since_ns; /* the last boundary of a run with a deadline */
+    Py_ssize_t part;  /* what runs since then, counted from 1; 0 for nothing yet */
+    int64_t longest_ns;
+    Py_ssize_t longest_part;
+    /* Of a run that is under way; `job` is NULL else. */
+    Job *job;
+    PyObject *arrays;
+    Py_buffer *views;
+    Call *calls;
+    Py_ssize_t ready;    /* calls that are */
+    Py_ssize_t first;    /* the segment that is run in any case */
+    Py_ssize_t asked;    /* the boundary at which the pause was asked last */
+    int64_t deadline_ns; /* 0 for none */
+    int64_t review_ns;   /* when it is to pause; 0 for never */
+    PyObject *pause_asked; /* at each boundary; NULL for nobody */
+    bool was_asked;      /* before the first segment */
+    int outcome;
+    int status; /* of an engine that has ended early */
+    /* On a lane; the token is what the loop has offered. */
+    PyObject *token;
+    bool is_away; /* from the loop */
+    struct Control *below; /* in the stack of what has ended */
+    int64_t started_ns;
+    int64_t ended_ns;
+    int64_t cpu_ns;
+} Control;
 
 typedef struct {
     PyTypeObject *segment;
     PyTypeObject *control;
+    PyTypeObject *port;
+    PyTypeObject *lane;
 } State;
 
 #define load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
@@ -180,13 +228,19 @@ flag_of(Segment *self)
 #define STEADY CLOCK_MONOTONIC
 #endif
 
+static int64_t
+time_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
 /* Tell the time of time.monotonic_ns. */
 static int64_t
 now_ns(void)
 {
-    struct timespec now;
-    clock_gettime(STEADY, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    return time_of(STEADY);
 }
 
 static int64_t *
@@ -461,18 +515,18 @@ ask_words(Segment *self, const Word *addresses, Word *words, PyObject **owner)
 
 /* Bind a set of addresses, in the place of the oldest one. */
 static bool
-bind(Segment *self, Step *step)
+bind(Segment *self, Call *made_ready)
 {
     Binding made = {NULL, {0}, memory_of((size_t)self->count, sizeof(Word))};
     if (!made.addresses)
         return false;
-    memcpy(made.addresses, step->places, sizeof(Word) * (size_t)self->count);
-    if (!ask_words(self, step->places, made.words, &made.owner)) {
+    memcpy(made.addresses, made_ready->places, sizeof(Word) * (size_t)self->count);
+    if (!ask_words(self, made_ready->places, made.words, &made.owner)) {
         PyMem_Free(made.addresses);
         return false;
     }
-    memcpy(step->words, made.words, sizeof made.words);
-    step->owner = Py_NewRef(made.owner);
+    memcpy(made_ready->words, made.words, sizeof made.words);
+    made_ready->owner = Py_NewRef(made.owner);
     bool is_full = self->bound == MOST_BINDINGS;
     int number = is_full ? self->oldest : self->bound++;
     Binding old = self->bindings[number];
@@ -500,47 +554,48 @@ forget(Segment *self)
 
 /* Find where the engine reads and writes in this run, and the words of the call. */
 static bool
-get_ready(Step *step, Py_buffer *views)
+get_ready(const Step *step, Call *call, Py_buffer *views)
 {
     Segment *segment = step->segment;
     for (Py_ssize_t i = 0; i < segment->count; i++) {
         Py_ssize_t port = step->routes[i].port;
-        if (port != FIXED
-            && !place(&segment->slots[i], &views[port], false, &step->places[i]))
+        if (port == FIXED)
+            call->places[i] = step->places[i];
+        else if (!place(&segment->slots[i], &views[port], false, &call->places[i]))
             return false;
     }
-    Binding *found = find(segment, step->places);
+    Binding *found = find(segment, call->places);
     if (!found)
-        return bind(segment, step);
-    memcpy(step->words, found->words, sizeof found->words);
-    step->owner = Py_NewRef(found->owner); /* whatever is forgotten meanwhile */
+        return bind(segment, call);
+    memcpy(call->words, found->words, sizeof found->words);
+    call->owner = Py_NewRef(found->owner); /* whatever is forgotten meanwhile */
     return true;
 }
 
 static void
-copy_in(const Step *step, Py_buffer *views)
+copy_in(const Step *step, const Call *call, Py_buffer *views)
 {
     for (Py_ssize_t i = 0; i < step->segment->inputs; i++) {
-        void *from = source_of(step, i, views)->buf, *to = (void *)step->places[i];
+        void *from = source_of(step, i, views)->buf, *to = (void *)call->places[i];
         if (from != to)
             memcpy(to, from, (size_t)step->segment->slots[i].size);
     }
 }
 
 static void
-copy_out(const Step *step, Py_buffer *views)
+copy_out(const Step *step, const Call *call, Py_buffer *views)
 {
     for (Py_ssize_t i = step->segment->inputs; i < step->segment->count; i++) {
-        void *from = (void *)step->places[i], *to = source_of(step, i, views)->buf;
+        void *from = (void *)call->places[i], *to = source_of(step, i, views)->buf;
         if (from != to)
             memcpy(to, from, (size_t)step->segment->slots[i].size);
     }
 }
 
 static int
-call(const Step *step)
+compute(const Step *step, const Call *call)
 {
-    const Word *w = step->words;
+    const Word *w = call->words;
     return step->segment->function(w[0], w[1], w[2], w[3], w[4], w[5]);
 }
 
@@ -588,18 +643,19 @@ Segment_run(Segment *self, PyObject *args)
     PyObject *arrays = arrays_of(self, inputs, outputs);
     if (arrays) {
         Step *step = &self->alone;
+        Call *call = &self->own;
         open_views(arrays, self->are_used, self->views, self->count);
-        if (all_fit(step, self->views, arrays) && get_ready(step, self->views)) {
+        if (all_fit(step, self->views, arrays) && get_ready(step, call, self->views)) {
             store(deadline_of(self->flag.buf), 0);
             Py_BEGIN_ALLOW_THREADS
-            copy_in(step, self->views);
-            status = call(step);
+            copy_in(step, call, self->views);
+            status = compute(step, call);
             if (!status)
-                copy_out(step, self->views);
+                copy_out(step, call, self->views);
             Py_END_ALLOW_THREADS
             if (status)
                 explain(self, status);
-            Py_CLEAR(step->owner);
+            Py_CLEAR(call->owner);
         }
         release_views(self->views, self->count);
         Py_DECREF(arrays);
@@ -702,7 +758,7 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         || !(self->are_used = memory_of(count, 1))
         || !(self->views = memory_of(count, sizeof(Py_buffer)))
         || !(self->alone.routes = memory_of(count, sizeof(Route)))
-        || !(self->alone.places = memory_of(count, sizeof(Word))))
+        || !(self->own.places = memory_of(count, sizeof(Word))))
         return -1;
     self->alone.segment = self;
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -760,7 +816,7 @@ Segment_dealloc(Segment *self)
     PyMem_Free(self->are_used);
     PyMem_Free(self->views);
     PyMem_Free(self->alone.routes);
-    PyMem_Free(self->alone.places);
+    PyMem_Free(self->own.places);
     free_type((PyObject *)self);
 }
 
@@ -806,29 +862,16 @@ Control_position(Control *self, void *Py_UNUSED(closure))
     return PyLong_FromSsize_t(load(&self->position));
 }
 
-static void
-Control_dealloc(Control *self)
-{
-    free_type((PyObject *)self);
-}
+/* ---- runs ----------------------------------------------------------------------- */
 
-/* ---- jobs ----------------------------------------------------------------------- */
-
-/* What a run is told once. */
-typedef struct {
-    int64_t deadline_ns; /* 0 for none */
-    PyObject *pause;     /* NULL for none */
-    bool was_asked;      /* before the first segment, which is run in any case */
-    bool is_asking;      /* whether the pause has to be asked at each boundary */
-} Orders;
 
 /* Tell whether a run is to end here, which is a boundary for its longest part. */
 static int
-look(Control *control, const Orders *orders)
+look(Control *control)
 {
     if (load(&control->stop))
         return STOPPED;
-    if (!orders->deadline_ns)
+    if (!control->deadline_ns)
         return DONE;
     int64_t now = now_ns(), taken = now - control->since_ns;
     if (taken > control->longest_ns) {
@@ -837,7 +880,69 @@ look(Control *control, const Orders *orders)
     }
     store(&control->since_ns, now);
     store(&control->part, control->position + 1);
-    return now >= orders->deadline_ns ? LATE : DONE;
+    return now >= control->deadline_ns ? LATE : DONE;
+}
+
+/* Run one segment to its end. No interpreter lock here, nor anything of Python's. */
+static int
+run_step(const Step *step, const Call *call, Control *control)
+{
+    Segment *segment = step->segment;
+    bool may_pause = control->interrupted < MOST_INTERRUPTED;
+    store(&control->may_pause, may_pause);
+    store(deadline_of(segment->flag.buf), control->deadline_ns);
+    copy_in(step, call, control->views);
+    /* Lowered before it can be found, looked at behind: see `Control_stop`. */
+    lower_flag(segment);
+    store(&control->current, segment);
+    int outcome = look(control);
+    if (outcome)
+        return outcome;
+    if (may_pause && load(&control->pause)) {
+        control->interrupted++;
+        control->attempts = 0;
+        return PAUSED;
+    }
+    control->status = compute(step, call);
+    store(&control->current, NULL);
+    if (control->status)
+        return EARLY;
+    control->interrupted = control->attempts = 0;
+    if (load(&control->stop))
+        return STOPPED;
+    copy_out(step, call, control->views);
+    return DONE;
+}
+
+/* Tell whether a run is to pause at this boundary, or who knows has to be asked. */
+static int
+is_to_pause(Control *control, Py_ssize_t at)
+{
+    if (at == control->first || control->attempts)
+        return DONE; /* the first one is run in any case, another try counts itself */
+    if (control->was_asked || load(&control->pause))
+        return PAUSED;
+    if (control->review_ns && now_ns() >= control->review_ns)
+        return PAUSED;
+    return control->pause_asked && control->asked != at ? ASKING : DONE;
+}
+
+/* Run segments to the end, or until it has to stop. No interpreter lock here. */
+static int
+run_steps(Control *control)
+{
+    Job *job = control->job;
+    for (Py_ssize_t at = control->position; at < job->count; at++) {
+        int outcome = is_to_pause(control, at);
+        if (!outcome) {
+            outcome = run_step(&job->steps[at], &control->calls[at], control);
+            store(&control->current, NULL);
+        }
+        if (outcome)
+            return outcome;
+        store(&control->position, at + 1);
+    }
+    return DONE;
 }
 
 /* Ask whether a pause is requested: 1, 0, or -1 with an error. The lock is held. */
@@ -850,179 +955,251 @@ ask(PyObject *pause)
     return answer;
 }
 
-/* Run one segment to its end; the lock is free, but for what `saved` comes back for. */
+/* Say what becomes of a run that Python has a word in: DONE if it is to go on. */
 static int
-run_step(Step *step, Control *control, const Orders *orders, Py_buffer *views,
-         PyThreadState **saved)
+settle(Control *control, int outcome)
 {
-    Segment *segment = step->segment;
-    bool may_pause = control->interrupted < MOST_INTERRUPTED;
-    store(&control->may_pause, may_pause);
-    store(deadline_of(segment->flag.buf), orders->deadline_ns);
-    copy_in(step, views);
-    for (int attempts = 0; attempts < MOST_ATTEMPTS; attempts++) {
-        /* Lowered before it can be found, looked at behind: see `Control_stop`. */
-        lower_flag(segment);
-        store(&control->current, segment);
-        int outcome = look(control, orders);
-        if (outcome)
-            return outcome;
-        if (may_pause && load(&control->pause)) {
-            control->interrupted++;
-            return PAUSED;
-        }
-        int status = call(step);
-        store(&control->current, NULL);
-        if (!status) {
-            control->interrupted = 0;
-            if (load(&control->stop))
-                return STOPPED;
-            copy_out(step, views);
-            return DONE;
-        }
-        PyEval_RestoreThread(*saved);
-        int failed = explain(segment, status);
-        *saved = PyEval_SaveThread();
-        if (failed)
-            return FAILED;
-        if (flag_of(segment) == ENDED)
-            break;
+    if (outcome == ASKING) {
+        control->asked = control->position;
+        int is_requested = ask(control->pause_asked);
+        return is_requested < 0 ? FAILED : is_requested ? PAUSED : DONE;
     }
-    PyEval_RestoreThread(*saved);
+    Segment *segment = control->job->steps[control->position].segment;
+    if (explain(segment, control->status))
+        return FAILED;
+    if (flag_of(segment) != ENDED && ++control->attempts < MOST_ATTEMPTS)
+        return DONE;
+    control->attempts = 0;
     PyErr_SetString(PyExc_RuntimeError,
                     "it was interrupted each time, without a reason");
-    *saved = PyEval_SaveThread();
     return FAILED;
 }
 
-static int
-run_steps(Job *self, Control *control, const Orders *orders, PyThreadState **saved)
-{
-    Py_ssize_t first = control->position;
-    for (Py_ssize_t at = first; at < self->count; at++) {
-        if (at > first) {
-            int is_requested = orders->was_asked || load(&control->pause);
-            if (!is_requested && orders->is_asking) {
-                PyEval_RestoreThread(*saved);
-                is_requested = ask(orders->pause);
-                *saved = PyEval_SaveThread();
-            }
-            if (is_requested)
-                return is_requested < 0 ? FAILED : PAUSED;
-        }
-        int outcome =
-            run_step(&self->steps[at], control, orders, self->views, saved);
-        store(&control->current, NULL);
-        if (outcome)
-            return outcome;
-        store(&control->position, at + 1);
-    }
-    return DONE;
-}
-
-/* Read what a pause says by now; one that computes it has to be asked again. */
+/* Read what a pause says by now; one that computes it has to be asked again, unless
+ * `review_ns` says when. */
 static bool
-take_orders(Control *control, PyObject *pause, Orders *orders)
+take_orders(Control *control, PyObject *pause, int64_t review_ns)
 {
     /* Whoever requests says so before calling `Control.pause`: what is lost here is
      * seen below. */
     store(&control->pause, 0);
+    control->was_asked = false;
+    control->review_ns = review_ns;
+    control->pause_asked = NULL;
+    control->first = control->position;
+    control->asked = -1;
     if (!pause)
         return true;
     int was_asked = ask(pause);
     if (was_asked < 0)
         return false;
-    orders->was_asked = was_asked;
+    control->was_asked = was_asked;
+    if (review_ns)
+        return true;
     PyObject *usual = PyObject_GetAttrString((PyObject *)Py_TYPE(pause), "requested");
-    orders->is_asking = usual != Py_False;
+    if (usual != Py_False)
+        control->pause_asked = pause;
     if (!usual)
         PyErr_Clear(); /* each has its own, and may be of any kind */
     Py_XDECREF(usual);
     return true;
 }
 
+/* Take the turns of all graphs, unless runs of the same lane have them: those are one
+ * after the other. 1, 0 if one refuses without an error, or -1. */
 static int
-run_job(Job *self, PyObject *arrays, Control *control, const Orders *orders)
+take_turns(Job *self, struct Thread *thread)
 {
-    open_views(arrays, self->are_used, self->views, self->ports);
-    Py_ssize_t ready = control->position;
-    int outcome = DONE;
-    for (; outcome == DONE && ready < self->count; ready++) {
-        Step *step = &self->steps[ready];
-        if (!all_fit(step, self->views, arrays) || !get_ready(step, self->views)) {
-            store(&control->position, ready);
-            outcome = FAILED;
+    if (self->turns && thread && self->thread == thread) {
+        self->turns++;
+        return 1;
+    }
+    int is_ours = 1;
+    Py_ssize_t taken = 0;
+    while (taken < self->count
+           && (is_ours = take_turn(self->steps[taken].segment)) == 1)
+        taken++;
+    if (taken < self->count) {
+        while (taken)
+            give_turn(self->steps[--taken].segment);
+        return is_ours;
+    }
+    self->thread = thread;
+    self->turns = 1;
+    store(&self->parted, NULL); /* who comes first has the memory */
+    return 1;
+}
+
+static void
+give_turns(Job *self)
+{
+    if (--self->turns)
+        return;
+    self->thread = NULL;
+    for (Py_ssize_t at = self->count; at--;)
+        give_turn(self->steps[at].segment);
+}
+
+/* Have all memory for a run, in one piece. */
+static bool
+make_room(Job *self, Control *control)
+{
+    char *room = self->spare;
+    self->spare = NULL;
+    if (!room && !(room = memory_of(1, self->size)))
+        return false;
+    control->views = (Py_buffer *)room;
+    room += sizeof(Py_buffer) * (size_t)self->ports;
+    control->calls = (Call *)room;
+    room += sizeof(Call) * (size_t)self->count;
+    for (Py_ssize_t at = 0; at < self->count; at++) {
+        control->calls[at].places = (Word *)room;
+        room += sizeof(Word) * (size_t)self->steps[at].segment->count;
+    }
+    return true;
+}
+
+/* Let go of all that a run has. Keeps what is raised. */
+static void
+let_go(Control *control)
+{
+    Job *job = control->job;
+    if (!job)
+        return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    for (Py_ssize_t at = 0; at < control->ready; at++)
+        Py_CLEAR(control->calls[at].owner);
+    control->ready = 0;
+    release_views(control->views, job->ports);
+    PyMem_Free(job->spare);
+    job->spare = control->views;
+    control->views = NULL;
+    control->calls = NULL;
+    give_turns(job);
+    control->job = NULL;
+    Py_CLEAR(control->arrays);
+    Py_CLEAR(control->token);
+    Py_DECREF((PyObject *)job); /* last: it may go with its graphs */
+    PyErr_Restore(type, value, trace);
+}
+
+/* Make a run ready: afterwards nothing of Python's is needed until its end. */
+static bool
+begin(Job *self, PyObject *given, Control *control, struct Thread *thread)
+{
+    if (!self->count || control->job || control->position > self->count) {
+        PyErr_SetString(PyExc_ValueError,
+                        !self->count     ? "the job was not initialised"
+                        : control->job   ? "the run is under way"
+                                         : "the control is that of another job");
+        return false;
+    }
+    PyObject *arrays = PySequence_Tuple(given);
+    if (!arrays)
+        return false;
+    if (PyTuple_Size(arrays) != self->ports) {
+        refuse("InvalidArgumentError", "%zd arrays were given; the job has %zd ports",
+               PyTuple_Size(arrays), self->ports);
+        Py_DECREF(arrays);
+        return false;
+    }
+    int is_ours = take_turns(self, thread);
+    if (is_ours == 0)
+        PyErr_SetString(PyExc_RuntimeError,
+                        "it was interrupted each time, without a reason");
+    if (is_ours != 1 || !make_room(self, control)) {
+        if (is_ours == 1)
+            give_turns(self);
+        Py_DECREF(arrays);
+        return false;
+    }
+    control->job = (Job *)Py_NewRef((PyObject *)self);
+    control->arrays = arrays;
+    control->ready = control->position;
+    open_views(arrays, self->are_used, control->views, self->ports);
+    for (Py_ssize_t at = control->position; at < self->count; at++) {
+        Step *step = &self->steps[at];
+        if (!all_fit(step, control->views, arrays)
+            || !get_ready(step, &control->calls[at], control->views)) {
+            store(&control->position, at);
+            let_go(control);
+            return false;
         }
+        control->ready = at + 1;
     }
-    if (outcome == DONE) {
-        PyThreadState *saved = PyEval_SaveThread();
-        outcome = run_steps(self, control, orders, &saved);
-        PyEval_RestoreThread(saved);
-    }
-    while (ready--)
-        Py_CLEAR(self->steps[ready].owner);
-    release_views(self->views, self->ports);
-    return outcome;
+    return true;
+}
+
+/* Read a time of the steady clock, 0 for None. */
+static bool
+time_from(PyObject *given, int64_t *time_ns)
+{
+    *time_ns = 0;
+    if (given == Py_None)
+        return true;
+    int beyond;
+    *time_ns = PyLong_AsLongLongAndOverflow(given, &beyond);
+    if (PyErr_Occurred())
+        return false;
+    if (beyond > 0)
+        *time_ns = INT64_MAX;
+    else if (*time_ns <= 0)
+        *time_ns = 1; /* 0 is none; the clock began with more */
+    return true;
+}
+
+static bool
+takes_deadline(Control *control, PyObject *given)
+{
+    if (!time_from(given, &control->deadline_ns))
+        return false;
+    if (control->deadline_ns)
+        store(&control->since_ns, now_ns());
+    return true;
+}
+
+static Control *
+control_from(Job *self, PyObject *given)
+{
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    if (PyObject_TypeCheck(given, state->control))
+        return (Control *)given;
+    PyErr_SetString(PyExc_TypeError, "the second argument is a Control");
+    return NULL;
 }
 
 static PyObject *
 Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     if (nargs < 2 || nargs > 4) {
         PyErr_Format(PyExc_TypeError, "run takes 2 to 4 arguments, not %zd", nargs);
         return NULL;
     }
-    if (!PyObject_TypeCheck(args[1], state->control)) {
-        PyErr_SetString(PyExc_TypeError, "the second argument is a Control");
+    Control *control = control_from(self, args[1]);
+    PyObject *pause = nargs > 3 && args[3] != Py_None ? args[3] : NULL;
+    if (!control || !takes_deadline(control, nargs > 2 ? args[2] : Py_None)
+        || !take_orders(control, pause, 0) || !begin(self, args[0], control, NULL))
         return NULL;
-    }
-    Control *control = (Control *)args[1];
-    Orders orders = {0, NULL, false, false};
-    if (nargs > 2 && args[2] != Py_None) {
-        int beyond;
-        orders.deadline_ns = PyLong_AsLongLongAndOverflow(args[2], &beyond);
-        if (PyErr_Occurred())
-            return NULL;
-        if (beyond > 0)
-            orders.deadline_ns = INT64_MAX;
-        else if (orders.deadline_ns <= 0)
-            orders.deadline_ns = 1; /* 0 is none; the clock began with more */
-        store(&control->since_ns, now_ns());
-    }
-    if (nargs > 3 && args[3] != Py_None)
-        orders.pause = args[3];
-    if (!self->count || control->position > self->count) {
-        PyErr_SetString(PyExc_ValueError, self->count
-                            ? "the control is that of another job"
-                            : "the job was not initialised");
-        return NULL;
-    }
-    PyObject *arrays = PySequence_Tuple(args[0]);
-    if (!arrays)
-        return NULL;
-    if (PyTuple_Size(arrays) != self->ports) {
-        refuse("InvalidArgumentError", "%zd arrays were given; the job has %zd ports",
-               PyTuple_Size(arrays), self->ports);
-        Py_DECREF(arrays);
-        return NULL;
-    }
-    int outcome = FAILED, is_ours = 1;
-    Py_ssize_t taken = 0;
-    if (take_orders(control, orders.pause, &orders))
-        while (taken < self->count
-               && (is_ours = take_turn(self->steps[taken].segment)) == 1)
-            taken++;
-    if (is_ours == 0)
-        PyErr_SetString(PyExc_RuntimeError,
-                        "it was interrupted each time, without a reason");
-    if (taken == self->count)
-        outcome = run_job(self, arrays, control, &orders);
-    while (taken)
-        give_turn(self->steps[--taken].segment);
-    Py_DECREF(arrays);
-    return PyErr_Occurred() ? NULL : PyLong_FromLong(outcome);
+    int outcome;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        outcome = run_steps(control);
+        Py_END_ALLOW_THREADS
+    } while ((outcome == EARLY || outcome == ASKING)
+             && !(outcome = settle(control, outcome)));
+    let_go(control);
+    return outcome == FAILED ? NULL : PyLong_FromLong(outcome);
 }
+
+static void
+Control_dealloc(Control *self)
+{
+    let_go(self);
+    free_type((PyObject *)self);
+}
+
+/* ---- jobs ----------------------------------------------------------------------- */
 
 /* Take an argument of a step: the number of a port, or an array that is fixed. */
 static bool
@@ -1106,10 +1283,10 @@ drop(Job *self)
     }
     PyMem_Free(self->steps);
     PyMem_Free(self->are_used);
-    PyMem_Free(self->views);
+    PyMem_Free(self->spare);
     self->steps = NULL;
     self->are_used = NULL;
-    self->views = NULL;
+    self->spare = NULL;
 }
 
 static int
@@ -1131,16 +1308,18 @@ Job_init(Job *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     if (!(self->steps = memory_of((size_t)count, sizeof(Step)))
-        || !(self->are_used = memory_of((size_t)ports, 1))
-        || !(self->views = memory_of((size_t)ports, sizeof(Py_buffer))))
+        || !(self->are_used = memory_of((size_t)ports, 1)))
         return -1;
     self->ports = ports;
+    self->size = sizeof(Py_buffer) * (size_t)ports;
     for (Py_ssize_t at = 0; at < count; at++) {
         self->count = at + 1; /* so that what there is of it goes with the job */
         if (!step_of(self, at, PyTuple_GetItem(segments, at))) {
             drop(self);
             return -1;
         }
+        size_t arguments = (size_t)self->steps[at].segment->count;
+        self->size += sizeof(Call) + sizeof(Word) * arguments;
     }
     return 0;
 }
@@ -1165,6 +1344,431 @@ Job_dealloc(Job *self)
     drop(self);
     free_type((PyObject *)self);
 }
+
+/* ---- lanes ---------------------------------------------------------------------- */
+
+/* A lane is a thread that never touches Python, with room for two runs: the one that it
+ * has taken, and `next`. The loop puts a run there and may recall it; the lane takes it.
+ * Each is one exchange of a pointer, so a run is recalled or taken, never both, and
+ * whoever has got it has it alone: the exchange publishes all that was written before.
+ *
+ * What has ended goes on the stack of a port. The lane that finds the stack empty writes
+ * to the port's descriptor; the loop reads that first, then takes the whole stack. A
+ * push behind that has found the stack empty, so none is left without a wake-up.
+ *
+ * Thread and Port are no objects of Python: a lane that is stuck may outlast these. A
+ * run belongs to its lane from `Job.offer` until it is recalled or drained; who offers
+ * keeps the buffers by it. One that ends when its port has gone stays for good, since no
+ * lane can free what is Python's. */
+
+typedef struct {
+    int references;
+    int fd;
+    Control *ended; /* the newest first */
+} Outlet;
+
+typedef struct Thread {
+    int references; /* that of the lane, and the thread's own */
+    Outlet *outlet;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    Control *next;
+    int sleeps;
+    int is_closing;
+    int has_ended;
+    int nice;
+    char name[16];
+    pid_t process;
+    bool is_joined;
+} Thread;
+
+typedef struct {
+    PyObject_HEAD
+    Outlet *outlet;
+} Port;
+
+typedef struct {
+    PyObject_HEAD
+    Thread *thread; /* NULL until it is initialised */
+} Lane;
+
+static void
+release_outlet(Outlet *outlet)
+{
+    if (__atomic_sub_fetch(&outlet->references, 1, __ATOMIC_ACQ_REL))
+        return;
+    close(outlet->fd);
+    free(outlet);
+}
+
+static void
+release_thread(Thread *self)
+{
+    if (__atomic_sub_fetch(&self->references, 1, __ATOMIC_ACQ_REL))
+        return;
+    release_outlet(self->outlet);
+    pthread_cond_destroy(&self->wake);
+    pthread_mutex_destroy(&self->mutex);
+    free(self);
+}
+
+/* Tell the loop that a run has ended; from then on it is the loop's. */
+static void
+push(Outlet *outlet, Control *control)
+{
+    Control *top = load(&outlet->ended);
+    do
+        control->below = top;
+    while (!__atomic_compare_exchange_n(&outlet->ended, &top, control, true,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    uint64_t one = 1;
+    if (!top)
+        while (write(outlet->fd, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+}
+
+/* Take the next run as soon as there is one; NULL if the lane closes.
+ *
+ * The loop stores `next`, then loads `sleeps`; the lane stores `sleeps`, then loads
+ * `next`; all four are sequentially consistent. So one of both sees the other: the lane
+ * finds the run, or the loop the sleeper, which it wakes under the mutex. That the lane
+ * gives up only in its wait, so the signal cannot come in between. Likewise for
+ * `is_closing`. */
+static Control *
+take(Thread *self)
+{
+    for (;;) {
+        Control *taken = __atomic_exchange_n(&self->next, NULL, __ATOMIC_SEQ_CST);
+        if (taken || load(&self->is_closing))
+            return taken;
+        pthread_mutex_lock(&self->mutex);
+        store(&self->sleeps, 1);
+        while (!load(&self->next) && !load(&self->is_closing))
+            pthread_cond_wait(&self->wake, &self->mutex);
+        store(&self->sleeps, 0);
+        pthread_mutex_unlock(&self->mutex);
+    }
+}
+
+static void
+wake(Thread *self)
+{
+    if (!load(&self->sleeps))
+        return;
+    /* Signalled behind the mutex: the lane does not wake up only to wait for it. */
+    pthread_mutex_lock(&self->mutex);
+    pthread_mutex_unlock(&self->mutex);
+    pthread_cond_signal(&self->wake);
+}
+
+static void *
+serve(void *given)
+{
+    Thread *self = given;
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), self->name);
+    if (self->nice) { /* added to that of the thread that has made it */
+        id_t number = (id_t)syscall(SYS_gettid);
+        setpriority(PRIO_PROCESS, number, getpriority(PRIO_PROCESS, number) + self->nice);
+    }
+#endif
+    for (Control *control; (control = take(self));) {
+        Job *job = control->job;
+        int64_t cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID);
+        control->started_ns = control->ended_ns = now_ns();
+        control->cpu_ns = 0;
+        control->outcome = PAUSED;
+        /* What a run has computed by the time it stops lies in memory of the job's: no
+         * other one begins there until it goes on, or all have come back. */
+        Control *parted = load(&job->parted);
+        if (!parted || parted == control) {
+            store(&job->parted, NULL);
+            int outcome = run_steps(control);
+            control->outcome = outcome;
+            control->ended_ns = now_ns();
+            control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
+            if ((outcome == PAUSED || outcome == EARLY) && control->position)
+                store(&job->parted, control);
+        }
+        push(self->outlet, control);
+    }
+    store(&self->has_ended, 1);
+    release_thread(self);
+    return NULL;
+}
+
+static bool
+start(Thread *self)
+{
+    /* A signal is for a thread that can run Python: the new one inherits the mask. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&self->thread, NULL, serve, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        return true;
+    errno = error;
+    PyErr_SetFromErrno(PyExc_OSError);
+    return false;
+}
+
+static int
+Lane_init(Lane *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"port", "name", "nice", NULL};
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    PyObject *port;
+    const char *name;
+    int nice = 0;
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O!s|i:Lane", names, state->port, &port, &name, &nice))
+        return -1;
+    Outlet *outlet = ((Port *)port)->outlet;
+    if (self->thread || !outlet) {
+        PyErr_SetString(PyExc_ValueError, outlet ? "the lane is initialised"
+                                                 : "the port was not initialised");
+        return -1;
+    }
+    if (PyInterpreterState_GetID(PyInterpreterState_Get())) {
+        PyErr_SetString(PyExc_OSError, "lanes are the main interpreter's");
+        return -1;
+    }
+    Thread *thread = calloc(1, sizeof *thread);
+    if (!thread) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    thread->references = 2;
+    thread->outlet = outlet;
+    __atomic_add_fetch(&outlet->references, 1, __ATOMIC_RELAXED);
+    pthread_mutex_init(&thread->mutex, NULL);
+    pthread_cond_init(&thread->wake, NULL);
+    thread->nice = nice;
+    thread->process = getpid();
+    snprintf(thread->name, sizeof thread->name, "%s", name);
+    if (!start(thread)) {
+        thread->references = 1;
+        release_thread(thread);
+        return -1;
+    }
+    self->thread = thread;
+    return 0;
+}
+
+/* Tell whether it is the lane of this process, which has its thread. */
+static bool
+is_ours(const Lane *self)
+{
+    return self->thread && self->thread->process == getpid();
+}
+
+static PyObject *
+Lane_close(Lane *self, PyObject *Py_UNUSED(ignored))
+{
+    if (is_ours(self)) {
+        store(&self->thread->is_closing, 1);
+        wake(self->thread);
+    }
+    return Py_NewRef(Py_None);
+}
+
+static bool
+has_ended(Thread *self)
+{
+    if (!load(&self->has_ended))
+        return false;
+    if (!self->is_joined)
+        pthread_join(self->thread, NULL); /* it has nothing left to do but that */
+    self->is_joined = true;
+    return true;
+}
+
+static PyObject *
+Lane_has_ended(Lane *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(!is_ours(self) || has_ended(self->thread));
+}
+
+static PyObject *
+Lane_recall(Lane *self, PyObject *Py_UNUSED(ignored))
+{
+    Control *recalled = NULL;
+    if (is_ours(self))
+        recalled = __atomic_exchange_n(&self->thread->next, NULL, __ATOMIC_SEQ_CST);
+    if (!recalled)
+        return Py_NewRef(Py_None);
+    PyObject *token = Py_NewRef(recalled->token);
+    recalled->is_away = false;
+    recalled->outcome = PAUSED;
+    recalled->started_ns = recalled->ended_ns = recalled->cpu_ns = 0;
+    Py_DECREF((PyObject *)recalled);
+    return token;
+}
+
+static void
+Lane_dealloc(Lane *self)
+{
+    if (is_ours(self)) {
+        Py_DECREF(Lane_recall(self, NULL));
+        Py_DECREF(Lane_close(self, NULL));
+        if (!has_ended(self->thread))
+            pthread_detach(self->thread->thread);
+        release_thread(self->thread);
+    } /* else its mutex may be held by a thread that is not there */
+    free_type((PyObject *)self);
+}
+
+static int
+Port_init(Port *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", NULL};
+    int fd;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i:Port", names, &fd))
+        return -1;
+    if (self->outlet) {
+        PyErr_SetString(PyExc_ValueError, "the port is initialised");
+        return -1;
+    }
+    /* Its own: a lane may write when that of the loop has been closed. */
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    Outlet *outlet = calloc(1, sizeof *outlet);
+    if (!outlet) {
+        close(own);
+        PyErr_NoMemory();
+        return -1;
+    }
+    outlet->references = 1;
+    outlet->fd = own;
+    self->outlet = outlet;
+    return 0;
+}
+
+/* Return the tokens of what has ended, the first to end first. */
+static PyObject *
+Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
+{
+    Control *top = NULL, *first = NULL;
+    if (self->outlet)
+        top = __atomic_exchange_n(&self->outlet->ended, NULL, __ATOMIC_SEQ_CST);
+    while (top) {
+        Control *below = top->below;
+        top->below = first;
+        first = top;
+        top = below;
+    }
+    PyObject *tokens = PyList_New(0);
+    while (first) {
+        Control *following = first->below;
+        first->below = NULL;
+        first->is_away = false;
+        if (tokens && PyList_Append(tokens, first->token))
+            Py_CLEAR(tokens);
+        Py_DECREF((PyObject *)first);
+        first = following;
+    }
+    return tokens;
+}
+
+static PyObject *
+Port_lane(Port *self, PyObject *args)
+{
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    const char *name;
+    int nice = 0;
+    if (!PyArg_ParseTuple(args, "s|i:lane", &name, &nice))
+        return NULL;
+    return PyObject_CallFunction(
+        (PyObject *)state->lane, "Osi", (PyObject *)self, name, nice);
+}
+
+static void
+Port_dealloc(Port *self)
+{
+    if (self->outlet) {
+        Py_XDECREF(Port_drain(self, NULL));
+        release_outlet(self->outlet);
+    }
+    free_type((PyObject *)self);
+}
+
+/* Hand a run to a lane: lane, token, arrays, control, deadline, pause, review. */
+static PyObject *
+Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    if (nargs != 7) {
+        PyErr_Format(PyExc_TypeError, "offer takes 7 arguments, not %zd", nargs);
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(args[0], state->lane)) {
+        PyErr_SetString(PyExc_TypeError, "the first argument is a Lane");
+        return NULL;
+    }
+    Lane *lane = (Lane *)args[0];
+    Control *control = control_from(self, args[3]);
+    int64_t review_ns;
+    if (!control || !time_from(args[6], &review_ns))
+        return NULL;
+    if (!is_ours(lane) || load(&lane->thread->is_closing)
+        || load(&lane->thread->next)) {
+        PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
+        return NULL;
+    }
+    /* `review_ns` never is 0 for one that is not asked: far away stands for never. */
+    if (!takes_deadline(control, args[4])
+        || !take_orders(control, args[5], review_ns ? review_ns : INT64_MAX)
+        || !begin(self, args[2], control, lane->thread))
+        return NULL;
+    control->token = Py_NewRef(args[1]);
+    control->is_away = true;
+    Py_INCREF((PyObject *)control); /* the lane's */
+    Control *none = NULL;
+    if (!__atomic_compare_exchange_n(&lane->thread->next, &none, control, false,
+                                     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        control->is_away = false; /* another thread was here, as the words were told */
+        let_go(control);
+        Py_DECREF((PyObject *)control);
+        PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
+        return NULL;
+    }
+    wake(lane->thread);
+    return Py_NewRef(Py_None);
+}
+
+/* Let go of a run that was drained or recalled; return how it has ended, and times. */
+static PyObject *
+Control_end(Control *self, PyObject *Py_UNUSED(ignored))
+{
+    if (!self->job || !self->token || self->is_away) {
+        PyErr_SetString(PyExc_ValueError, "the run has not come back from a lane");
+        return NULL;
+    }
+    int outcome = self->outcome;
+    if (outcome == EARLY) {
+        outcome = settle(self, outcome);
+        if (!outcome)
+            outcome = look(self);
+        if (!outcome) {
+            outcome = PAUSED; /* or to be offered again */
+            if (load(&self->pause)) {
+                self->interrupted++;
+                self->attempts = 0;
+            }
+        }
+    }
+    let_go(self);
+    if (outcome == FAILED)
+        return NULL;
+    return Py_BuildValue("iLLL", outcome, (long long)self->started_ns,
+                         (long long)self->ended_ns, (long long)self->cpu_ns);
+}
+
 
 /* ---- the module ----------------------------------------------------------------- */
 
@@ -1202,6 +1806,7 @@ static PyMethodDef control_methods[] = {
     {"stop", PLAIN(Control_stop), METH_NOARGS, NULL},
     {"pause", PLAIN(Control_pause), METH_NOARGS, NULL},
     {"longest", PLAIN(Control_longest), METH_NOARGS, NULL},
+    {"end", PLAIN(Control_end), METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1228,6 +1833,7 @@ static PyType_Spec control_spec = {
 
 static PyMethodDef job_methods[] = {
     {"run", PLAIN(Job_run), METH_FASTCALL, NULL},
+    {"offer", PLAIN(Job_offer), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1248,6 +1854,56 @@ static PyType_Spec job_spec = {
     .slots = job_slots,
 };
 
+static PyMethodDef port_methods[] = {
+    {"drain", PLAIN(Port_drain), METH_NOARGS, NULL},
+    {"lane", PLAIN(Port_lane), METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot port_slots[] = {
+    {Py_tp_doc, "What has ended on lanes; see asyncnn.engine.job."},
+    {Py_tp_init, Port_init},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Port_dealloc},
+    {Py_tp_methods, port_methods},
+    {0, NULL},
+};
+
+static PyType_Spec port_spec = {
+    .name = "asyncnn.engine._job.Port",
+    .basicsize = sizeof(Port),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = port_slots,
+};
+
+static PyMethodDef lane_methods[] = {
+    {"recall", PLAIN(Lane_recall), METH_NOARGS, NULL},
+    {"close", PLAIN(Lane_close), METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef lane_getters[] = {
+    {"has_ended", (getter)Lane_has_ended, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot lane_slots[] = {
+    {Py_tp_doc, "A thread without an interpreter; see asyncnn.engine.job."},
+    {Py_tp_init, Lane_init},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, Lane_dealloc},
+    {Py_tp_methods, lane_methods},
+    {Py_tp_getset, lane_getters},
+    {0, NULL},
+};
+
+static PyType_Spec lane_spec = {
+    .name = "asyncnn.engine._job.Lane",
+    .basicsize = sizeof(Lane),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = lane_slots,
+};
+
 static PyTypeObject *
 type_of(PyObject *module, PyType_Spec *spec)
 {
@@ -1263,7 +1919,9 @@ execute(PyObject *module)
     State *state = PyModule_GetState(module);
     page_size = (Word)sysconf(_SC_PAGESIZE);
     if (!(state->segment = type_of(module, &segment_spec))
-        || !(state->control = type_of(module, &control_spec)))
+        || !(state->control = type_of(module, &control_spec))
+        || !(state->port = type_of(module, &port_spec))
+        || !(state->lane = type_of(module, &lane_spec)))
         return -1;
     PyTypeObject *job = type_of(module, &job_spec);
     Py_XDECREF((PyObject *)job);
@@ -1279,6 +1937,8 @@ traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->segment);
     Py_VISIT(state->control);
+    Py_VISIT(state->port);
+    Py_VISIT(state->lane);
     return 0;
 }
 
@@ -1288,6 +1948,8 @@ clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->segment);
     Py_CLEAR(state->control);
+    Py_CLEAR(state->port);
+    Py_CLEAR(state->lane);
     return 0;
 }
 

@@ -18,7 +18,7 @@ from asyncnn.engine.boundaries import (
     ThreadYielder,
 )
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
+from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob, INativeLane
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.program import Program
 from asyncnn.engine.workspace import Call, Workspace
@@ -34,17 +34,18 @@ from asyncnn.kernels.kernel import InterruptibleRun, TiledRun
 class BoundExecution(Stoppable):
     """Runs a straight ``plan`` on ``arrays`` for its ports, inputs first.
 
-    They have the shapes and dtypes of the ports. Otherwise like `PlanExecution`.
+    They have the shapes and dtypes of the ports. Otherwise like `PlanExecution`. It is
+    a ``job`` if an engine computes it alone.
     """
 
     __slots__ = (
         "_arrays",
         "_bound",
         "_control",
-        "_job",
         "_position",
         "_program",
         "_yielder",
+        "job",
         "plan",
     )
 
@@ -65,7 +66,7 @@ class BoundExecution(Stoppable):
         self._arrays = arrays
         self._bound: Workspace | None = None
         self._control: IControl | None = None
-        self._job: IJob | None = None
+        self.job: IJob | None = None
         self._yielder: ThreadYielder | None = None
 
     def advance(self, pause: Pause) -> bool:
@@ -86,10 +87,10 @@ class BoundExecution(Stoppable):
                 self._bound, self._making = workspace, None
                 self._since_ns = 0
                 # It goes on as it has begun, whatever its threads are then.
-                self._job = workspace.job if pause.threads == 1 else None
-                if self._job is None:
+                self.job = workspace.job if pause.threads == 1 else None
+                if self.job is None:
                     workspace.bind(self._arrays)
-            job = self._job
+            job = self.job
             if job is None:
                 has_ended = QUIET.copy().run(self._run, workspace.own_calls, pause)
             else:
@@ -113,15 +114,69 @@ class BoundExecution(Stoppable):
             raise
         if has_ended:
             self._bound = None
-            if self._job is None:
+            if self.job is None:
                 workspace.unbind()
             program.release(workspace)
         return has_ended
 
+    def offer(self, lane: INativeLane, pause: Pause) -> bool:
+        """Have a native lane go on; False if `advance` has to.
+
+        It comes back as the token of the run. Nothing is made for it: there is a
+        workspace, and a job. What is wrong with the arrays is for `advance` to raise.
+        """
+        if self._bound is None:
+            workspace = self._program.idle_workspace(self.plan)
+            if workspace is None:
+                return False
+            self._bound, self.job = workspace, workspace.job
+            if self.job is None:
+                workspace.bind(self._arrays)
+        if self.job is None:
+            return False
+        if self._control is None:
+            self._control = Control()
+        # As in `advance`: set before an abort or a pause may look for them.
+        self._interrupt, pause.interrupt = self._control.stop, self._control.pause
+        if self._abort_status is not None:
+            self._control.stop()
+        deadline_ns, review_ns = self._deadline_ns, pause.from_ns
+        try:
+            self.job.offer(
+                *(lane.thread, lane, self._arrays, self._control),
+                *(deadline_ns, pause, review_ns),
+            )
+        except Exception:
+            return False
+        return True
+
+    def come_back(self, pause: Pause) -> tuple[bool, int, int, int]:
+        """Return what `advance` would for what a native lane has done, and times.
+
+        These are its begin and end, and the processor time of the lane.
+        """
+        control = self._control
+        assert control is not None
+        try:
+            outcome, started_ns, ended_ns, cpu_ns = control.end()
+            pause.interrupt = None
+            if outcome == LATE:
+                raise MissedDeadlineTransientError("the deadline passed")
+            if outcome == STOPPED:
+                self._check()
+        except BaseException as error:
+            self._fail(error, pause)
+            raise
+        workspace = self._bound
+        if outcome == DONE and workspace is not None:
+            self._bound = None
+            self._program.release(workspace)
+        return outcome == DONE, started_ns, ended_ns, cpu_ns
+
     def _fail(self, error: BaseException, pause: Pause) -> None:
         """End with ``error``, or with a better one for it."""
         self.close()
-        if self._job is None or self._control is None:
+        if self.job is None or self._control is None:
             return
         pause.interrupt = None
         if isinstance(error, Exception) and not isinstance(error, AsyncnnError):
@@ -145,7 +200,8 @@ class BoundExecution(Stoppable):
         self._tiles = self._making = None
         workspace, self._bound = self._bound, None
         if workspace is not None:
-            workspace.unbind()
+            if self.job is None:
+                workspace.unbind()
             self._program.release(workspace)
 
     def _run(self, calls: Sequence[Call | None], pause: Pause) -> bool:

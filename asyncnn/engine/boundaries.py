@@ -84,11 +84,12 @@ class Pause(Protocol):
 
     That is between two operations, or between two parts of one that takes long.
     ``interrupt`` is called, on any thread, when that is asked while another engine
-    computes, which may use ``threads``.
+    computes, which may use ``threads``. From ``from_ns`` on it is asked by itself.
     """
 
     interrupt: Callable[[], None] | None
     threads: int
+    from_ns: int | None
 
     @property
     def requested(self) -> bool:
@@ -101,6 +102,7 @@ class Unpaused:
     interrupt: Callable[[], None] | None = None
     requested = False
     threads = 1
+    from_ns: int | None = None
 
 
 class Stoppable:

@@ -35,6 +35,14 @@ A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_
 the function that the engine asks, looks at it too.
 
 The flag of a graph that was told to `end`, as the process does, stays raised.
+
+**Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
+makes a run ready and hands it over; the lane runs it and leaves it at a `Port`, whose
+`drain` returns what has ended; then `IControl.end` says how. A lane has room for the
+run that it has taken and the next one, which `recall` takes back unless the lane was
+faster. Runs of one job may be offered to one lane before the first has come back: they
+share its memory, one after the other, and none begins while another one has stopped in
+the middle. Interpreters other than the main one, and forked children, have no lanes.
 """
 
 import ctypes
@@ -230,6 +238,55 @@ class IControl(Protocol):
         """
         ...
 
+    def end(self) -> tuple[int, int, int, int]:
+        """Let go of what a lane has given back; return how it ended, and times.
+
+        That is when the lane began and ended it, on the steady clock, and its processor
+        time, all in nanoseconds; 0 if it was recalled. Then, or if it is to be offered
+        again, it is `PAUSED`.
+
+        :raises RuntimeError: as `IJob.run`.
+        :raises AsyncnnError: likewise.
+        """
+        ...
+
+
+class ILane(Protocol):
+    """A thread for runs of jobs; it ends when it is closed, or freed."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no thread any more."""
+
+    def recall(self) -> Any:
+        """Take back the token of the next run; None if there is none."""
+
+    def close(self) -> None:
+        """Have the thread end as soon as it has nothing to run."""
+
+
+class INativeLane(Protocol):
+    """What its user knows a lane by: the token of all that it runs."""
+
+    @property
+    def thread(self) -> ILane:
+        """The lane."""
+
+
+class IPort(Protocol):
+    """Where lanes leave what has ended, and write to a descriptor."""
+
+    def lane(self, name: str, nice: int = 0) -> ILane:
+        """Start a lane, with a name for the system's tools and a nice value.
+
+        :raises OSError: if there can be none.
+        """
+        ...
+
+    def drain(self) -> list[Any]:
+        """Return the tokens of what has ended, in this order."""
+        ...
+
 
 class IJob(Protocol):
     """Segments that run one after the other; it has the turns of all meanwhile."""
@@ -253,6 +310,28 @@ class IJob(Protocol):
         """
         ...
 
+    def offer(
+        self,
+        lane: ILane,
+        token: object,
+        arrays: Sequence[Array | None],
+        control: IControl,
+        deadline_ns: int | None,
+        pause: Any,
+        review_ns: int | None,
+        /,
+    ) -> None:
+        """Have a lane run from where the control is; ``token`` comes back by its port.
+
+        It pauses at the first boundary after ``review_ns`` by itself. The pause is
+        asked here only; from then on it has to call `IControl.pause`.
+
+        :raises InvalidArgumentError: if an array does not fit.
+        :raises ValueError: if the lane has no room, or was closed.
+        :raises AsyncnnError: if a graph is in use elsewhere, or closed.
+        """
+        ...
+
 
 def _compiled() -> Any:
     if os.environ.get("ASYNCNN_PURE_JOB") == "1":
@@ -272,10 +351,12 @@ if TYPE_CHECKING:
     Segment = PythonSegment
     Control: Callable[[], IControl]
     Job: Callable[[tuple[Placed, ...], int], IJob] | None
+    Port: Callable[[int], IPort] | None
 else:
     Segment = PythonSegment if _built is None else _built.Segment
     Control = None if _built is None else _built.Control
     Job = None if _built is None else _built.Job
+    Port = None if _built is None else _built.Port
 
 
 class KernelSegment(Segment):

@@ -71,8 +71,8 @@ from asyncnn.qos.accounting import (
     WorkAccounting,
     WorkStatistics,
 )
-from asyncnn.qos.run_queue import Policy
 from asyncnn.qos.scheduler import Scheduler
+from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import PendingSnapshot
 from asyncnn.qos.work import (
     LOCAL,

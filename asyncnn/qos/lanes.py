@@ -1,112 +1,27 @@
 """Worker threads that carry out what a run queue decides.
 
-A lane takes a job from the queue, advances it until it ends or has to pause, and
-exchanges it for the next one. All decisions are taken under one lock, which no lane
+A lane of Python takes a job from the queue, advances it until it ends or has to pause,
+and exchanges it for the next one. All decisions are taken under one lock, which no lane
 holds while it works.
+
+What an engine computes alone goes to a native lane, which knows nothing of Python: the
+event loop exchanges its job when that has come back. Both kinds serve one queue, and
+there are as many jobs on both together as there may be lanes.
 """
 
-import asyncio
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextvars import Context
 
-from asyncnn.callbacks import in_this_turn
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
+from asyncnn.qos.inbox import LoopInbox
+from asyncnn.qos.native_lanes import IPort, NativeLane, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
-
-class LoopInbox:
-    """Has an event loop ``handle`` each piece of work that any thread has `put` here.
-
-    An eventfd, once there is one to `open`, costs half of `loop.call_soon_threadsafe`,
-    which takes its place where descriptors have run out. Belongs to the loop, but for
-    `put` and `call`.
-    """
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Work], object]
-    ) -> None:
-        self._loop = loop
-        self._handle = handle
-        self._works: deque[Work] = deque()
-        self._lock = threading.Lock()
-        self._fd = -1
-        self._is_due = False
-        self.is_open = False
-
-    def open(self) -> None:
-        """Open the descriptor, if there is one."""
-        self.is_open = True
-        try:
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except OSError:
-            return
-        try:
-            # In no context: that of the caller would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, in_this_turn, self.deliver)
-        except OSError:  # there is no room among what the system watches
-            os.close(fd)
-            return
-        self._fd = fd
-
-    def call(self, function: Callable[[], object]) -> bool:
-        """Have the loop call ``function``; False if it is closed, so nobody waits."""
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            return False
-        return True
-
-    def put(self, work: Work) -> None:
-        """Have the loop handle ``work`` soon; nothing happens if it is closed."""
-        self._works.append(work)
-        if self._is_due:  # it comes to all that is there by then
-            return
-        self._is_due = True
-        # A thread that was given up may come here late, when another file has the
-        # number of a descriptor that was closed.
-        with self._lock:
-            if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)
-                return
-        self.call(self.deliver)
-
-    def deliver(self) -> None:
-        """Handle all that is here, as the loop does soon."""
-        if self._fd >= 0:
-            try:  # noqa: SIM105 - a context costs more than the rest
-                os.eventfd_read(self._fd)
-            except BlockingIOError:
-                pass  # it is called by something else
-        # First, so that whatever comes from here on wakes it again.
-        self._is_due = False
-        works = self._works
-        try:
-            while works:
-                self._handle(works.popleft())
-        finally:
-            if works:  # a callback stops the application, which closes us then
-                self._loop.call_soon(self.deliver)
-
-    def close(self) -> None:
-        """Give the descriptor back; earlier and later calls of `put` still work."""
-        with self._lock:
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            if self._is_due:
-                self._loop.call_soon(self.deliver)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:  # the loop has ended before its scheduler was closed
-            os.close(self._fd)
+_LOW = Priority.LOW
 
 
 class Lane:
@@ -132,11 +47,12 @@ class Lane:
 class Lanes:
     """Up to ``count`` threads that run work in the order of one run queue.
 
-    Beside them are those that go on with work which was left to them. A thread starts
-    when there is work for it. ``open`` has all work of which nobody has reported the
-    end. What has ended goes to ``inbox``, or to ``finish_here`` on its lane if it
-    ``ends_anywhere``. Thread-safe, but for what others read from ``run_queue``: its
-    numbers may be a moment old.
+    Beside them are those that go on with work which was left to them, and up to
+    ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
+    time. A thread starts when there is work for it. ``open`` has all work of which
+    nobody has reported the end. What has ended goes to ``inbox``, or to ``finish_here``
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `collect`, and for what
+    others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
     """
@@ -148,24 +64,26 @@ class Lanes:
         run_queue: RunQueue[Work],
         inbox: LoopInbox,
         finish_here: Callable[[Work], object],
+        make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self.name = name
         self.count = count
         self.run_queue = run_queue
         self.open: set[Work] = set()
         self.refusal: Callable[[], DeviceUnavailableError] | None = None
-        self._inbox = inbox
+        self.inbox = inbox
         self._finish_here = finish_here
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
+        self._natives = NativeLanes(name, count, inbox, make_port, self.collect)
 
     @property
     def threads(self) -> int:
         """Number of threads there are."""
-        return len(self._lanes)
+        return len(self._lanes) + len(self._natives.lanes)
 
     def submit(self, work: Work) -> None:
         """Let ``work`` wait for a lane.
@@ -179,23 +97,28 @@ class Lanes:
             if self.refusal is not None:
                 raise self.refusal()
             run_queue, now_ns = self.run_queue, time.monotonic_ns()
-            if self._asleep and not run_queue.waiting:
+            if run_queue.room and not run_queue.waiting:
                 # Most often a lane is free, and finds here what it would ask for.
                 run_queue.admit(work, now_ns)
                 run_queue.start(work, now_ns)
                 self.open.add(work)
-                lane = self._asleep.pop()
-                lane.work = work
-                work.pause = pause = Pause()
-                busy = len(self._lanes) - len(self._asleep)
-                pause.lanes_each = self.count // busy or 1
-                lane.wake.release()
-                return
-            to_stop = run_queue.add(work, now_ns)
-            self.open.add(work)
-            if to_stop is not None:
-                to_stop.pause.request()
-            elif self._asleep:
+                if self._give(work):
+                    return
+                run_queue.wait(work, now_ns)
+            else:
+                to_stop = run_queue.add(work, now_ns)
+                self.open.add(work)
+                if to_stop is not None:
+                    is_aside = self._set_aside(to_stop)
+                    if is_aside:
+                        self._fill(now_ns)
+                    # Beside other clients, it goes on as its share allows.
+                    if not is_aside or to_stop.account is not work.account:
+                        to_stop.pause.request()
+                    return
+                if not run_queue.room:
+                    return
+            if self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
             elif len(self._lanes) < run_queue.most_lanes:
@@ -206,6 +129,26 @@ class Lanes:
                         run_queue.discard(work)
                         self.open.remove(work)
                         raise
+
+    def collect(self) -> list[Work]:
+        """Exchange what has come back from native lanes; return what has ended."""
+        natives = self._natives
+        ended: list[Work] = []
+        for lane in [] if natives.port is None else natives.port.drain():
+            has_ended, used_ns, work = True, 0, lane.work
+            assert work is not None
+            try:
+                has_ended, used_ns = work.come_back()
+            except BaseException as error:
+                fail_with(work, error)
+            if lane.is_dismissed:  # it was given up, and this was reported
+                lane.work = None
+                natives.dismissed.remove(lane)
+                natives.ending.append(lane)
+                continue
+            with self._lock:
+                self._exchange(lane, has_ended, used_ns, ended)
+        return ended
 
     def withdraw(self, work: Work) -> bool:
         """Take ``work`` from the lanes; True if the caller has its end to report.
@@ -233,11 +176,14 @@ class Lanes:
                     lane.is_dismissed = lane.work is None
                 self._lanes = [lane for lane in self._lanes if not lane.is_dismissed]
                 self._wake_all()
+                self._natives.end_idle()
 
     def pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
-            return [lane.work.pause for lane in self._lanes if lane.work is not None]
+            works = [lane.work for lane in self._lanes]
+            works += [lane.work for lane in self._natives.lanes]
+            return [work.pause for work in works if work is not None]
 
     def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
         """Dismiss the lanes that still run with one of ``pauses``; return their work.
@@ -256,6 +202,13 @@ class Lanes:
                     self._threads.remove(lane.thread)
                     self.run_queue.end(work, time.monotonic_ns())
                     self._start_another()
+            for native in tuple(self._natives.lanes):
+                work = native.work
+                if work is not None and work.pause in pauses:
+                    given_up.append(work)
+                    self._natives.dismiss(native)
+                    self.run_queue.end(work, time.monotonic_ns())
+                    self._start_another()
         return given_up
 
     def close(
@@ -269,6 +222,7 @@ class Lanes:
             for work in (*waiting, *running):
                 work.abort(status)
             self._wake_all()
+            self._natives.end_idle()
             to_report = [work for work in waiting if not work.is_left]
             return to_report + [work for work in running if self._withdraw(work)]
 
@@ -276,11 +230,18 @@ class Lanes:
         """Take no work in a forked child, which has none of the threads."""
         self.refusal = refusal
         self._lock = threading.Lock()  # one of them may have held that
+        self._natives.disown()
+
+    def release(self) -> None:
+        """Give the descriptor of native lanes back, as the last act."""
+        self._natives.release()
 
     @property
     def have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
-        return not any(thread.is_alive() for thread in self._threads)
+        return self._natives.have_ended() and not any(
+            thread.is_alive() for thread in self._threads
+        )
 
     def _withdraw(self, work: Work) -> bool:
         if self.run_queue.discard(work):
@@ -317,16 +278,76 @@ class Lanes:
                 if not work.is_left:
                     work.fail(error)
                     # Not here: who is told may at once submit more.
-                    self._inbox.put(work)
+                    self.inbox.put(work)
 
     def _wake_all(self) -> None:
         while self._asleep:
             self._asleep.pop().wake.release()
 
+    def _set_aside(self, work: Work) -> bool:
+        """Have LOW work make way without a stop, if its lane has a nice value."""
+        natives = self._natives
+        for lane in natives.lanes:
+            if lane.work is work and lane.idle is natives.idle_nice:
+                # Of more than that, nobody would get a lane instead.
+                if self.run_queue.most_lanes < 2 * self.count:
+                    lane.is_aside = self.run_queue.set_aside(work)
+                return lane.is_aside
+        return False
+
+    def _give(self, work: Work) -> bool:
+        """Give work that was started to a lane that has none; False if there is none.
+
+        The lock is held.
+        """
+        at_ns = work.review_ns
+        work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
+        pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
+        if work.goes_native:
+            natives = self._natives
+            idle = natives.idle
+            if work.priority is _LOW and self._is_for_nice(work):
+                idle = natives.idle_nice
+            if idle or natives.add(idle):
+                native = idle.pop()
+                if work.offer(native):
+                    native.work = work
+                    return True
+                idle.append(native)
+        if not self._asleep:
+            return False
+        lane = self._asleep.pop()
+        lane.work = work
+        lane.wake.release()
+        return True
+
+    def _is_for_nice(self, work: Work) -> bool:
+        # Shares come first: what competes with other clients is not to lose its own.
+        return not (work.was_starved or self.run_queue.has_rivals(work))
+
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
         has_ended = False
-        while self._exchange(lane, has_ended):
+        while True:
+            ended: list[Work] = []
+            with self._lock:
+                if lane.is_dismissed:
+                    return
+                processor_ns = time.thread_time_ns()
+                used_ns = processor_ns - lane.processor_ns
+                lane.processor_ns = processor_ns
+                is_over = self._exchange(lane, has_ended, used_ns, ended)
+            # The last act: whoever is told may at once submit more, and finds the lane
+            # waiting and the interpreter free.
+            while ended:
+                if ended[0].is_left:  # that was reported
+                    ended.pop(0)
+                elif ended[0].ends_anywhere:
+                    self._finish_here(ended.pop(0))
+                else:
+                    self.inbox.put(ended.pop(0))
+            if is_over:
+                return
             lane.wake.acquire()
             has_ended = False
             if lane.work is None or lane.is_dismissed:
@@ -337,58 +358,69 @@ class Lanes:
                 fail_with(lane.work, error)
                 has_ended = True
 
-    def _exchange(self, lane: Lane, has_ended: bool) -> bool:
-        """Give the lane what is to run next, if anything; False if its thread ends.
+    def _exchange(
+        self,
+        lane: "Lane | NativeLane",
+        has_ended: bool,
+        used_ns: int,
+        ended: list[Work],
+    ) -> bool:
+        """Have the queue decide what runs next, on this lane or on another one.
 
-        What has ended is reported as the last act: whoever is told may at once submit
-        more, and finds the lane waiting and the interpreter free.
+        What has ended is added to ``ended``. True if the lane ends. The lock is held.
         """
-        ended: list[Work] = []
-        with self._lock:
-            if lane.is_dismissed:
-                return False
-            run_queue, work = self.run_queue, lane.work
-            now_ns, processor_ns = time.monotonic_ns(), time.thread_time_ns()
-            if work is not None:
-                # Each thread of an engine has had as much as the lane's own.
-                used_ns = (processor_ns - lane.processor_ns) * work.pause.threads
-                if not has_ended and not work.keeps_its_lane:
-                    has_ended = work.is_withdrawn
-                if has_ended or self.refusal is not None:
-                    run_queue.end(work, now_ns, used_ns)
-                    ended.append(work)
-                else:
-                    run_queue.give_back(work, now_ns, used_ns)
-            lane.processor_ns = processor_ns
-            lanes, following = len(self._lanes), None
-            if lanes > self.count and lanes > run_queue.most_lanes:
-                # It has ended what was left to it, and another one is in its place.
-                lane.is_dismissed = True
-                self._lanes.remove(lane)
-            elif run_queue.waiting:
-                following = run_queue.take(now_ns)
-            lane.work = following
-            if following is not None:
-                at_ns = following.review_ns
-                pause = Pause() if at_ns is None else TimedPause(at_ns)
-                pause.lanes_each = self.count // (lanes - len(self._asleep)) or 1
-                following.pause = pause
-                lane.wake.release()
-            elif self.refusal is not None:
-                lane.is_dismissed = True
-            elif not lane.is_dismissed:
-                self._asleep.append(lane)
-            if work is not None and work is not following and not ended:
-                work.preemptions += 1
-            while run_queue.missed:
-                missed = run_queue.missed.popleft()
-                missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
-                ended.append(missed)
-        for work in ended:
-            if work.is_left:  # that was reported
-                continue
-            if work.ends_anywhere:
-                self._finish_here(work)
+        run_queue, work = self.run_queue, lane.work
+        now_ns = time.monotonic_ns()
+        is_preempted = False
+        if work is not None:
+            lane.work = None
+            # Each thread of an engine has had as much as the lane's own.
+            used_ns *= work.pause.threads
+            if not has_ended and not work.keeps_its_lane:
+                has_ended = work.is_withdrawn
+            if has_ended or self.refusal is not None:
+                run_queue.end(work, now_ns, used_ns)
+                ended.append(work)
             else:
-                self._inbox.put(work)
-        return not lane.is_dismissed
+                run_queue.give_back(work, now_ns, used_ns)
+                is_preempted = True
+        if isinstance(lane, NativeLane):
+            lane.is_aside = False
+            if self.refusal is None:
+                lane.idle.append(lane)
+            else:
+                self._natives.dismiss(lane)
+        elif self.refusal is not None:
+            lane.is_dismissed = True
+        elif len(self._lanes) > self.count and len(self._lanes) > run_queue.most_lanes:
+            # It has ended what was left to it, and another one is in its place.
+            lane.is_dismissed = True
+            self._lanes.remove(lane)
+        else:
+            self._asleep.append(lane)
+        if run_queue.waiting or run_queue.aside:
+            self._fill(now_ns)
+        # What has a lane again goes on at once: nothing else was to go before it.
+        is_preempted = is_preempted and work is not None and work.state is not RUNNING
+        if is_preempted and work is not None:
+            work.preemptions += 1
+        while run_queue.missed:
+            missed = run_queue.missed.popleft()
+            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
+            ended.append(missed)
+        return lane.is_dismissed
+
+    def _fill(self, now_ns: int) -> None:
+        """Give free lanes what is to run next. The lock is held."""
+        run_queue = self.run_queue
+        for lane in self._natives.lanes:
+            if lane.is_aside and lane.work is not None:
+                lane.is_aside = not run_queue.resettle(lane.work)
+        while run_queue.waiting and run_queue.room > 0:
+            following = run_queue.take(now_ns)
+            if following is None:
+                break
+            if not self._give(following):
+                run_queue.give_back(following, now_ns, 0)
+                self._start_another()
+                break

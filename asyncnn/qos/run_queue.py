@@ -29,17 +29,12 @@ from sys import maxsize
 from typing import Generic
 from weakref import WeakKeyDictionary
 
-import msgspec
-
-from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
-    InvalidArgumentError,
-    MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
     too_many,
 )
 from asyncnn.hal.types import Priority
-from asyncnn.qos.virtual_time import Shares
+from asyncnn.qos.virtual_time import Policy, Shares
 from asyncnn.qos.work import (
     OUTSIDE,
     RUNNING,
@@ -47,47 +42,10 @@ from asyncnn.qos.work import (
     WAITING,
     Client,
     ClientAccount,
-    Job,
     JobT,
     User,
     UserAccount,
 )
-
-_MS = 1_000_000
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How fair lanes are to clients, and how strict priorities inside a client.
-
-    While others wait, a client keeps a lane until the first boundary after
-    ``slice_ns``, then the one that has had least goes on. A client that was away gets a
-    lane at the next boundary, and may be that much of lane time ahead of the others.
-
-    A priority of a client is starved when its work waits and none of it has run for
-    ``starvation_limit_ns``. It runs before higher ones of that client then, until the
-    first boundary after ``starved_slice_ns``. So while its client has a lane to itself,
-    it gets at least one operation in every ``starvation_limit_ns``, and a share of
-    ``starved_slice_ns / (starved_slice_ns + starvation_limit_ns)`` if its operations
-    are short.
-
-    ``horizon_ns`` is how far deadlines count. Work without a deadline, or with a later
-    one, is ordered as if it were due that long after its arrival, so that nothing is
-    overtaken for longer.
-
-    :raises InvalidArgumentError: if a duration is negative, or there are no slices.
-    """
-
-    slice_ns: int = 2 * _MS
-    starvation_limit_ns: int = 50 * _MS
-    starved_slice_ns: int = 1 * _MS
-    horizon_ns: int = 2000 * _MS
-
-    def __post_init__(self) -> None:
-        if min(self.starvation_limit_ns, self.starved_slice_ns, self.horizon_ns) < 0:
-            raise InvalidArgumentError("a duration of Policy is negative")
-        if self.slice_ns < 1:
-            raise InvalidArgumentError("slice_ns of Policy must be positive")
-
 
 IDLE_LANE_SHARE = 4
 """Lane time without processor time counts one such part of it.
@@ -107,7 +65,8 @@ class RunQueue(Generic[JobT]):
     because of their deadlines, for the caller to remove.
 
     ``pending`` jobs, at most ``max_pending``, wait or have a lane, ``waiting`` of them
-    have none. ``filled_or_freed`` is called when the last place is taken, and when it
+    have none. Those ``aside`` have one beside the others. There is ``room`` for more on
+    free lanes. ``filled_or_freed`` is called when the last place is taken, and when it
     is free again.
     """
 
@@ -123,12 +82,13 @@ class RunQueue(Generic[JobT]):
         self._max_pending = max_pending
         self._filled_or_freed = filled_or_freed
         self._running: list[JobT] = []
-        self._aside: list[JobT] = []
+        self.aside: list[JobT] = []
         self._users: WeakKeyDictionary[User, UserAccount[JobT]] = WeakKeyDictionary()
         self._accounts: dict[int, ClientAccount[JobT]] = {}
         self._active: Shares[UserAccount[JobT]] = Shares(policy.slice_ns)
         # Whose job was the last of all: it has its place until somebody else comes.
         self._resting: ClientAccount[JobT] | None = None
+        self.room = lanes
         self.pending = 0
         self.waiting = 0
         self.missed: deque[JobT] = deque()
@@ -145,7 +105,7 @@ class RunQueue(Generic[JobT]):
     @property
     def most_lanes(self) -> int:
         """Number of lanes there may be now, with those of what was set aside."""
-        return self._lanes + min(len(self._aside), self._lanes)
+        return self._lanes + min(len(self.aside), self._lanes)
 
     @property
     def is_full(self) -> bool:
@@ -179,7 +139,7 @@ class RunQueue(Generic[JobT]):
             would have when it could end at the earliest.
         """
         if job.deadline_ns is not None:
-            _check_deadline(job, job.deadline_ns, now_ns)
+            job.check_deadline(now_ns)
         pending, client = self.pending, job.client
         if pending >= self._max_pending:
             raise _exhausted("", "DeviceSettings.max_pending", pending)
@@ -212,19 +172,9 @@ class RunQueue(Generic[JobT]):
         """
         self.admit(job, now_ns)
         account, priority = job.account, job.priority
-        job.due_ns = now_ns + self._policy.horizon_ns
-        if job.deadline_ns is not None and job.deadline_ns < job.due_ns:
-            job.due_ns = job.deadline_ns
-        was_waiting = account.waiting > 0
-        ready = account.ready[priority]
-        is_first = not ready.length
-        if is_first:
-            account.served_ns[priority] = now_ns
-        ready.push(job)
-        account.waiting += 1
-        account.user.waiting += 1
-        self.waiting += 1
-        if len(self._running) < self.most_lanes - len(self._aside):
+        was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
+        self.wait(job, now_ns)
+        if self.room:
             return None
         to_stop = self._own_to_stop(account, priority, is_first, now_ns)
         if to_stop is None and not was_waiting:
@@ -233,12 +183,23 @@ class RunQueue(Generic[JobT]):
             to_stop.is_stopping = True
         return to_stop
 
-    def start(self, job: JobT, now_ns: int) -> None:
-        """Give a free lane to ``job``, which was admitted and does not wait.
+    def wait(self, job: JobT, now_ns: int) -> None:
+        """Let a job wait that was admitted, or started but given no lane."""
+        if job.state is RUNNING:
+            self._free_lane(job)
+        account = job.account
+        due_ns, deadline_ns = now_ns + self._policy.horizon_ns, job.deadline_ns
+        job.due_ns = due_ns if deadline_ns is None else min(due_ns, deadline_ns)
+        ready = account.ready[job.priority]
+        if not ready.length:
+            account.served_ns[job.priority] = now_ns
+        ready.push(job)
+        self._count_waiting(account, 1)
 
-        While nothing else does, that is all that `add` and `take` would do.
-        """
+    def start(self, job: JobT, now_ns: int) -> None:
+        """Give a free lane to ``job``, which was admitted and does not wait."""
         self._running.append(job)
+        self.room -= 1
         job.state = RUNNING
         job.resumed_ns = job.charged_ns = now_ns
         job.is_stopping = job.was_starved = False
@@ -250,7 +211,7 @@ class RunQueue(Generic[JobT]):
         If its ``review_ns`` is not None, the job has to be given back at its first
         boundary from then on, since another one may have to run.
         """
-        for job in self._aside:
+        for job in self.aside:
             self._charge(job, now_ns)
         while self.waiting:
             # Most often there is nothing to compare.
@@ -298,7 +259,7 @@ class RunQueue(Generic[JobT]):
         """
         account = job.account
         self._charge(job, now_ns, used_ns)
-        (self._aside if job in self._aside else self._running).remove(job)
+        self._free_lane(job)
         account.served_ns[job.priority] = now_ns
         account.ready[job.priority].suspend(job)
         self._count_waiting(account, 1)
@@ -311,7 +272,11 @@ class RunQueue(Generic[JobT]):
         """
         # Charged before it leaves: a client that goes must not take lane time along.
         self._charge(job, now_ns, used_ns)
-        (self._aside if job in self._aside else self._running).remove(job)
+        if self.aside:
+            self._free_lane(job)
+        else:
+            self._running.remove(job)
+            self.room += 1
         job.account.served_ns[job.priority] = now_ns
         self._forget(job)
 
@@ -321,11 +286,32 @@ class RunQueue(Generic[JobT]):
         Nobody waits for it, but it counts for its client as before. Beyond as many of
         these as there are lanes, they take the places of others.
         """
-        if job.state is not RUNNING:
+        if job not in self._running:
             return False
         self._running.remove(job)
-        self._aside.append(job)
+        self.aside.append(job)
+        self.room = self.most_lanes - len(self.aside) - len(self._running)
         return True
+
+    def resettle(self, job: JobT) -> bool:
+        """Let a job that was set aside have a lane as before; False if others want it.
+
+        Those are of other clients, or of a higher priority.
+        """
+        account, above = job.account, job.account.ready[job.priority + 1 :]
+        others = self.waiting - account.waiting + sum(ready.length for ready in above)
+        if self.room < 1 or others:
+            return False
+        self.aside.remove(job)
+        self._running.append(job)
+        job.is_stopping = False
+        self.room = self.most_lanes - len(self.aside) - len(self._running)
+        return True
+
+    def has_rivals(self, job: JobT) -> bool:
+        """Tell whether another client has work."""
+        users = self._active.active
+        return len(users) > 1 or len(job.account.user.clients.active) > 1
 
     def discard(self, job: JobT) -> bool:
         """Forget a job that waits or is suspended; False if it does not wait here."""
@@ -345,6 +331,10 @@ class RunQueue(Generic[JobT]):
         for job in jobs:
             self.discard(job)
         return jobs
+
+    def _free_lane(self, job: JobT) -> None:
+        (self.aside if job in self.aside else self._running).remove(job)
+        self.room = self.most_lanes - len(self.aside) - len(self._running)
 
     def _count_waiting(self, account: ClientAccount[JobT], more: int) -> None:
         account.waiting += more
@@ -372,7 +362,7 @@ class RunQueue(Generic[JobT]):
         if self._resting is not None:
             self._leave(self._resting)
         # First: virtual time advances to the least share, as `Shares.enter` finds it.
-        for job in chain(self._running, self._aside):
+        for job in chain(self._running, self.aside):
             self._charge(job, now_ns)
         user = account.user
         if not user.clients.active:
@@ -472,17 +462,6 @@ class RunQueue(Generic[JobT]):
         return (
             job.was_starved and now_ns < job.resumed_ns + self._policy.starved_slice_ns
         )
-
-
-def _check_deadline(job: Job, deadline_ns: int, now_ns: int) -> None:
-    if not job.cannot_meet_deadline(now_ns):
-        return
-    if now_ns >= deadline_ns:
-        raise MissedDeadlinePersistentError("the deadline has passed already")
-    raise MissedDeadlinePersistentError(
-        f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
-        f"but it takes at least {format_duration(job.min_runtime_ns / 1000)}"
-    )
 
 
 def _exhausted(whose: str, limit: str, most: int) -> ResourceExhaustedTransientError:

@@ -26,8 +26,11 @@ from asyncnn.qos.accounting import (
     count_refusal,
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
-from asyncnn.qos.lanes import Lanes, LoopInbox
-from asyncnn.qos.run_queue import Policy, RunQueue
+from asyncnn.qos.inbox import LoopInbox
+from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.native_lanes import IPort
+from asyncnn.qos.run_queue import RunQueue
+from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
 from asyncnn.qos.work import Client, Work, fail_with
 
@@ -51,6 +54,7 @@ class Scheduler:
     another thread takes the place of its own. Closing waits for that long at most.
 
     ``filled_or_freed`` is called on the loop soon after `is_full` has changed.
+    ``make_port`` leads to native lanes: see `Lanes`.
 
     All methods belong to the loop, but for `submit_threadsafe` and `cancel_threadsafe`.
     """
@@ -64,6 +68,7 @@ class Scheduler:
         policy: Policy = DEFAULT_POLICY,
         stuck_after_s: float = 0.0,
         filled_or_freed: Callable[[], None] = lambda: None,
+        make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._inbox = LoopInbox(self._loop, self._finish)
@@ -71,7 +76,7 @@ class Scheduler:
             policy, lanes, max_pending, partial(self._inbox.call, filled_or_freed)
         )
         self._lanes = Lanes(
-            name, lanes, self._run_queue, self._inbox, self._finish_here
+            name, lanes, self._run_queue, self._inbox, self._finish_here, make_port
         )
         self._open = self._lanes.open
         self._accounting = WorkAccounting()
@@ -152,14 +157,14 @@ class Scheduler:
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
+        if not self._inbox.is_open:
+            self._inbox.open()
         try:
             self._lanes.submit(work)
         except AsyncnnError as error:
             self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
-        if not self._inbox.is_open:
-            self._inbox.open()
         if work.deadline_ns is not None or not self._stuck.is_watching:
             self._watch_over(work)
 
@@ -265,6 +270,7 @@ class Scheduler:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
             self._inbox.close()
+            self._lanes.release()
 
     def disown(self) -> None:
         """Refuse work in a forked child, which has none of the threads."""

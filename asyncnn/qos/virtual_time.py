@@ -11,6 +11,46 @@ from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+import msgspec
+
+from asyncnn.hal.errors import InvalidArgumentError
+
+_MS = 1_000_000
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How fair lanes are to clients, and how strict priorities inside a client.
+
+    While others wait, a client keeps a lane until the first boundary after
+    ``slice_ns``, then the one that has had least goes on. A client that was away gets a
+    lane at the next boundary, and may be that much of lane time ahead of the others.
+
+    A priority of a client is starved when its work waits and none of it has run for
+    ``starvation_limit_ns``. It runs before higher ones of that client then, until the
+    first boundary after ``starved_slice_ns``. So while its client has a lane to itself,
+    it gets at least one operation in every ``starvation_limit_ns``, and a share of
+    ``starved_slice_ns / (starved_slice_ns + starvation_limit_ns)`` if its operations
+    are short.
+
+    ``horizon_ns`` is how far deadlines count. Work without a deadline, or with a later
+    one, is ordered as if it were due that long after its arrival, so that nothing is
+    overtaken for longer.
+
+    :raises InvalidArgumentError: if a duration is negative, or there are no slices.
+    """
+
+    slice_ns: int = 2 * _MS
+    starvation_limit_ns: int = 50 * _MS
+    starved_slice_ns: int = 1 * _MS
+    horizon_ns: int = 2000 * _MS
+
+    def __post_init__(self) -> None:
+        if min(self.starvation_limit_ns, self.starved_slice_ns, self.horizon_ns) < 0:
+            raise InvalidArgumentError("a duration of Policy is negative")
+        if self.slice_ns < 1:
+            raise InvalidArgumentError("slice_ns of Policy must be positive")
+
+
 _virtual_ns = attrgetter("virtual_ns")
 _NEVER = -inf
 

@@ -142,6 +142,8 @@ class Watchdog:
 
     def _check(self) -> None:
         self.is_watching = False
+        # What has come back while the loop was busy is not stuck.
+        self._lanes.inbox.deliver()
         # Lanes resume with a new pause: one that still has the old one is stuck.
         for stuck in self._lanes.give_up(self._asked):
             logger.error(

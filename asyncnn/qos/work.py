@@ -13,9 +13,11 @@ from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import ref
 
+from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
+    MissedDeadlinePersistentError,
     failure_of,
     shortage_of,
 )
@@ -192,6 +194,18 @@ class Job:
         deadline_ns = self.deadline_ns
         return deadline_ns is not None and now_ns + self.min_runtime_ns >= deadline_ns
 
+    def check_deadline(self, now_ns: int) -> None:
+        """Raise `MissedDeadlinePersistentError` if it `cannot_meet_deadline`."""
+        deadline_ns = self.deadline_ns
+        if deadline_ns is None or not self.cannot_meet_deadline(now_ns):
+            return
+        if now_ns >= deadline_ns:
+            raise MissedDeadlinePersistentError("the deadline has passed already")
+        raise MissedDeadlinePersistentError(
+            f"the deadline is in {format_duration((deadline_ns - now_ns) / 1000)}, "
+            f"but it takes at least {format_duration(self.min_runtime_ns / 1000)}"
+        )
+
 
 JobT = TypeVar("JobT", bound=Job)
 
@@ -286,7 +300,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pause:
-    """Asks work to stop at its next boundary.
+    """Asks work to stop at its next boundary, or at the first from ``from_ns`` on.
 
     ``interrupt`` brings that about where work computes without looking here.
     ``lanes_each`` is how many lanes there are for each piece of work that runs, 0 if
@@ -295,6 +309,7 @@ class Pause:
 
     interrupt: Callable[[], None] | None = None
     requested = False
+    from_ns: int | None = None
     lanes_each = 0
     threads = 1
 
@@ -310,17 +325,19 @@ class Pause:
 class TimedPause(Pause):
     """Asks work to stop at its next boundary from some time on, or earlier."""
 
+    from_ns: int
+
     def __init__(self, from_ns: int) -> None:
-        self._from_ns = from_ns
+        self.from_ns = from_ns
 
     @property
     def requested(self) -> bool:
         """Whether to stop; costs a look at the clock."""
-        return time.monotonic_ns() >= self._from_ns
+        return time.monotonic_ns() >= self.from_ns
 
     @requested.setter
     def requested(self, value: bool) -> None:
-        self._from_ns = 0 if value else self._from_ns
+        self.from_ns = 0 if value else self.from_ns
 
 
 class Work(Job, ABC):
@@ -341,6 +358,8 @@ class Work(Job, ABC):
     reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
     place of the one that goes on with it, unless it ``keeps_its_lane``.
 
+    Work that ``goes_native`` can be offered to a lane that has no interpreter.
+
     Work that ``should_inline`` takes less time than handing it to a lane would; if it
     ``reports_early``, `finish` may be called before the call that brought it returns.
     Work that ``ends_anywhere`` was submitted by a thread of its own: `finish` is called
@@ -351,6 +370,7 @@ class Work(Job, ABC):
         "accounting",
         "decision",
         "ends_anywhere",
+        "goes_native",
         "is_left",
         "is_withdrawn",
         "pause",
@@ -377,7 +397,7 @@ class Work(Job, ABC):
         self.accounting = accounting
         self.decision = threading.Lock() if self.is_separable else None
         self.is_left = self.is_withdrawn = False
-        self.should_inline = False
+        self.should_inline = self.goes_native = False
         self.reports_early = False
         self.ends_anywhere = False
 
@@ -388,6 +408,17 @@ class Work(Job, ABC):
         What stopped is advanced again later, maybe by another thread, and does some of
         the work each time. Whatever it raises is its end, and `fail` is told.
         """
+
+    def offer(self, lane: Any) -> bool:
+        """Have a native lane go on; False if `advance` has to.
+
+        The lane comes back by its port; `come_back` tells then what it has done.
+        """
+        return False
+
+    def come_back(self) -> tuple[bool, int]:
+        """Return what `advance` would for the lane, and its processor time."""
+        raise NotImplementedError
 
     def run(self) -> int:
         """Do all of the work in one go, on the loop; return the nanoseconds it took."""

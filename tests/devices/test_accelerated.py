@@ -141,7 +141,8 @@ class TestResults:
                 prepared = await device.prepare(layers(4))
                 await asyncio.gather(*(prepared.run(X) for _ in range(8)))
                 threads = (await device.statistics()).threads
-                assert threads <= 1 + (lanes or len(os.sched_getaffinity(0)))
+                # As many in C as in Python, beside the one that plans.
+                assert threads <= 1 + 2 * (lanes or len(os.sched_getaffinity(0)))
 
     async def test_its_version_names_the_engine(self, device: Device) -> None:
         assert "2.3" in device.version

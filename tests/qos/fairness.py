@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.work import Client, User
 from tests.qos.simulation import SimulatedJob, Simulation, _Lane
 

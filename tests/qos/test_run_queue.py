@@ -94,18 +94,6 @@ class TestPriorities:
         assert stopped == {first, second}
         assert r.add(Job(HIGH, None, ALICE), 1) is None
 
-    def test_the_lowest_priority_stops(self) -> None:
-        r = run_queue(lanes=2)
-        medium, low = add(r, MEDIUM), add(r, LOW)
-        assert {r.take(0), r.take(0)} == {medium, low}
-        assert r.add(Job(HIGH, None, ALICE), 1) is low
-
-    def test_nothing_stops_while_a_lane_is_free(self) -> None:
-        r = run_queue(lanes=2)
-        add(r, LOW)
-        r.take(0)
-        assert r.add(Job(HIGH, None, ALICE), 1) is None
-
 
 class TestAging:
     def test_a_starved_priority_gets_a_turn(self) -> None:
@@ -459,6 +447,15 @@ class Driven(RuleBasedStateMachine):
         self.on_lanes.discard(job)
         self.left.add(job)
 
+    @precondition(lambda self: self.left)
+    @rule(data=st.data())
+    def has_its_lane_again(self, data: st.DataObject) -> None:
+        pool = sorted(self.left, key=lambda job: job.number)
+        job = data.draw(st.sampled_from(pool))
+        if self.run_queue.resettle(job):
+            self.left.discard(job)
+            self.on_lanes.add(job)
+
     @precondition(lambda self: self.waiting | self.suspended)
     @rule(data=st.data())
     def is_discarded(self, data: st.DataObject) -> None:
@@ -473,6 +470,7 @@ class Driven(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert set(self.run_queue.running) == self.on_lanes
         assert self.run_queue.waiting == len(self.waiting | self.suspended)
+        assert self.run_queue.room == self.run_queue.most_lanes - self.lanes
         everything = self.waiting | self.suspended | self.on_lanes | self.left
         for client in CLIENTS:
             mine = sum(job.client is client for job in everything)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from asyncnn.hal.types import Priority
-from asyncnn.qos.run_queue import Policy
+from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.work import Client
 from tests.qos.simulation import (
     LONGEST_OPERATION_NS,

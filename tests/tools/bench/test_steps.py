@@ -19,12 +19,12 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 40,
-        EXECUTION: 43,
-        FENCED: 54,
-        CALLBACK: 48,
-        BURST: 122,
-        BURST_IN_PLACE: 108,
+        RUN: 46,
+        EXECUTION: 48,
+        FENCED: 58,
+        CALLBACK: 52,
+        BURST: 126,
+        BURST_IN_PLACE: 112,
     },
     ("reference", INPROCESS): {
         RUN: 82,
