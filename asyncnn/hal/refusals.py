@@ -108,13 +108,13 @@ class CacheArguments(NamedTuple):
     token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
 
 
-class PreparingDevice(ABC):
+class PreparingDevice:
     """The part of an `IDevice` that prepares models, or says why it does not.
 
-    What `_prepare` and `_load` raise, the callback is told, and the call returns.
+    What `_prepare` and `_load` raise, the callback is told, and the call returns. A
+    device has these two, or calls of its own in place of those that use them.
     """
 
-    @abstractmethod
     def _prepare(
         self,
         arguments: PrepareArguments,
@@ -125,8 +125,8 @@ class PreparingDevice(ABC):
 
         :raises AsyncnnError: if it is not launched.
         """
+        raise GeneralFailureError("the device does not prepare models")
 
-    @abstractmethod
     def _load(
         self,
         deadline: int | None,
@@ -134,6 +134,7 @@ class PreparingDevice(ABC):
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch a preparation from a cache; likewise."""
+        raise GeneralFailureError("the device does not cache models")
 
     def prepare_model_1_3(
         self,
@@ -194,15 +195,6 @@ class NoCachesNorDomains(PreparingDevice, NoDomains):
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 0 and 0: models are not cached."""
         return ErrorStatus.NONE, 0, 0
-
-    def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Fail with GENERAL_FAILURE: models are not cached."""
-        raise GeneralFailureError("the device does not cache models")
 
 
 class NoFencesNorBursts:

@@ -17,6 +17,8 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from asyncnn.hal.errors import failure_of
+from asyncnn.hal.types import Handle
 from asyncnn.offload import require_room
 
 _FD_BYTES = array.array("i").itemsize
@@ -141,3 +143,19 @@ def _close_slowly(fds: Sequence[int]) -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
         _closing.pop(fd, None)
+
+
+def duplicated(fds: Sequence[int]) -> list[Descriptor]:
+    """Return as many descriptors of the same files, which close with the list.
+
+    :raises ResourceExhaustedTransientError: if there are not so many left.
+    """
+    try:
+        return [ReceivedDescriptor(os.dup(fd)) for fd in fds]
+    except OSError as error:
+        raise failure_of(error) from error
+
+
+def handles_of(descriptors: Sequence[Descriptor]) -> list[Handle]:
+    """Return a handle for each descriptor, which must outlive it."""
+    return [Handle((descriptor.fd,)) for descriptor in descriptors]

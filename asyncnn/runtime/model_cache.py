@@ -46,11 +46,10 @@ from asyncnn.input_files import (
     patience,
     send_away,
 )
-from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
+from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor, handles_of
 from asyncnn.memory.pools import view
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
-from asyncnn.service.limits import handles_of
 
 logger = logging.getLogger(__name__)
 

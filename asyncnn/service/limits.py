@@ -22,11 +22,10 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
-    failure_of,
     too_many,
 )
-from asyncnn.hal.types import Handle, Model
-from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor, being_closed
+from asyncnn.hal.types import Model
+from asyncnn.memory.descriptors import being_closed
 
 
 class _Limits(msgspec.Struct, frozen=True):
@@ -266,19 +265,3 @@ def duplicates(fds: Sequence[int]) -> tuple[int, ...]:
         close_all(copies)
         raise
     return tuple(copies)
-
-
-def duplicated(fds: Sequence[int]) -> list[Descriptor]:
-    """Return as many descriptors of the same files, which close with the list.
-
-    :raises ResourceExhaustedTransientError: if there are not so many left.
-    """
-    try:
-        return [ReceivedDescriptor(os.dup(fd)) for fd in fds]
-    except OSError as error:
-        raise failure_of(error) from error
-
-
-def handles_of(descriptors: Sequence[Descriptor]) -> list[Handle]:
-    """Return a handle for each descriptor, which must outlive it."""
-    return [Handle((descriptor.fd,)) for descriptor in descriptors]

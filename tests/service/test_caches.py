@@ -15,10 +15,10 @@ from asyncnn.devices.prepared import ReferencePreparedModel
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
+from asyncnn.memory.descriptors import duplicated
 from asyncnn.service import Server, Supervision, wire
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.driver.pools import ReceivedCache
-from asyncnn.service.limits import duplicated
 from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN, CacheClient
 from tests.devices.cache.models import dense

@@ -77,7 +77,9 @@ async def test_a_driver_process_is_on_the_same_timeline(tmp_path: Path) -> None:
         (e["pid"], e["name"].partition("]")[2]) for e in events if e["ph"] in "Xb"
     }
     driver = pids["asyncnn serve"]
-    assert {name for pid, name in stages if pid == driver} >= STAGES | {"receive"}
+    # The fence may have signalled before the driver was asked to wait for it.
+    known = STAGES - {"wait-fence"} | {"receive"}
+    assert {name for pid, name in stages if pid == driver} >= known
     assert (pids["application"], "run") in stages
 
     def times(pid: int, name: str) -> list[float]:

@@ -43,12 +43,11 @@ from asyncnn.hal.types import (
     Model,
     Priority,
 )
-from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.descriptors import Descriptor, duplicated, handles_of
 from asyncnn.pacing import Steps
 from asyncnn.runtime.framework import FrameworkSettings
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.partition import Division
-from asyncnn.service.limits import duplicated, handles_of
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.logs import COMPILATION
-from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable
 from asyncnn.offload import offload
 from asyncnn.service import wire
@@ -37,7 +37,7 @@ from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.client.staging import LARGE_BYTES
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.decoding import MessageFile, encode_given
-from asyncnn.service.limits import OwnedTasks, duplicated, is_large
+from asyncnn.service.limits import OwnedTasks, is_large
 
 MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""

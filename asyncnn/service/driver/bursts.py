@@ -14,14 +14,14 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory
-from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.pacing import TakeTurn
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
-from asyncnn.service.limits import PendingAnswers, duplicated
+from asyncnn.service.limits import PendingAnswers
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,12 @@ from asyncnn.hal.types import (
     Memory,
     RequestArgument,
 )
-from asyncnn.memory.descriptors import Descriptor, close_received
+from asyncnn.memory.descriptors import (
+    Descriptor,
+    close_received,
+    duplicated,
+    handles_of,
+)
 from asyncnn.memory.handles import FIXED_SIZE, access_of, create_file, seal
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pages import copy_bytes, os_errors
@@ -40,7 +45,6 @@ from asyncnn.qos.watching import IdleTimer
 from asyncnn.service import wire
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, log
-from asyncnn.service.limits import duplicated, handles_of
 from asyncnn.service.wire import PoolInfo, PoolsRefused
 
 _KEEP_S = 2.0
