@@ -157,7 +157,7 @@ class Scheduler:
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
-        if not self._inbox.is_open:
+        if not (self._inbox.is_open or self.is_closed):
             self._inbox.open()
         try:
             self._lanes.submit(work)

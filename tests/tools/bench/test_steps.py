@@ -27,9 +27,9 @@ MOST = {
         BURST_IN_PLACE: 112,
     },
     ("reference", INPROCESS): {
-        RUN: 82,
-        EXECUTION: 85,
-        FENCED: 95,
+        RUN: 84,
+        EXECUTION: 86,
+        FENCED: 96,
         CALLBACK: 89,
         BURST: 165,
         BURST_IN_PLACE: 150,
