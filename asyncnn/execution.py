@@ -4,7 +4,9 @@ Source: aidl/android/hardware/neuralnetworks/IExecution.aidl, and
 HAL 1.3/IFencedExecutionCallback.hal.
 """
 
+import logging
 import time
+from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Awaitable, Generator, Sequence
@@ -30,9 +32,12 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+from asyncnn.hal.validate import execution_options
 
 if TYPE_CHECKING:  # who talks to a driver has no engine
     from asyncnn.engine.plan import Plan
+
+logger = logging.getLogger(__name__)
 
 
 class Execution(Request, frozen=True, eq=False):
@@ -237,21 +242,44 @@ def fencing_of(prepared: object) -> IFencing | None:
     return prepared if is_own and isinstance(prepared, IFencing) else None
 
 
-def launched_fenced(
-    prepared: IFencing,
-    request: Request,
-    wait_for: Sequence[ISyncFence],
-    options: ExecutionOptions,
-) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback]:
-    """Launch a fenced execution as the HAL does: with a fence.
+class FencedByLaunch(ABC):
+    """The part of an `IPreparedModel` that follows from its `IFencing.launch_fenced`.
 
-    What waits for nothing and is over already needs none.
-
-    :raises AsyncnnError: if it is not taken.
+    ``refusal`` says why it has refused a fenced execution last; see `IExplaining`.
     """
-    run = prepared.launch_fenced(request, wait_for, options)
-    is_over = not wait_for and run.status is _NONE
-    return _NONE, None if is_over else run.fence, run
+
+    refusal = ""
+
+    @abstractmethod
+    def launch_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence | FencedCompletion],
+        options: ExecutionOptions,
+    ) -> FencedCompletion:
+        """Launch a fenced execution that is its own fence; see `IFencing`."""
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[ISyncFence],
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        duration: int | None,
+    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
+        """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+        limits = deadline, loop_timeout_duration, duration
+        try:
+            options = execution_options(measure, *limits)
+            run = self.launch_fenced(request, wait_for, options)
+        except AsyncnnError as error:
+            logger.info("fenced execution refused: %s: %s", error.status.name, error)
+            self.refusal = str(error)
+            return error.status, None, None
+        # What waits for nothing and is over already needs no fence.
+        is_over = not wait_for and run.status is _NONE
+        return _NONE, None if is_over else run.fence, run
 
 
 def binding_of(prepared: object) -> IBinding | None:

@@ -7,6 +7,7 @@ tables of the files that models are read from and written to, are for preparatio
 which are refused then anyway.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -46,6 +47,19 @@ def lazy_names(
         return sorted({*namespace, *module_of, *parts})
 
     return getattr_, dir_
+
+
+def compiled_module(name: str, pure: str) -> ModuleType | None:
+    """Return a module in C; None if it was not built, or ``pure`` asks for its twin.
+
+    That is the name of a variable of the environment, which is 1 then.
+    """
+    if os.environ.get(pure) == "1":
+        return None
+    try:
+        return import_module(name)
+    except ImportError:  # there was no compiler
+        return None
 
 
 @cache

@@ -12,7 +12,6 @@ from asyncnn.callbacks import (
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
     launched,
@@ -37,7 +36,7 @@ from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.arguments import bound_arrays
-from asyncnn.execution import Execution, FencedCompletion, launched_fenced
+from asyncnn.execution import Execution, FencedByLaunch, FencedCompletion
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -73,7 +72,7 @@ _LOW_POWER_COST = 4.0
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(SynchronousByCallback):
+class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
     """A program and the scheduler that executes it.
 
     Its executions have its priority and may overlap. ``client`` is the number of the
@@ -107,7 +106,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         self._rules = RequestRules(program.model)
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
-        self.refusal = ""
         self._executable = Executable(
             program,
             Inliner(program, inline_below_us(compiled, settings) * 1000),
@@ -233,25 +231,6 @@ class ReferencePreparedModel(SynchronousByCallback):
         except AsyncnnError as error:
             return _refused(work, error)
         return _NONE
-
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        limits = deadline, loop_timeout_duration, duration
-        try:
-            options = execution_options(measure, *limits)
-            return launched_fenced(self, request, wait_for, options)
-        except AsyncnnError as error:
-            logger.info("fenced execution refused: %s: %s", error.status.name, error)
-            self.refusal = str(error)
-            return error.status, None, None
 
     def launch_fenced(
         self,

@@ -46,7 +46,6 @@ the middle. Interpreters other than the main one, and forked children, have no l
 """
 
 import ctypes
-import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -58,6 +57,7 @@ from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.hal.errors import BusyError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.kernels.kernel import NativeKernel
+from asyncnn.lazy import compiled_module
 from asyncnn.memory.pages import TAIL_BYTES
 
 WORDS = 6
@@ -333,16 +333,7 @@ class IJob(Protocol):
         ...
 
 
-def _compiled() -> Any:
-    if os.environ.get("ASYNCNN_PURE_JOB") == "1":
-        return None
-    try:
-        return importlib.import_module("asyncnn.engine._job")
-    except ImportError:  # there was no compiler
-        return None
-
-
-_built = _compiled()
+_built: Any = compiled_module("asyncnn.engine._job", "ASYNCNN_PURE_JOB")
 
 MUST_END: int | None = None if _built is None else _built.MUST_END
 """Address of the function of C that says by its flag if a run is to end."""

@@ -53,8 +53,6 @@ before the bytes. There, and wherever nothing is known, a queue without the comp
 ring refuses to open (`check_platform`) rather than be right most of the time.
 """
 
-import importlib
-import os
 import platform
 import sys
 import threading
@@ -72,6 +70,7 @@ from asyncnn.fmq.layout import (
     Pages,
 )
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.lazy import compiled_module
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Whatever is written; a ``memoryview`` has to be one of contiguous bytes."""
@@ -288,21 +287,11 @@ class _ClosedMemory:
         raise self._error()
 
 
-def _preferred_ring() -> type[PythonRing]:
-    if os.environ.get("ASYNCNN_PURE_RING") == "1":
-        return PythonRing
-    try:
-        compiled = importlib.import_module("asyncnn.fmq._ring")
-    except ImportError:  # there was no compiler
-        return PythonRing
-    ring: type[PythonRing] = compiled.Ring
-    return ring
-
-
 if TYPE_CHECKING:
     Ring = PythonRing
 else:
-    Ring = _preferred_ring()
+    _built = compiled_module("asyncnn.fmq._ring", "ASYNCNN_PURE_RING")
+    Ring = PythonRing if _built is None else _built.Ring
 
 IS_COMPILED = Ring is not PythonRing
 """Whether queues use the compiled ring."""

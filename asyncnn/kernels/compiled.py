@@ -5,9 +5,7 @@ without the interpreter lock, so that a plan of them may be a job.
 ``ASYNCNN_PURE_KERNELS=1`` asks for the twins, which also compute what those refuse.
 """
 
-import importlib
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -23,18 +21,9 @@ from asyncnn.kernels.kernel import (
     PreparedKernel,
     stateless,
 )
+from asyncnn.lazy import compiled_module
 
-
-def _compiled() -> Any:
-    if os.environ.get("ASYNCNN_PURE_KERNELS") == "1":
-        return None
-    try:
-        return importlib.import_module("asyncnn.kernels._compiled")
-    except ImportError:  # there was no compiler
-        return None
-
-
-built = _compiled()
+built: Any = compiled_module("asyncnn.kernels._compiled", "ASYNCNN_PURE_KERNELS")
 """The module of compiled kernels; None without it."""
 
 

@@ -3,8 +3,7 @@
 Source: HAL 1.0 to 1.3/types.hal (Request, RequestArgument) and 1.3/IPreparedModel.hal.
 """
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -57,41 +56,6 @@ class RequestRules:
             _ArgumentRules.of("output", position, main.operands[index])
             for position, index in enumerate(main.output_indexes)
         )
-        self._last: _Checked | None = None
-        self._last_request: Callable[[], Request | None] = lambda: None
-
-    def remembers(self, request: Request) -> bool:
-        """Tell whether ``request`` is known to be correct, and needs no `check`.
-
-        That is one with the very arguments of the last plain one that was checked, in
-        as many pools of the same sizes. A caller that sends the same arguments again
-        and again is so checked by comparing the pools alone, which have to be memory of
-        this process; any others are looked at more closely.
-        """
-        known = self._last
-        if known is None:
-            return False
-        if self._last_request() is request is not None:
-            return True
-        try:
-            if (
-                request.inputs is not known.inputs
-                or request.outputs is not known.outputs
-                or len(request.pools) != len(known.pool_sizes)
-            ):
-                return False
-            for pool, size in zip(request.pools, known.pool_sizes, strict=True):
-                if (
-                    pool.name != "ashmem"  # type: ignore[union-attr]
-                    or pool.size != size  # type: ignore[union-attr]
-                    or pool.buffer.nbytes < size  # type: ignore[union-attr]
-                ):
-                    return False
-        except (AttributeError, TypeError, ValueError):
-            return False  # a token of a buffer, say, or memory that is not mapped here
-        if type(request.pools) is tuple:
-            self._last_request = weakref.ref(request)
-        return True
 
     def check(self, request: Request, *, allow_unspecified_output: bool = True) -> None:
         """Check ``request``; shapes of outputs may stay open if the flag allows it.
@@ -112,18 +76,12 @@ class RequestRules:
         _check_count("inputs", len(request.inputs), len(self._inputs))
         _check_count("outputs", len(request.outputs), len(self._outputs))
         pool_sizes = [_pool_size(i, pool) for i, pool in enumerate(request.pools)]
-        all_plain = True
         for rules, argument in zip(self._inputs, request.inputs, strict=True):
             if not rules.is_plain(argument, pool_sizes):
-                all_plain = False
                 rules.check(argument, pool_sizes, allow_open=False)
         for rules, argument in zip(self._outputs, request.outputs, strict=True):
             if not rules.is_plain(argument, pool_sizes):
-                all_plain = False
                 rules.check(argument, pool_sizes, allow_open=allow_unspecified_output)
-        # A list may have other arguments the next time, though it is the same list.
-        if all_plain and type(request.inputs) is type(request.outputs) is tuple:
-            self._last = _Checked(request.inputs, request.outputs, pool_sizes)
 
 
 def signature_of(model: Model) -> Model:
@@ -177,14 +135,6 @@ def validate_request(
     RequestRules(model).check(
         request, allow_unspecified_output=allow_unspecified_output
     )
-
-
-class _Checked(msgspec.Struct, frozen=True):
-    """The arguments of a plain request that was found correct, and its pools' sizes."""
-
-    inputs: tuple[RequestArgument, ...]
-    outputs: tuple[RequestArgument, ...]
-    pool_sizes: list[int]
 
 
 class _ArgumentRules(msgspec.Struct, frozen=True):

@@ -14,13 +14,12 @@ from asyncnn.callbacks import (
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     OneShot,
     SynchronousByCallback,
     Waiter,
 )
 from asyncnn.deadlines import check_deadline
-from asyncnn.execution import FencedCompletion, launched_fenced
+from asyncnn.execution import FencedByLaunch, FencedCompletion
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBurstContext, ISyncFence
 from asyncnn.hal.operations.bound import Array
@@ -55,7 +54,7 @@ from asyncnn.tracing import Layer, Phase, span
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(SynchronousByCallback):
+class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
@@ -81,7 +80,6 @@ class RemotePreparedModel(SynchronousByCallback):
         self._plain = None if plain is None else self._staging.plain(plain)
         arguments = () if plain is None else (*plain.inputs, *plain.outputs)
         self._sizes = tuple([each.location.length for each in arguments])
-        self.refusal = ""
         weakref.finalize(self, connection.release_prepared_soon, number)
 
     def is_on(self, connection: Connection) -> bool:
@@ -242,25 +240,6 @@ class RemotePreparedModel(SynchronousByCallback):
         if bound is None:
             bound = connection.bind(prepared, request, execution.sendable)
         return connection.execute(prepared, request, options, execution, bound)
-
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
-        limits = deadline, loop_timeout_duration, duration
-        try:
-            options = execution_options(measure, *limits)
-            return launched_fenced(self, request, wait_for, options)
-        except AsyncnnError as error:
-            logger.info("fenced execution refused: %s: %s", error.status.name, error)
-            self.refusal = str(error)
-            return error.status, None, None
 
     def launch_fenced(
         self,
