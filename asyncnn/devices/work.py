@@ -240,11 +240,17 @@ class ExecuteWork(Work, Completion):
             self._threads = pause.threads = spreading.threads(lanes_each)
         return pause.threads == 1 and execution.offer(lane, pause)
 
-    def come_back(self) -> tuple[bool, int]:
+    def come_back(
+        self,
+        outcome: int | BaseException,
+        started_ns: int,
+        ended_ns: int,
+        cpu_ns: int,
+    ) -> bool:
         """Tell what a native lane has done; see `Work`."""
         execution = self._execution
         assert type(execution) is BoundExecution
-        has_ended, started_ns, ended_ns, cpu_ns = execution.come_back(self.pause)
+        has_ended = execution.come_back(self.pause, outcome)
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
@@ -252,7 +258,7 @@ class ExecuteWork(Work, Completion):
         self._cpu_ns += cpu_ns
         if has_ended:
             self._shapes = execution.plan.known_outputs
-        return has_ended, cpu_ns
+        return has_ended
 
     def _bound(self) -> BoundExecution | None:
         """Make its execution, if it is a usual one."""

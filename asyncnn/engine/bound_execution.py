@@ -150,16 +150,12 @@ class BoundExecution(Stoppable):
             return False
         return True
 
-    def come_back(self, pause: Pause) -> tuple[bool, int, int, int]:
-        """Return what `advance` would for what a native lane has done, and times.
-
-        These are its begin and end, and the processor time of the lane.
-        """
-        control = self._control
-        assert control is not None
+    def come_back(self, pause: Pause, outcome: int | BaseException) -> bool:
+        """Return what `advance` would for what a native lane has done."""
         try:
-            outcome, started_ns, ended_ns, cpu_ns = control.end()
             pause.interrupt = None
+            if isinstance(outcome, BaseException):
+                raise outcome
             if outcome == LATE:
                 raise MissedDeadlineTransientError("the deadline passed")
             if outcome == STOPPED:
@@ -171,7 +167,7 @@ class BoundExecution(Stoppable):
         if outcome == DONE and workspace is not None:
             self._bound = None
             self._program.release(workspace)
-        return outcome == DONE, started_ns, ended_ns, cpu_ns
+        return outcome == DONE
 
     def _fail(self, error: BaseException, pause: Pause) -> None:
         """End with ``error``, or with a better one for it."""
