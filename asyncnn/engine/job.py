@@ -8,7 +8,7 @@ All numbers and sizes are checked as the job is made; the arrays of a run are wh
 begins. Then the interpreter lock is given up until all segments have run.
 
 ``_job.c`` has both. Where that was not built, `Segment` is `PythonSegment` and there is
-no `Job`: the segments are run one by one (`BoundExecution`), which computes the same.
+no `Job`: the segments are run one by one (`PlanExecution`), which computes the same.
 ``ASYNCNN_PURE_JOB=1`` asks for that.
 
 **Where an engine reads and writes.** An array of up to `COPIED_BYTES` is copied from or
