@@ -89,7 +89,7 @@ class Lanes:
         """Let ``work`` wait for a lane.
 
         :raises DeviceUnavailableError: if they take no work.
-        :raises MissedDeadlinePersistentError: as `RunQueue.admit`.
+        :raises MissedDeadlinePersistentError: as `RunQueue.add`.
         :raises ResourceExhaustedTransientError: likewise, or if there is no thread, nor
             can one be started.
         """
@@ -97,27 +97,23 @@ class Lanes:
             if self.refusal is not None:
                 raise self.refusal()
             run_queue, now_ns = self.run_queue, time.monotonic_ns()
-            if run_queue.room and not run_queue.waiting:
+            to_stop = run_queue.add(work, now_ns, begins=True)
+            self.open.add(work)
+            if work.state is RUNNING:
                 # Most often a lane is free, and finds here what it would ask for.
-                run_queue.admit(work, now_ns)
-                run_queue.start(work, now_ns)
-                self.open.add(work)
                 if self._give(work):
                     return
                 run_queue.wait(work, now_ns)
-            else:
-                to_stop = run_queue.add(work, now_ns)
-                self.open.add(work)
-                if to_stop is not None:
-                    is_aside = self._set_aside(to_stop)
-                    if is_aside:
-                        self._fill(now_ns)
-                    # Beside other clients, it goes on as its share allows.
-                    if not is_aside or to_stop.account is not work.account:
-                        to_stop.pause.request()
-                    return
-                if not run_queue.room:
-                    return
+            elif to_stop is not None:
+                is_aside = self._set_aside(to_stop)
+                if is_aside:
+                    self._fill(now_ns)
+                # Beside other clients, it goes on as its share allows.
+                if not is_aside or to_stop.account is not work.account:
+                    to_stop.pause.request()
+                return
+            elif not run_queue.room:
+                return
             if self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()

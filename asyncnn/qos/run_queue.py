@@ -130,8 +130,11 @@ class RunQueue(Generic[JobT]):
             account = self._accounts.setdefault(client.number, mine)
         return account
 
-    def admit(self, job: JobT, now_ns: int) -> None:
-        """Count ``job`` among those of its client: it waits or runs from now on.
+    def add(self, job: JobT, now_ns: int, *, begins: bool = False) -> JobT | None:
+        """Let ``job`` wait; return the running job that must stop for it, if any does.
+
+        One that is returned stops at its next boundary and is given back. A job that
+        ``begins`` is RUNNING at once, if there is a free lane that nothing waits for.
 
         :raises ResourceExhaustedTransientError: if as much is pending as may, of its
             client, of its user or in all.
@@ -162,16 +165,10 @@ class RunQueue(Generic[JobT]):
         self.pending = pending + 1
         if pending + 1 == self._max_pending:
             self._filled_or_freed()
-
-    def add(self, job: JobT, now_ns: int) -> JobT | None:
-        """Let ``job`` wait; return the running job that must stop for it, if any does.
-
-        One that is returned stops at its next boundary and is given back.
-
-        :raises AsyncnnError: as `admit`.
-        """
-        self.admit(job, now_ns)
-        account, priority = job.account, job.priority
+        if begins and self.room > 0 and not self.waiting:
+            self._start(job, now_ns)
+            return None
+        priority = job.priority
         was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
         self.wait(job, now_ns)
         if self.room:
@@ -184,7 +181,7 @@ class RunQueue(Generic[JobT]):
         return to_stop
 
     def wait(self, job: JobT, now_ns: int) -> None:
-        """Let a job wait that was admitted, or started but given no lane."""
+        """Let a job wait that was added, or began but was given no lane."""
         if job.state is RUNNING:
             self._free_lane(job)
         account = job.account
@@ -196,8 +193,8 @@ class RunQueue(Generic[JobT]):
         ready.push(job)
         self._count_waiting(account, 1)
 
-    def start(self, job: JobT, now_ns: int) -> None:
-        """Give a free lane to ``job``, which was admitted and does not wait."""
+    def _start(self, job: JobT, now_ns: int) -> None:
+        """Give a free lane to ``job``, which does not wait."""
         self._running.append(job)
         self.room -= 1
         job.state = RUNNING
@@ -239,7 +236,7 @@ class RunQueue(Generic[JobT]):
                 self._forget(job)
                 self.missed.append(job)
                 continue
-            self.start(job, now_ns)
+            self._start(job, now_ns)
             if is_starved:
                 job.was_starved = True
                 job.review_ns = now_ns + self._policy.starved_slice_ns
