@@ -133,7 +133,7 @@ class Run(Work, Completion):
         self.decision = None
         if (may_be_left or deadline_ns is not None) and not executable.are_short:
             self.decision = threading.Lock()
-        self.is_left = self.is_withdrawn = False
+        self.is_left = self.is_withdrawn = self.is_held_up = False
         self.should_inline = executable.should_inline and deadline_ns is None
         self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early

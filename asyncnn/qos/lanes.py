@@ -23,6 +23,9 @@ from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
 _LOW = Priority.LOW
 
+HELD_UP = 0.5
+"""LOW work with less than that share of its lane time on a processor was held up."""
+
 
 class Lane:
     """One worker thread and the work that it has.
@@ -134,6 +137,9 @@ class Lanes:
             () if natives.port is None else natives.port.drain()
         ):
             has_ended, work = True, lane.work
+            # The system has run others in its place, and an ordinary lane is free.
+            had_ns = ended_ns - started_ns if lane.idle is natives.idle_nice else 0
+            work.is_held_up = not lane.is_aside and used_ns < had_ns * HELD_UP
             try:
                 has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:
@@ -297,20 +303,20 @@ class Lanes:
 
         The lock is held.
         """
-        at_ns = work.review_ns
+        at_ns, natives = work.review_ns, self._natives
+        idle = natives.idle
+        if work.priority is _LOW and work.goes_native and self._is_for_nice(work):
+            idle = natives.idle_nice
+            due_ns = work.resumed_ns + self.run_queue.policy.starvation_limit_ns
+            at_ns = due_ns if at_ns is None else min(at_ns, due_ns)
         work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
-        if work.goes_native:
-            natives = self._natives
-            idle = natives.idle
-            if work.priority is _LOW and self._is_for_nice(work):
-                idle = natives.idle_nice
-            if idle or natives.add(idle):
-                native = idle.pop()
-                if work.offer(native):
-                    native.work = work
-                    return True
-                idle.append(native)
+        if work.goes_native and (idle or natives.add(idle)):
+            native = idle.pop()
+            if work.offer(native):
+                native.work = work
+                return True
+            idle.append(native)
         if not self._asleep:
             return False
         lane = self._asleep.pop()
@@ -320,7 +326,8 @@ class Lanes:
 
     def _is_for_nice(self, work: Work) -> bool:
         # Shares come first: what competes with other clients is not to lose its own.
-        return not (work.was_starved or self.run_queue.has_rivals(work))
+        is_starved = work.was_starved or work.is_held_up
+        return not (is_starved or self.run_queue.has_rivals(work))
 
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.
