@@ -19,9 +19,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.litert.cuts import USUAL, Speeds
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.engine.costs import USUAL, Speeds
 from asyncnn.hal.errors import (
     BusyError,
     DeviceClosedError,
