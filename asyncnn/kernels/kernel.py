@@ -184,8 +184,9 @@ class HeapScratch:
 class ExtensionOperation(ExtensionOperationType):
     """An operation type with its kernel.
 
-    It is ``compute`` if output shapes depend on the data, else ``prepare``. A client
-    that only builds models needs neither.
+    It is ``compute`` if output shapes depend on the data, else ``prepare``; with both,
+    ``compute`` is for outputs whose shapes are not known. A client that only builds
+    models needs neither.
     """
 
     prepare: Prepare | None = None

@@ -19,9 +19,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.litert.cuts import USUAL, Speeds
-from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.graph_file import Source, for_want_of_room
 from asyncnn.devices.litert.weights import PackedWeights
+from asyncnn.engine.costs import USUAL, Speeds
 from asyncnn.hal.errors import (
     BusyError,
     DeviceClosedError,
@@ -31,9 +31,6 @@ from asyncnn.hal.errors import (
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 Array: TypeAlias = NDArray[Any]
-
-Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
-"""What is compiled: a TFLite file."""
 
 LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
@@ -184,11 +181,18 @@ class Engine(ABC):
     """Compiles flatbuffers that asyncnn has written; others may end the process."""
 
     name: str
-    version: str
     speeds: Speeds = USUAL
     """How fast it was measured to be."""
 
-    @abstractmethod
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._is_forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Refuse all use: this is a forked child of the process that loaded it."""
+        self._is_forked = True
+
     def compile(
         self,
         model: Source,
@@ -202,8 +206,19 @@ class Engine(ABC):
         model, of what lies apart too; engines that have no use for it ignore it.
 
         :raises GeneralFailureError: if it cannot be compiled.
+        :raises ResourceExhaustedError: if memory or descriptors have run out.
         :raises ForkedError: in a child of the process that loaded the engine.
         """
+        if self._is_forked:
+            raise forked_error("an engine")
+        with for_want_of_room(model):
+            return self._compile(model, threads, weights)
+
+    @abstractmethod
+    def _compile(
+        self, model: Source, threads: int, weights: PackedWeights | None
+    ) -> CompiledGraph:
+        """Do it, where there is room."""
 
 
 class _Process:
