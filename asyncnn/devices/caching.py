@@ -160,6 +160,7 @@ class ModelCaches:
                 extensions=self._extensions,
                 delegate=self._delegate,
                 identity=b"" if files is None else new_identity(),
+                makes_way=priority is Priority.LOW,
             )
             compiled = Compiled(program, preference, priority)
             if files is not None:
@@ -208,7 +209,8 @@ def loading(
         at = end
     yield
     program = yield from Program.compiling(
-        model, plans, extensions, delegate, record.compilation
+        *(model, plans, extensions, delegate, record.compilation),
+        makes_way=record.priority is Priority.LOW,
     )
     # Others may have loaded it meanwhile.
     program = loaded.setdefault(known, program)

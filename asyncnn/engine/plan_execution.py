@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from asyncnn.engine.boundaries import (
     CALLS_PER_CHECK,
@@ -140,8 +141,11 @@ class PlanExecution(Stoppable):
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
                     return True
-                else:
-                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
+                elif not run_dynamic_step(
+                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    partial(self._run_elsewhere, pause=pause),
+                ):
+                    return False
             except AsyncnnError:
                 raise
             except Exception as error:
