@@ -23,12 +23,12 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
+from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
-    decoding,
     located,
     read_model_file,
 )
