@@ -17,17 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import (
     MOST_DIMENSIONS,
     Library,
     TensorType,
     failure,
-)
-from asyncnn.devices.litert.compiled_graph import (
-    CompiledGraph,
-    Engine,
-    Source,
-    Tensor,
 )
 from asyncnn.devices.litert.graph_file import (
     GraphFile,
@@ -35,6 +30,7 @@ from asyncnn.devices.litert.graph_file import (
     for_want_of_room,
     may_be_packed,
 )
+from asyncnn.devices.litert.tflite_engine import Engine, Source
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import (
     FLAG_BYTES,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.cuts import USUAL, Speeds, TypeSpeeds
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.delegation import Segment, Step

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine, Source
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.delegate import LiteRtDelegate
+from asyncnn.devices.litert.tflite_engine import Engine, Source
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
