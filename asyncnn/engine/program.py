@@ -4,11 +4,11 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.engine.delegation import Delegate, DelegatedKernel
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     Plan,
@@ -33,7 +33,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
-from asyncnn.kernels.kernel import InterruptibleRun
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -138,7 +138,7 @@ class Program:
 
         :raises GeneralFailureError: if the engine fails.
         """
-        for kernel in () if self._main is None else _delegated(self._main):
+        for kernel in () if self._main is None else _engine_kernels(self._main):
             kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:
@@ -311,15 +311,15 @@ class Program:
             trimmed.pop()
             take_apart(pieces)
         for plan in plans:
-            for kernel in _delegated(plan):
+            for kernel in _engine_kernels(plan):
                 kernel.trim()
         return freed
 
 
-def _delegated(plan: Plan) -> list[DelegatedKernel]:
-    """Return the kernels that an engine has for segments of a plan."""
-    steps = [step for step in plan.steps if step.parts]
-    return [cast("DelegatedKernel", step.kernel) for step in steps]
+def _engine_kernels(plan: Plan) -> list[EngineKernel]:
+    """Return the kernels that engines have for steps of a plan."""
+    kernels = [step.kernel for step in plan.steps]
+    return [each for each in kernels if isinstance(each, EngineKernel)]
 
 
 def _mapped(model: Model) -> Model:

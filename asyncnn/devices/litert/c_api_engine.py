@@ -17,16 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import (
     MOST_DIMENSIONS,
     Library,
     TensorType,
     failure,
-)
-from asyncnn.devices.litert.compiled_graph import (
-    CompiledGraph,
-    Engine,
-    Tensor,
 )
 from asyncnn.devices.litert.graph_file import (
     GraphFile,
@@ -34,6 +30,7 @@ from asyncnn.devices.litert.graph_file import (
     Source,
     may_be_packed,
 )
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import (
     FLAG_BYTES,

@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import first_words_discarded
-from asyncnn.devices.litert.compiled_graph import (
-    Array,
-    CompiledGraph,
-    Engine,
-    Tensor,
-)
 from asyncnn.devices.litert.graph_file import GraphFile, Source
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
 

@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 
 import asyncnn
+from asyncnn.devices.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.litert.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import read_private, state_folder, write_private
