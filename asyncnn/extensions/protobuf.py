@@ -48,7 +48,7 @@ def split(data: memoryview) -> Split:
     parts: list[bytes] = []
     for field in fields(data, 0, len(data)):
         if field.number == _GRAPH and field.is_bytes:
-            parts += _message(_GRAPH, _graph(data, field, raw))
+            parts += message(_GRAPH, _graph(data, field, raw))
         else:
             parts.append(bytes(data[field.start : field.end]))
     return Split(b"".join(parts), tuple(raw))
@@ -62,7 +62,7 @@ def _graph(
         if field.number == _INITIALIZER and field.is_bytes:
             tensor, position = _tensor(data, field)
             raw.append(position)
-            parts += _message(_INITIALIZER, tensor)
+            parts += message(_INITIALIZER, tensor)
         else:
             parts.append(bytes(data[field.start : field.end]))
     return parts
@@ -82,12 +82,14 @@ def _tensor(
     return parts, position
 
 
-def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
-    tag = _encoded(number << 3 | _LENGTH)
-    return [tag, _encoded(sum(map(len, parts))), *parts]
+def message(number: int, parts: Sequence[bytes]) -> list[bytes]:
+    """Return the parts of a field whose value are these parts."""
+    tag = encoded(number << 3 | _LENGTH)
+    return [tag, encoded(sum(map(len, parts))), *parts]
 
 
-def _encoded(number: int) -> bytes:
+def encoded(number: int) -> bytes:
+    """Return a number as messages have it."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)

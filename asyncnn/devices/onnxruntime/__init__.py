@@ -15,6 +15,6 @@ A region is an operation REGION of the extension ``org.asyncnn.onnx`` (see
     finds the library, and has it tried in a process of its own first
 `trial.py`
     that test
-`device.py`
+`onnx_device.py`
     the device ``onnxruntime``
 """

@@ -5,6 +5,7 @@ import os
 import threading
 from pathlib import Path
 
+from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime.region_kernels import Regions
 from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
@@ -16,6 +17,8 @@ _KNOWN_HINT = (
     "pip install asyncnn[onnxruntime] installs a version that is known to work; the "
     "device reference needs none"
 )
+
+TRIED = Tried("onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.trial", 1)
 
 _lock = threading.Lock()
 _loaded: "list[OnnxRuntime]" = []
@@ -47,6 +50,9 @@ def load_onnx_runtime() -> OnnxRuntime:
 def _load() -> OnnxRuntime:
     path, version = _found()
     try:
+        reason = TRIED.reason_against(path, version)
+        if reason:
+            raise RuntimeApiError(reason)
         return OnnxRuntime(path, version)
     except (RuntimeApiError, OSError) as error:
         if shortage_of(error) is not None:
