@@ -10,10 +10,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import msgspec
 
-from asyncnn.engine.delegation import Step
 from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
 
@@ -38,6 +38,22 @@ SLACK = 0.3
 
 WORTH_CUTTING = 1.5
 """Times that something takes longer than a part may, to be divided at all."""
+
+
+class Timed(Protocol):
+    """A step, or an operator of a file."""
+
+    @property
+    def cost_ns(self) -> int:
+        """About what it takes."""
+
+    @property
+    def inputs(self) -> Sequence[int]:
+        """What it reads, by number."""
+
+    @property
+    def outputs(self) -> Sequence[int]:
+        """What it makes."""
 
 
 class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,21 +101,35 @@ def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
     elements = 0
     for each in (*operation.inputs[:_LARGE_INPUTS], *operation.outputs):
         elements += math.prod(_shape(each))
-    is_quantized = operation.outputs[0].scale != 0
+    return taken_ns(
+        elements,
+        _multiply_adds(operation),
+        speeds,
+        is_quantized=operation.outputs[0].scale != 0,
+        is_depthwise=operation.type is OperationType.DEPTHWISE_CONV_2D,
+    )
+
+
+def taken_ns(
+    elements: int,
+    multiply_adds: float,
+    speeds: Speeds,
+    *,
+    is_quantized: bool,
+    is_depthwise: bool = False,
+) -> int:
+    """Return about how long an operation takes that reads and writes ``elements``."""
     of_type = speeds.integers if is_quantized else speeds.floats
-    is_depthwise = operation.type is OperationType.DEPTHWISE_CONV_2D
     speed = of_type.depthwise_macs if is_depthwise else of_type.macs
     size_bytes = elements * (1 if is_quantized else 4)
-    moving_ns = size_bytes / of_type.bytes
-    return int(_CALL_NS + moving_ns + _multiply_adds(operation) / speed)
+    return int(_CALL_NS + size_bytes / of_type.bytes + multiply_adds / speed)
 
 
 def _multiply_adds(operation: BoundOperation) -> float:
     output = math.prod(operation.outputs[0].shape or ())
     type_ = operation.type
     if type_ in _FILTERED:  # filters are [outputs, ...]
-        *taps, channels = _shape(operation.inputs[1])[1:]
-        return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
+        return filtered_macs(output, _shape(operation.inputs[1])[1:])
     if type_ is OperationType.DEPTHWISE_CONV_2D:  # [1, height, width, outputs]
         return output * math.prod(_shape(operation.inputs[1])[1:3])
     if type_ is OperationType.TRANSPOSE_CONV_2D:
@@ -111,11 +141,17 @@ def _multiply_adds(operation: BoundOperation) -> float:
     return float(output)
 
 
+def filtered_macs(output: int, filter_: Shape) -> int:
+    """Return the multiply-adds of ``output`` elements, each by such a filter."""
+    *taps, channels = filter_
+    return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
+
+
 def _shape(operand: BoundOperand | None) -> Shape:
     return () if operand is None or operand.shape is None else operand.shape
 
 
-def barriers(steps: Sequence[Step]) -> list[int]:
+def barriers(steps: Sequence[Timed]) -> list[int]:
     """Return where barriers divide the steps of a segment; see `cuts`.
 
     What is interrupted goes on for as long as the longest operation, at worst, whatever
@@ -125,7 +161,7 @@ def barriers(steps: Sequence[Step]) -> list[int]:
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
-def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
+def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
     No part has more than `MOST_STEPS`, and an operation that takes longer is one by
@@ -151,7 +187,7 @@ def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
         chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))
 
 
-def _crossing(steps: Sequence[Step]) -> list[int]:
+def _crossing(steps: Sequence[Timed]) -> list[int]:
     """Return, for each boundary, how many tensors made before are read behind it."""
     last = {index: at for at, step in enumerate(steps) for index in step.inputs}
     changes = [0] * (len(steps) + 1)
