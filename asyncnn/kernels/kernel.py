@@ -187,11 +187,12 @@ def stateless(run: Run) -> PreparedKernel:
     return lambda scratch: run
 
 
-Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array]]
+Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]
 """Kernel of an operation whose output shapes depend on the data.
 
 Every input has a value in the operation; the result is a new array for each output,
 in order, with its dtype and final shape. Its shape rule gives None for such outputs.
+Another engine's is a run without inputs, which appends these arrays to its outputs.
 """
 
 
