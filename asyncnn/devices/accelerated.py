@@ -19,6 +19,7 @@ from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
+from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -122,8 +123,11 @@ class AcceleratedDevice(EngineDevice):
         engine = await loaded("LiteRT", _load_engine)
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
+            from asyncnn.devices.litert.region_kernels import Regions
 
         self._engine = f"LiteRT {engine.version}, {engine.name}"
+        given = self._settings.extensions
+        self._extensions = Extensions((*given, Regions(engine).extension()))
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate
 

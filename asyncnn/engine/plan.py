@@ -48,7 +48,12 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
+from asyncnn.kernels.kernel import (
+    EngineKernel,
+    HeapScratch,
+    NativeKernel,
+    PreparedKernel,
+)
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, take_apart
 
@@ -211,7 +216,7 @@ def assembled(
         is_straight=is_straight,
         uses_blas=any(
             not step.parts
-            and not isinstance(step.kernel, NativeKernel)
+            and not isinstance(step.kernel, NativeKernel | EngineKernel)
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),

@@ -12,11 +12,7 @@ from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import (
-    Graph,
-    Operator,
-    Tensor,
-)
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,
