@@ -8,6 +8,7 @@ runs it.
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def chain(links: int, side: int) -> bytes:
 
     names = ["x", *(f"y{link}" for link in range(1, links)), "y"]
     nodes: list[bytes] = []
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         operands = text(1, before) + text(1, "w") + text(2, after)
         nodes += message(1, [operands, text(4, "MatMul")])
     known, open_ = number(1, side), text(2, "rows")
