@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import default_device_name
+from asyncnn.devices.auto_device import default_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import usual_device_name
+from asyncnn.devices.auto_device import usual_device_name
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
