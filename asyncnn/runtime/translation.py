@@ -48,7 +48,7 @@ def _onnx(region: Region) -> Steps[NamedModel]:
     outline = outline_of_onnx(region.graph)
     for tensor, given in zip(outline.inputs, region.inputs, strict=True):
         if isinstance(given, np.ndarray):
-            constants[tensor.name] = given
+            constants[tensor.name] = given if tensor.lengths else given.reshape(())
         else:  # a tensor without axes has one here
             shapes[tensor.name] = given if tensor.lengths else ()
     return (

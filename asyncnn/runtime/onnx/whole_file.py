@@ -1,7 +1,8 @@
 """ONNX files as one region: whole, for devices with an engine that reads the format.
 
 Only the border of the graph is looked at; what is inside is translated for devices that
-have no such engine (`asyncnn.runtime.translation`). Weights of external files are put into the bytes.
+have no such engine (`asyncnn.runtime.translation`). Weights of external files are put
+into the bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,13 @@ from msgspec.structs import replace
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo, decoding
 from asyncnn.runtime.onnx.open_axes import Constants, fixed_inputs, given_lengths
 from asyncnn.runtime.onnx.protobuf import split
 from asyncnn.runtime.onnx.schema import (
+    NAMELESS,
     Axes,
     inner_graphs,
     lengths_of,
@@ -27,6 +30,7 @@ from asyncnn.runtime.onnx.schema import (
     parsed,
 )
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
+from asyncnn.runtime.states import are_one_state
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 BFLOAT16 = 16
@@ -60,9 +64,10 @@ def reading_whole(
         inputs = [each for each in ends if each.name not in fixed]
         lengths = {each.name: each.named_lengths for each in inputs}
         known = given_lengths(lengths, input_shapes)
-        outputs = [_axes(info) for info in graph.output]
+        outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
         if _has_open(outputs, known) and not _has_open(inputs, known):
-            outputs = _inferred(model, outputs, known)
+            inferred = _inferred(model, outputs, known)
+            outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
         whole = _complete(memory, folder, model)
         yield
@@ -91,6 +96,34 @@ def _axes(info: Any) -> Axes:
     number = tensor.elem_type
     dtype = np.dtype("V2") if number == BFLOAT16 else dtype_of(number, what)
     return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
+
+
+def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
+    """Return an output with the axes of the state that it is, where it has none.
+
+    An axis of another name than all of the inputs' is of any length; but a state whose
+    own axis has a name may grow from step to step.
+    """
+    kept = [each for each in inputs if are_one_state(each.name, output.name)]
+    if len(kept) != 1 or kept[0].dtype != output.dtype:
+        return output
+    (state,) = kept
+    if not output.is_ranked:
+        return Axes(output.name, output.dtype, state.named_lengths)
+    names = {
+        length
+        for each in inputs
+        for length in each.lengths
+        if isinstance(length, str) and length not in NAMELESS
+    }
+    lengths = output.lengths
+    if len(lengths) != len(state.lengths) or not all(
+        own == other
+        or (isinstance(own, str) and own not in names and other not in names)
+        for own, other in zip(lengths, state.lengths, strict=True)
+    ):
+        return output
+    return Axes(output.name, output.dtype, state.named_lengths)
 
 
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
@@ -124,6 +157,11 @@ def _with_names(
             info.opened([length or str(name or "?") for length, name in pairs])
         )
     return tuple(found)
+
+
+def _shown(name: int | str) -> str:
+    """Return the name of an open axis, as it has one."""
+    return "?" if name in NAMELESS or str(name).startswith("axis ") else str(name)
 
 
 def _inferred(
@@ -164,7 +202,7 @@ def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
     reader.check_unchanged()
     if whole.ByteSize() > MAX_MESSAGE_BYTES:
         raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
-    return from_buffer(memoryview(whole.SerializeToString()))
+    return shareable(from_buffer(memoryview(whole.SerializeToString())))
 
 
 def _is_external(tensor: Any) -> bool:
