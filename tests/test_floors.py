@@ -29,6 +29,7 @@ FLOORS = {
     "fences": 2,
     "kernels": 2,
     "extensions": 2,
+    "tflite": 2,
     "qos": 3,
     "engine": 3,
     "execution": 3,

@@ -114,7 +114,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:
                 threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.delegate is not None:
+                if threads > 1 and program.has_engine:
                     spreading = Spreading(program, threads, in_background)
                     self._executable.spreading = spreading
             case ExecutionPreference.LOW_POWER:

@@ -7,6 +7,7 @@ which one call runs. `run_bound` and `run_straight` run it in one go.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from asyncnn.engine.boundaries import (
@@ -218,8 +219,11 @@ class PlanExecution(Stoppable):
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
                     return True
-                else:
-                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
+                elif not run_dynamic_step(
+                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    partial(self._run_elsewhere, pause=pause),
+                ):
+                    return False
             except AsyncnnError:
                 raise
             except Exception as error:
