@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import (
@@ -12,7 +13,11 @@ from asyncnn.deadlines import (
     seconds_until,
     told_late,
 )
-from asyncnn.hal.errors import InvalidArgumentError, MissedDeadlineTransientError
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
@@ -22,6 +27,8 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Timing,
 )
+from asyncnn.offload import offload
+from asyncnn.runtime.buffers import SHORT_ELEMENTS
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
@@ -145,6 +152,32 @@ class InFlight:
 def timing_of(timing: Timing) -> Timing | None:
     """Return what was measured, in the HAL's units; None if nothing was."""
     return None if timing == NO_TIMING else timing
+
+
+async def copies_of(views: "Outputs", names: Iterable[str]) -> "Outputs":
+    """Return copies of outputs, those of many elements made on a thread.
+
+    :raises ResourceExhaustedError: if there is no memory for them.
+    """
+    names = tuple(names)
+    if sum(views[name].size for name in names) > SHORT_ELEMENTS:
+        return await offload(copies_now, views, names)
+    return copies_now(views, names)
+
+
+def copies_now(views: "Outputs", names: Iterable[str]) -> "Outputs":
+    """Return copies of these outputs, however many their elements.
+
+    :raises ResourceExhaustedError: if there is no memory for them.
+    """
+    outputs = Outputs()
+    try:
+        for name in names:
+            outputs[name] = views[name].copy()
+    except MemoryError as error:
+        raise failure_of(error, "arrays for the outputs") from error
+    outputs.timing, outputs.route = views.timing, views.route
+    return outputs
 
 
 class Outputs(dict[str, Array]):

@@ -126,7 +126,11 @@ _LIMITS = {
 }
 """Largest ratio of `DEVICE` to each peer, by model."""
 
-_ACCELERATED_LIMITS = {"vww_96_int8": {EXECUTOR: 1.05}}
+_ACCELERATED_LIMITS = {
+    "vww_96_int8": {EXECUTOR: 1.05},
+    "trained_lstm_int8": {LITERT: 1.4},
+    "dtln_noise_suppression": {LITERT: 1.2},
+}
 """Largest ratio of `ACCELERATED` to each peer, by model."""
 
 ACCELERATED_STEPS = 0.0
