@@ -157,10 +157,16 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             callback.takes_early_results,
             callback.may_be_left,
         )
-        status = self._start(work, use)
-        if status is None:
+        try:
+            if use is not None:
+                work.claim(use)
+            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            is_over = not waits and self._scheduler.submit(work)
+        except AsyncnnError as error:
+            return _refused(work, error)
+        if not is_over:
             callback.link_to_death(work.abandon)
-        return status or _NONE
+        return _NONE
 
     def launch(
         self, execution: Request, options: ExecutionOptions
@@ -175,22 +181,14 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else recorded_work()
-        work = kind(
+        run = kind(
             self._executable, execution, options, None, calling_client.get(), True
         )
-        self._start(work)
-        return work
-
-    def _start(self, work: Run, use: IBufferUse | None = None) -> ErrorStatus | None:
-        """Have work executed; return the launch status, None if it is under way."""
         try:
-            if use is not None:
-                work.claim(use)
-            waits = not work.has_plan and work.plan_first(self._new_shapes)
-            is_over = not waits and self._scheduler.run_or_submit(work)
+            self._scheduler.submit(run)
         except AsyncnnError as error:
-            return _refused(work, error)
-        return _NONE if is_over else None
+            _refused(run, error)
+        return run
 
     def execute_threadsafe(
         self,
