@@ -36,14 +36,15 @@ from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.arguments import bound_arrays
-from asyncnn.execution import Execution, FencedByLaunch, FencedCompletion
+from asyncnn.execution import Execution
+from asyncnn.fenced import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
@@ -233,12 +234,9 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         return _NONE
 
     def launch_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence | FencedCompletion],
-        options: ExecutionOptions,
-    ) -> FencedCompletion:
-        """Launch a fenced execution that is its own fence; see `IFencing`.
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
         :raises AsyncnnError: if it is not taken.
         """

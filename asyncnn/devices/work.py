@@ -138,7 +138,7 @@ class ExecuteWork(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: Waiter | None = None
+        self._waiting: dict[Waiter, None] | None = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | BoundExecution | None = None
         self._planning: Stepwise[Plan] | None = None

@@ -14,6 +14,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
 )
 from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     BusyError,
     DeviceClosedError,
@@ -34,7 +35,6 @@ from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS
-from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.opening import Opened, opens

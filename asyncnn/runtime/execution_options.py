@@ -1,10 +1,10 @@
-"""What runs are given and return, and how many may be under way."""
+"""What runs are given, and how many may be under way."""
 
 import asyncio
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import (
     deadline_after,
@@ -13,14 +13,10 @@ from asyncnn.deadlines import (
     told_late,
 )
 from asyncnn.hal.errors import InvalidArgumentError, MissedDeadlineTransientError
-from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
-    NO_TIMING,
     ExecutionOptions,
     MeasureTiming,
-    Timing,
 )
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
@@ -140,40 +136,3 @@ class InFlight:
                 waiter.set_result(None)
                 return
         self.room += 1
-
-
-def timing_of(timing: Timing) -> Timing | None:
-    """Return what was measured, in the HAL's units; None if nothing was."""
-    return None if timing == NO_TIMING else timing
-
-
-class Outputs(dict[str, Array]):
-    """Output arrays by name, in the model's order; also by position: ``outputs[0]``.
-
-    ``timing`` is None unless it was measured. ``route`` tells which devices have
-    computed them, if the device is made of several.
-    """
-
-    __slots__ = ("route", "timing")
-
-    route: Route | None
-    timing: Timing | None
-
-    if TYPE_CHECKING:
-
-        def __getitem__(self, which: str | int) -> Array:
-            """Return an output by name or position.
-
-            :raises KeyError: if there is none.
-            """
-
-    def __getattr__(self, name: str) -> None:
-        if name not in Outputs.__slots__:
-            raise AttributeError(name)
-        # Nothing is known yet: the run has not ended.
-
-    def __missing__(self, which: object) -> Array:
-        arrays = tuple(self.values())
-        if isinstance(which, int) and -len(arrays) <= which < len(arrays):
-            return arrays[which]
-        raise KeyError(f"there is no output {which!r} (known: {', '.join(self)})")

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
@@ -26,7 +27,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.offload import offload
-from asyncnn.runtime.execution_options import AnyPath, Outputs, check_path
+from asyncnn.runtime.execution_options import AnyPath, check_path
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.opening import Opened, opens

@@ -10,13 +10,14 @@ from numpy.typing import ArrayLike
 
 from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionResult
+from asyncnn.execution import Outputs
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, ExecutionOptions, Memory, Request
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Slot
 from asyncnn.runtime.burst import open_carry
-from asyncnn.runtime.execution_options import Outputs, Path
+from asyncnn.runtime.execution_options import Path
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
