@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings
     from asyncnn.execution import Outputs
     from asyncnn.extensions import Extension
-    from asyncnn.fenced import FencedRun
+    from asyncnn.fenced_run import FencedRun
     from asyncnn.hal.errors import (
         AsyncnnError,
         BusyError,
@@ -95,7 +95,7 @@ else:
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
             "asyncnn.execution": "Outputs",
-            "asyncnn.fenced": "FencedRun",
+            "asyncnn.fenced_run": "FencedRun",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
             "DeviceUnavailableError DriverDiedError EngineUnavailableError "
             "ExecutionFailedError ForkedError "

@@ -12,14 +12,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from asyncnn.callbacks import TURN_NS
+from asyncnn.callbacks import TURN_NS, in_this_turn
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
-from asyncnn.fenced import Source
+from asyncnn.fenced_run import Source
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     DeviceClosedError,
@@ -121,7 +121,7 @@ class FencedExecutions:
     def _take_turn_soon(self) -> None:
         if not self._turn_is_due:
             self._turn_is_due = True
-            self.loop.call_soon(self._take_turn)
+            self.loop.call_soon(in_this_turn, self._take_turn)
 
     def _take_turn(self) -> None:
         """Begin what is ready, as far as the loop can be kept."""

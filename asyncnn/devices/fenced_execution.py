@@ -14,7 +14,7 @@ from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.work import ExecuteWork
-from asyncnn.fenced import FencedRun, Source
+from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import (
     AsyncnnError,

@@ -11,7 +11,7 @@ from typing import Self, TypeAlias
 import numpy as np
 
 from asyncnn.deadlines import seconds_until
-from asyncnn.fenced import FencedRun
+from asyncnn.fenced_run import FencedRun
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import error_of
 from asyncnn.hal.operations.bound import Array

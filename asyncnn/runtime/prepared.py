@@ -20,15 +20,13 @@ from numpy.typing import ArrayLike
 from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
 from asyncnn.deadlines import DEADLINE_GRACE_S
 from asyncnn.execution import IInProcess, Outputs, binding_of, timing_of
-from asyncnn.fenced import FencedRun, launched_for, launcher_of
+from asyncnn.fenced_run import FencedRun, execute_fenced, launched_for, launcher_of
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
-    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     Model,
@@ -286,7 +284,10 @@ class PreparedModel:
                 measure=measure,
             )
         sources = target.sources(wait_for, arrays) if wait_for else ()
-        request = target.request(arrays, spaces)
+        local = target.local
+        request = None if local is None else local.bind((*arrays, *spaces))
+        if request is None:
+            request = target.build_request(arrays, spaces)
         outputs.route = target.route
         launch = target.launch
         return launched_for(self.hal, launch, request, sources, options, outputs)
@@ -473,17 +474,7 @@ class PreparedModel:
         if path == "sync":
             return self._synchronously(request, options)
         check_path(path)
-        return self._fenced(request, options)
-
-    async def _fenced(
-        self, request: Request, options: ExecutionOptions
-    ) -> ExecutionResult:
-        """Execute by the fenced path; no output shapes are reported."""
-        try:
-            run = self._target.launch(request, (), options)
-        except AsyncnnError as error:
-            return ExecutionResult(error.status, (), NO_TIMING, str(error))
-        return await run.ended()
+        return execute_fenced(self._target.launch, request, options)
 
     async def _synchronously(
         self, request: Request, options: ExecutionOptions

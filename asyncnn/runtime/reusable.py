@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.execution import IInProcess, Outputs, reusable, timing_of
-from asyncnn.fenced import FencedRun, Launch, Source, launched_for
+from asyncnn.fenced_run import FencedRun, Launch, Source, launched_for
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -78,14 +78,6 @@ class Target(NamedTuple):
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
     local: IInProcess | None = None
-
-    def request(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> Request:
-        """Return the request of one run in this process, or of any elsewhere."""
-        local = self.local
-        bound = None if local is None else local.bind((*inputs, *outputs))
-        return self.build_request(inputs, outputs) if bound is None else bound
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""

@@ -13,7 +13,7 @@ from asyncnn.callbacks import (
     PreparedModelFuture,
     SynchronousByCallback,
 )
-from asyncnn.fenced import FencedByLaunch, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,

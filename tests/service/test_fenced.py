@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import IFencedExecutionCallback
 from asyncnn.devices import ReferenceDevice
-from asyncnn.fenced import FencedRun
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,

@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 
-from asyncnn.fenced import FencedRun
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.device import Device

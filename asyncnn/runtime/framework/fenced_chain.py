@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.fenced import FencedRun, Source, launcher_of
+from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import ISyncFence

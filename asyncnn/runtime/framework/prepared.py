@@ -22,7 +22,7 @@ from asyncnn.callbacks import (
     launched,
 )
 from asyncnn.execution import Execution, binding_of, reusable
-from asyncnn.fenced import FencedByLaunch, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,

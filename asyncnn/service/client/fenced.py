@@ -9,7 +9,7 @@ import msgspec
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import unanswered
-from asyncnn.fenced import FencedRun, Source
+from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences, pass_on

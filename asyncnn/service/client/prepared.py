@@ -19,7 +19,7 @@ from asyncnn.callbacks import (
     Waiter,
 )
 from asyncnn.deadlines import check_deadline
-from asyncnn.fenced import FencedByLaunch, FencedRun, Source
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.fenced import EndedRun, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import EndedRun, FencedRun, Source, launcher_of
 from asyncnn.fences import FenceSource, SyncFence
 from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import pass_on

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings
-from asyncnn.fenced import FencedRun
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import DeviceStatus

@@ -5,7 +5,7 @@ import pytest
 
 import asyncnn
 from asyncnn.callbacks import ExecutionFuture
-from asyncnn.fenced import launcher_of
+from asyncnn.fenced_run import execute_fenced, launcher_of
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -57,9 +57,8 @@ async def test_an_output_that_is_read_further_on_may_be_omitted(
             y[...] = 0
             options = (MeasureTiming.NO, None, None)
             if path == "fenced" and open_axis is None:
-                result = await launcher_of(prepared)(
-                    request, (), ExecutionOptions()
-                ).ended()
+                launch = launcher_of(prepared)
+                result = await execute_fenced(launch, request, ExecutionOptions())
             elif path == "sync":
                 result = await prepared.execute_synchronously_1_3(request, *options)
             else:

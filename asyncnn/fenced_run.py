@@ -255,7 +255,8 @@ class FencedRun(Completion, IFencedExecutionCallback):
             cause = cause_of_death(self.prepared) if is_gone else None
             raise cause or error_for(result.status, result.reason)
         outputs = self.outputs
-        outputs.timing = timing_of(result.timing)
+        timing = result.timing
+        outputs.timing = None if timing is NO_TIMING else timing_of(timing)
         if result.route is not None:
             outputs.route = result.route
         return outputs
@@ -378,6 +379,17 @@ def launched_for(
         run = EndedRun(waited_in_vain(failed.reason or failed.status.name))
     run.outputs, run.prepared = outputs, prepared  # type: ignore[misc]
     return run
+
+
+async def execute_fenced(
+    launch: Launch, request: Request, options: ExecutionOptions
+) -> ExecutionResult:
+    """Execute by the fenced path and wait; cancelling that cancels the execution."""
+    try:
+        run = launch(request, (), options)
+    except AsyncnnError as error:
+        return ExecutionResult(error.status, (), NO_TIMING, str(error))
+    return await run.ended()
 
 
 def _launch_by_hal(
