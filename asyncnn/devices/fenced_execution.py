@@ -13,7 +13,7 @@ from typing import Protocol
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import (
@@ -50,7 +50,7 @@ class Owner(Protocol):
         ...
 
 
-class FencedExecution(FencedRun, ExecuteWork):
+class FencedExecution(FencedRun, Run):
     """Work that begins once fences have signalled, and the end that others wait for.
 
     It has a ``gate`` while it waits or is ready, and then ``is_scheduled``, unless it
@@ -74,7 +74,7 @@ class FencedExecution(FencedRun, ExecuteWork):
         use: IBufferUse | None,
     ) -> None:
         client = calling_client.get()
-        ExecuteWork.__init__(self, executable, request, options, None, client, True)
+        Run.__init__(self, executable, request, options, None, client, True)
         self._use = use
         self.owner = owner
         self.loop = owner.loop
@@ -83,19 +83,19 @@ class FencedExecution(FencedRun, ExecuteWork):
         self.gate: Gate | None = None
         self.is_scheduled = False
 
-    abandon = ExecuteWork.abandon
+    abandon = Run.abandon
 
     def note_ready(self) -> None:
         """Note that it waits for nothing, or nothing more: it counts its time anew."""
-        duration, inliner = self._options.duration, self._executable.inliner
+        duration, executable = self._options.duration, self._executable
         if duration is not None:
             now_ns = self._asked_ns = monotonic_ns()
             limits = (self._options.deadline, now_ns + duration)
             self.deadline_ns = min(limit for limit in limits if limit is not None)
-            if self.decision is None and not inliner.are_short:
+            if self.decision is None and not executable.are_short:
                 self.decision = threading.Lock()
         # It may have been launched long ago.
-        self.should_inline = inliner.should_inline and self.deadline_ns is None
+        self.should_inline = executable.should_inline and self.deadline_ns is None
         if self._launched_ns:
             self._launched_ns = perf_counter_ns()
 

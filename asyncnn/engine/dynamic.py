@@ -19,7 +19,7 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.types import Operand
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch
+from asyncnn.kernels.kernel import ExtensionOperation, HeapScratch
 
 Slots: TypeAlias = list[Array | None]
 """Arrays by operand index, None where an operand is omitted or not computed yet."""
@@ -61,6 +61,9 @@ def _prepare_and_run(
 ) -> list[Array]:
     try:
         shapes = infer_shapes(operation)
+        type_ = operation.type
+        if None in shapes and isinstance(type_, ExtensionOperation) and type_.compute:
+            return [*kernels.compute(operation)]
         outputs = [
             _array_for(slots[index], shape, operand)
             for index, shape, operand in zip(

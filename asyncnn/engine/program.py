@@ -4,11 +4,11 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.engine.delegation import Delegate, DelegatedKernel
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     Plan,
@@ -33,7 +33,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
-from asyncnn.kernels.kernel import InterruptibleRun
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -64,7 +64,8 @@ class Program:
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
     claims it computes; ``identity`` is that of the model in caches. The plan for
-    declared shapes is its ``fixed_plan`` once it is there, if it is fixed.
+    declared shapes is its ``fixed_plan`` once it is there, if it is fixed; ``idle`` are
+    the workspaces of that which nobody uses, to be taken and given back by any thread.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -94,6 +95,7 @@ class Program:
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
         self.fixed_plan: Plan | None = None
+        self.idle: deque[Workspace] = deque()
         self._records = dict(records or {})
         if is_built:
             completed(self._building())
@@ -136,7 +138,7 @@ class Program:
 
         :raises GeneralFailureError: if the engine fails.
         """
-        for kernel in () if self._main is None else _delegated(self._main):
+        for kernel in () if self._main is None else _engine_kernels(self._main):
             kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:
@@ -228,10 +230,11 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
-        self._idle.setdefault(id(plan), deque())
+        idle = self._idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
-            self.fixed_plan = plan if plan.is_fixed else None
+            if plan.is_fixed:
+                self.fixed_plan, self.idle = plan, idle
         while len(self._plans) > MAX_PLANS:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
             self._idle.pop(id(self._plans.pop(oldest)), None)
@@ -308,15 +311,15 @@ class Program:
             trimmed.pop()
             take_apart(pieces)
         for plan in plans:
-            for kernel in _delegated(plan):
+            for kernel in _engine_kernels(plan):
                 kernel.trim()
         return freed
 
 
-def _delegated(plan: Plan) -> list[DelegatedKernel]:
-    """Return the kernels that an engine has for segments of a plan."""
-    steps = [step for step in plan.steps if step.parts]
-    return [cast("DelegatedKernel", step.kernel) for step in steps]
+def _engine_kernels(plan: Plan) -> list[EngineKernel]:
+    """Return the kernels that engines have for steps of a plan."""
+    kernels = [step.kernel for step in plan.steps]
+    return [each for each in kernels if isinstance(each, EngineKernel)]
 
 
 def _mapped(model: Model) -> Model:

@@ -134,8 +134,8 @@ class Extension:
 
         Arguments have a type of the HAL or of any extension, or a type variable that
         each of ``rows`` gives a type. Models that break this are refused. Give
-        ``compute`` instead of ``prepare`` if output shapes depend on the data, and
-        neither where the operation is used but not computed.
+        ``compute`` instead of ``prepare`` if output shapes depend on the data, both if
+        they may, and neither where the operation is used but not computed.
 
         :raises InvalidArgumentError: if name or number are taken or malformed, or there
             are type variables but no rows.

@@ -154,9 +154,12 @@ class SharedKernels:
 
 
 def is_data_dependent(type_: int) -> bool:
-    """Tell whether output shapes of ``type_`` depend on data: use `compute` for it."""
+    """Tell whether output shapes of ``type_`` depend on data: use `compute` for it.
+
+    Those of an extension's operation that can be prepared as well may do.
+    """
     if isinstance(type_, ExtensionOperation):
-        return type_.compute is not None
+        return type_.compute is not None and type_.prepare is None
     return family_of(type_) == _DATA_DEPENDENT
 
 

@@ -1,12 +1,11 @@
 """A model with the names of its inputs and outputs.
 
-`read_model_file`, `decoding` and `located` are what readers of model files share: the
-file copied, and errors that name it.
+`read_model_file` and `located` are what readers of model files share: the file copied,
+and errors that name it.
 """
 
 import operator
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
@@ -24,6 +23,7 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
+from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -133,36 +133,6 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except AsyncnnError as error:
         raise error.at(os.fspath(where)) from error
-
-
-@contextmanager
-def decoding(kind: str) -> Iterator[None]:
-    """Turn what decoders raise on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    damaged = f"damaged {kind} file"
-    try:
-        yield
-    except AsyncnnError:  # some are a ValueError as well
-        raise
-    except RecursionError as error:
-        raise InvalidArgumentError(f"{damaged}: graphs nested too deeply") from error
-    except struct.error as error:
-        raise InvalidArgumentError(
-            f"{damaged}: it refers to what is beyond its end",
-            hint="the file may be cut short",
-        ) from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        what = f"{type(error).__name__}: {str(error)[:300]}"
-        raise InvalidArgumentError(f"{damaged} ({what})") from error
 
 
 @contextmanager
@@ -412,23 +382,22 @@ class NamedModel(msgspec.Struct, frozen=True):
         :raises InvalidArgumentError: if these call a type otherwise than those that the
             model was made with.
         """
+        given = list(extensions)
+        names = {extension.name for extension in given}
+        given += [each for each in DECLARED.values() if each.name not in names]
         known = self.of(
-            Extensions(extensions).resolved(self.model),
+            Extensions(given).resolved(self.model),
             [info.name for info in self.inputs],
             [info.name for info in self.outputs],
             [(state.info.name, state.initial) for state in self.states],
         )
-        names = joined(self.extension_names, known.extension_names)
         return replace(
-            known,
+            self,
+            model=known.model,
             inputs=_like(known.inputs, self.inputs),
             outputs=_like(known.outputs, self.outputs),
-            extension_names=names,
-            signatures=self.signatures,
-            metadata=self.metadata,
-            open_shapes=self.open_shapes,
-            operand_names=self.operand_names,
-            pairs=self.pairs,
+            extension_names=joined(self.extension_names, known.extension_names),
+            states=known.states,
         )
 
 

@@ -10,6 +10,7 @@ from asyncnn.extensions import CustomOperators, Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
+from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, completed
@@ -17,7 +18,6 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
-    decoding,
     located,
     names_by_index,
     read_model_file,
@@ -39,18 +39,18 @@ from asyncnn.runtime.tflite import (
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
-from asyncnn.runtime.tflite.schema import (
+from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
+from asyncnn.runtime.tflite.subgraphs import Flow
+from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.tflite.variables import FirstValues, States, own
+from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
+from asyncnn.tflite.contents import (
     DTYPES,
     Contents,
     Graph,
     Tensor,
     reading_contents,
 )
-from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
-from asyncnn.runtime.tflite.subgraphs import Flow
-from asyncnn.runtime.tflite.tensors import describe
-from asyncnn.runtime.tflite.variables import FirstValues, States, own
-from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,

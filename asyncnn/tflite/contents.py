@@ -17,12 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.lazy import module_alone
 from asyncnn.pacing import Steps
-from asyncnn.runtime.model import located
-from asyncnn.runtime.tflite import flatbuffer
-from asyncnn.runtime.tflite.sparse import densify
+from asyncnn.tflite import flatbuffer
+from asyncnn.tflite.sparse import densify
 
 T = TypeVar("T")
 
@@ -207,7 +206,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
 def reading_contents(data: memoryview) -> Steps[Contents]:
     """Read a TFLite file in steps.
 
-    Decoder errors such as `struct.error` pass through; see `runtime.model.decoding`.
+    Decoder errors such as `struct.error` pass through; see `input_files.decoding`.
 
     :raises InvalidArgumentError: if the bytes are not a TFLite file or inconsistent.
     """
@@ -427,8 +426,10 @@ class _Reader:
             stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
             table = generated("SparsityParameters").SparsityParameters()
             table.Init(self._data, flatbuffer.target(self._data, sparsity))
-            with located(label):
+            try:
                 return densify(table, stored, shape)
+            except AsyncnnError as error:
+                raise error.at(label) from error
         if size != expected:
             raise InvalidArgumentError(
                 f"{_label(*named)} of shape {list(shape)} needs {expected} bytes "
