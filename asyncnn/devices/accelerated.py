@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.engine_device import EngineDevice, loaded
+from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
 from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
@@ -73,9 +74,9 @@ async def _fastest_device_name() -> str:
 async def default_device(
     settings: DeviceSettings, name: str = ""
 ) -> AsyncIterator[ReferenceDevice]:
-    """Open ``accelerated`` or ``reference``: the first where its engine works.
+    """Open ``accelerated`` where its engine works, else ``reference``, or as named.
 
-    :raises InvalidArgumentError: if ``name`` is neither of them, nor empty.
+    :raises InvalidArgumentError: if ``name`` is no device with or without an engine.
     :raises GeneralFailureError: if it names a device whose engine does not work here.
     """
     devices = {each.name.partition("-")[2]: each for each in _DEVICES}
@@ -173,7 +174,11 @@ def _kernels_share(steps: Sequence[Step]) -> EngineShare:
     return EngineShare("kernels", positions, reasons)
 
 
-_DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
+_DEVICES: tuple[type[ReferenceDevice], ...] = (
+    AcceleratedDevice,
+    OnnxRuntimeDevice,
+    ReferenceDevice,
+)
 
 
 def _weights_folder(settings: DeviceSettings) -> Path | None:

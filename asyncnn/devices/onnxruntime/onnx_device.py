@@ -5,7 +5,7 @@ from itertools import groupby
 from asyncnn.devices.engine_device import EngineDevice, loaded
 from asyncnn.engine.delegation import Delegate
 from asyncnn.extensions import Extensions
-from asyncnn.extensions.regions import ONNX, region_extension
+from asyncnn.extensions.regions import ONNX
 from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Model, Operation
@@ -35,12 +35,7 @@ class OnnxRuntimeDevice(EngineDevice):
 
         engine = await loaded("ONNX Runtime", load_onnx_runtime)
         self._engine = f"ONNX Runtime {engine.version}"
-        extension = region_extension(
-            ONNX,
-            version=engine.version,
-            prepare=engine.regions.prepare,
-            compute=engine.regions.compute,
-        )
+        extension = engine.regions.extension(engine.version)
         self._extensions = Extensions((*self._settings.extensions, extension))
         return None
 

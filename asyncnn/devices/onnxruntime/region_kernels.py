@@ -29,6 +29,8 @@ from asyncnn.engine.job import (
     Segment,
     Telling,
 )
+from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import ONNX, region_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
     BoundOperand,
@@ -106,6 +108,30 @@ class Regions:
         self._library = library
         self._sessions = Sessions(library)
 
+    def extension(self, version: str) -> Extension:
+        """Return the extension whose operation they compute."""
+        return region_extension(
+            ONNX,
+            version=version,
+            shape=self.shapes,
+            prepare=self.prepare,
+            compute=self.compute,
+        )
+
+    def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
+        """Return the shapes of the outputs; see `ShapeRule`.
+
+        :raises AsyncnnError: as `prepare`: what is wrong with a graph is said at once.
+        """
+        session = self._sessions.of(operation)
+        declared = tuple(output.shape for output in operation.outputs)
+        if len(declared) != len(session.outputs):
+            return declared  # which is refused
+        return tuple(
+            known or port.known_shape
+            for known, port in zip(declared, session.outputs, strict=True)
+        )
+
     def prepare(self, operation: BoundOperation) -> GraphKernel:
         """Return the kernel of a region whose shapes are all known; see `Prepare`.
 
@@ -137,6 +163,7 @@ class _RegionKernel(GraphKernel):
         session = sessions.of(operation)
         signature = signature_of(operation, session)
         self.reads = signature.reads
+        self.is_foreseeable = not session.may_loop
 
         def compiled(threads: int) -> CompiledGraph:
             session = sessions.of(operation, threads)
