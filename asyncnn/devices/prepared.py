@@ -32,14 +32,15 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.engine.arguments import bound_arrays
-from asyncnn.execution import Execution, FencedByLaunch, FencedCompletion
+from asyncnn.execution import Execution
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
@@ -114,7 +115,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:
                 threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.delegate is not None:
+                if threads > 1 and program.has_engine:
                     spreading = Spreading(program, threads, in_background)
                     self._executable.spreading = spreading
             case ExecutionPreference.LOW_POWER:
@@ -225,12 +226,9 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         return _NONE
 
     def launch_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence | FencedCompletion],
-        options: ExecutionOptions,
-    ) -> FencedCompletion:
-        """Launch a fenced execution that is its own fence; see `IFencing`.
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
         :raises AsyncnnError: if it is not taken.
         """
@@ -297,10 +295,11 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if type(request) is Execution and request.executable is self._executable:
             if request.arrays is not None:
                 return request, None
-            is_own, buffers = True, request.buffers
+            buffers = request.buffers
             use = None if buffers is None else buffers.use(request)
             if use is not None:
                 return request, use
+            is_own = True
         if is_fenced or not is_own:
             self._check(request, is_fenced=is_fenced)
         found = self.buffers.found(request)

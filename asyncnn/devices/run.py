@@ -149,7 +149,7 @@ class Run(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: Waiter | None = None
+        self._waiting: dict[Waiter, None] | None = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None

@@ -31,7 +31,7 @@
 
 /* Of job.py, whose tests compare. */
 enum {
-    WORDS = 6,
+    WORDS = 8,
     MOST_BINDINGS = 32,
     COPIED_BYTES = 1 << 15,
     ALIGNMENT = 64,
@@ -53,7 +53,7 @@ enum { FIXED = -1 };
 enum { UNUSED, READ, WRITTEN }; /* an array of a run */
 
 typedef uintptr_t Word;
-typedef int (*Function)(Word, Word, Word, Word, Word, Word);
+typedef Word (*Function)(Word, Word, Word, Word, Word, Word, Word, Word);
 
 /* An input or output of a graph. */
 typedef struct {
@@ -95,6 +95,11 @@ typedef struct {
 struct Segment {
     PyObject_HEAD
     Function function;
+    /* Of an engine that does not ask for the flag: called with `told` as that is raised,
+     * and as it is lowered. NULL for others. */
+    Function tell;
+    Function retract;
+    Word told;
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
     Py_ssize_t count; /* of inputs and outputs */
@@ -146,7 +151,7 @@ typedef struct Control {
     PyObject *pause_asked; /* at each boundary; NULL for nobody */
     bool was_asked;      /* before the first segment */
     int outcome;
-    int status; /* of an engine that has ended early */
+    Word status; /* of an engine that has ended early */
     /* On a lane; the token is what the loop has offered. */
     PyObject *token;
     struct Control *below; /* in the stack of what has ended */
@@ -204,18 +209,54 @@ raise_flag(char *flag)
                                 __ATOMIC_SEQ_CST);
 }
 
-static void
-lower_flag(Segment *self)
-{
-    char raised = INTERRUPTED;
-    __atomic_compare_exchange_n((char *)self->flag.buf, &raised, CLEAR, false,
-                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 static char
 flag_of(Segment *self)
 {
     return load((char *)self->flag.buf);
+}
+
+/* Held while a flag changes of which an engine is told: what that knows is what the flag
+ * says, whoever comes between. A forked child has one of its own. */
+static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+renew_telling(void)
+{
+    pthread_mutex_init(&telling, NULL);
+}
+
+/* Have a graph end early, until its flag is lowered; for good as it is told to end. */
+static void
+raise_of(Segment *self, char said)
+{
+    if (self->tell)
+        pthread_mutex_lock(&telling);
+    if (said == ENDED)
+        store((char *)self->flag.buf, ENDED);
+    else
+        raise_flag(self->flag.buf);
+    if (self->tell) {
+        self->tell(self->told, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&telling);
+    }
+}
+
+static void
+lower_flag(Segment *self)
+{
+    if (flag_of(self) == CLEAR)
+        return; /* whoever raises it from now on finds a run that is told */
+    if (self->tell)
+        pthread_mutex_lock(&telling);
+    char raised = INTERRUPTED;
+    bool is_lowered = __atomic_compare_exchange_n(
+        (char *)self->flag.buf, &raised, CLEAR, false, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST);
+    if (self->tell) {
+        if (is_lowered)
+            self->retract(self->told, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&telling);
+    }
 }
 
 #ifdef __APPLE__
@@ -588,18 +629,22 @@ copy_out(const Step *step, const Call *call, Py_buffer *views)
     }
 }
 
-static int
+static Word
 compute(const Step *step, const Call *call)
 {
     const Word *w = call->words;
-    return step->segment->function(w[0], w[1], w[2], w[3], w[4], w[5]);
+    Segment *segment = step->segment;
+    Word told = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+    /* A status is an int, or a pointer: of an int, the upper half may be anything. */
+    return segment->tell ? told : (Word)(int)told;
 }
 
 /* Have the graph say what a status means: 0 if it was interrupted, -1 if it failed. */
 static int
-explain(Segment *self, int status)
+explain(Segment *self, Word status)
 {
-    PyObject *told = PyObject_CallMethod((PyObject *)self, "_ended", "i", status);
+    PyObject *told =
+        PyObject_CallMethod((PyObject *)self, "_ended", "n", (Py_ssize_t)status);
     Py_XDECREF(told);
     return told ? 0 : -1;
 }
@@ -633,7 +678,8 @@ Segment_run(Segment *self, PyObject *args)
     PyObject *inputs, *outputs;
     if (!is_ready(self) || !PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
         return NULL;
-    int is_ours = take_turn(self), status = 0;
+    Word status = 0;
+    int is_ours = take_turn(self);
     if (is_ours != 1)
         return is_ours ? NULL : Py_NewRef(Py_False);
     PyObject *arrays = arrays_of(self, inputs, outputs);
@@ -665,7 +711,7 @@ Segment_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    raise_flag(self->flag.buf);
+    raise_of(self, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -683,7 +729,7 @@ Segment_end(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    store((char *)self->flag.buf, ENDED);
+    raise_of(self, ENDED);
     return Py_NewRef(Py_None);
 }
 
@@ -726,14 +772,36 @@ slot_of(PyObject *tensor, Slot *slot)
     return !PyErr_Occurred();
 }
 
+/* Take the functions that tell an engine, and what they are called with. */
+static bool
+takes_telling(Segment *self, PyObject *given)
+{
+    Word words[3];
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        PyObject *word = PySequence_GetItem(given, i);
+        words[i] = word ? PyLong_AsSize_t(word) : 0;
+        Py_XDECREF(word);
+        if (PyErr_Occurred())
+            return false;
+    }
+    if (!words[0] || !words[1]) {
+        refuse("InvalidArgumentError", "there is no function at 0");
+        return false;
+    }
+    self->tell = (Function)words[0];
+    self->retract = (Function)words[1];
+    self->told = words[2];
+    return true;
+}
+
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "flag", "inputs", "outputs", NULL};
-    PyObject *function, *flag, *inputs, *outputs;
+    static char *names[] = {"function", "flag", "inputs", "outputs", "telling", NULL};
+    PyObject *function, *flag, *inputs, *outputs, *telling_by = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO!O!", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs))
+            args, kwargs, "OOO!O!|O", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs, &telling_by))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -747,6 +815,8 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     self->function = (Function)address;
+    if (telling_by != Py_None && !takes_telling(self, telling_by))
+        return -1;
     self->inputs = PyTuple_Size(inputs);
     self->count = self->inputs + PyTuple_Size(outputs);
     size_t count = (size_t)self->count;
@@ -830,7 +900,7 @@ Control_stop(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->stop, 1);
     Segment *current = load(&self->current);
     if (current)
-        raise_flag(current->flag.buf);
+        raise_of(current, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -840,7 +910,7 @@ Control_pause(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->pause, 1);
     Segment *current = load(&self->current);
     if (current && load(&self->may_pause))
-        raise_flag(current->flag.buf);
+        raise_of(current, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -884,7 +954,8 @@ static int
 run_step(const Step *step, const Call *call, Control *control)
 {
     Segment *segment = step->segment;
-    bool may_pause = control->interrupted < MOST_INTERRUPTED;
+    /* One that is told has no parts to go on from: it is stopped only. */
+    bool may_pause = !segment->tell && control->interrupted < MOST_INTERRUPTED;
     store(&control->may_pause, may_pause);
     store(deadline_of(segment->flag.buf), control->deadline_ns);
     copy_in(step, call, control->views);
@@ -1871,6 +1942,10 @@ static int
 execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    static bool is_loaded = false;
+    if (!is_loaded)
+        pthread_atfork(NULL, NULL, renew_telling);
+    is_loaded = true;
     page_size = (Word)sysconf(_SC_PAGESIZE);
     if (!(state->segment = type_of(module, &segment_spec))
         || !(state->control = type_of(module, &control_spec))

@@ -7,6 +7,7 @@ which one call runs. `run_bound` and `run_straight` run it in one go.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 from asyncnn.engine.boundaries import (
@@ -257,8 +258,11 @@ class PlanExecution:
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
                     return True
-                else:
-                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
+                elif not run_dynamic_step(
+                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    partial(self._run_elsewhere, pause=pause),
+                ):
+                    return False
             except AsyncnnError:
                 raise
             except Exception as error:
@@ -344,7 +348,7 @@ class PlanExecution:
         """
         was_asked = pause.requested  # then this is what is done in any case
         threads = pause.threads
-        may_pause = self._interrupted < MOST_INTERRUPTED
+        may_pause = run.may_pause and self._interrupted < MOST_INTERRUPTED
         try:
             if threads > 1:
                 run.spread(threads)

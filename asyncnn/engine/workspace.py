@@ -19,7 +19,7 @@ from asyncnn.engine.job import IJob, Job, KernelSegment, Placed, Segment
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.kernels.kernel import InterruptibleRun, NativeKernel, Run
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, NativeKernel, Run
 from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.pacing import Steps
 
@@ -158,11 +158,16 @@ class Workspace:
         for step, run in zip(self.plan.steps, runs, strict=True):
             reads: Sequence[int] = step.inputs
             segment: object
-            if isinstance(step.kernel, NativeKernel):
+            kernel = step.kernel
+            if (
+                isinstance(kernel, NativeKernel | EngineKernel)
+                and kernel.reads is not None
+            ):
+                reads = [step.inputs[place] for place in kernel.reads]
+            if isinstance(kernel, NativeKernel):
                 if not (len(segments) + 1) % OPERANDS_PER_STEP:
                     yield
-                segment = KernelSegment(step.kernel)
-                reads = [step.inputs[place] for place in step.kernel.reads]
+                segment = KernelSegment(kernel)
             else:
                 assert isinstance(run, InterruptibleRun)
                 if segments:

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.engine import Program
-from asyncnn.engine.delegation import KernelRecord, Segment, Step
+from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment
 from asyncnn.engine.job import Segment as BuiltSegment
 from asyncnn.engine.plan_execution import PlanExecution
@@ -166,9 +166,7 @@ class Chain:
         return _Computing(graph, is_job=self._way == "job")
 
 
-class _Computing:
-    measured_ns: float | None = None
-
+class _Computing(DelegatedKernel):
     def __init__(self, graph: Graph, *, is_job: bool) -> None:
         self._run = InterruptibleRun(
             graph.run,
@@ -179,10 +177,6 @@ class _Computing:
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
-
-    def widen(self, threads: int) -> None: ...
-
-    def trim(self) -> None: ...
 
     def record(self) -> KernelRecord:
         return KernelRecord(b"")

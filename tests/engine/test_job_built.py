@@ -160,7 +160,7 @@ class TestMakingJobs:
 
         x, y = arrays()
         graph = Wrong(1, 4)
-        for told in (None, (1, 2), ((-1,), None), ((1,) * 7, None), (("a",), None)):
+        for told in (None, (1, 2), ((-1,), None), ((1,) * 9, None), (("a",), None)):
             graph.told = told
             with pytest.raises((TypeError, OverflowError, InvalidArgumentError)):
                 graph.run([x], [y])

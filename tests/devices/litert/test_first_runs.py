@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.graph_file import Source
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan

@@ -43,4 +43,4 @@ if __name__ == "__main__":
     ended = {
         test.id().rpartition(".")[2]: outcome(test) for test in cases(sys.argv[1:])
     }
-    print(json.dumps(ended, indent=1))
+    json.dump(ended, sys.stdout, indent=1)
