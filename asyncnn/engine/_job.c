@@ -122,9 +122,6 @@ typedef struct {
     char *are_used; /* by port */
     size_t size;    /* of what a run needs */
     void *spare;    /* that of a run which has ended */
-    struct Thread *thread; /* the lane that has the turns of the graphs */
-    Py_ssize_t turns;      /* runs that have them, one after the other */
-    struct Control *parted; /* the one of these that has stopped in the middle */
 } Job;
 
 /* A run: what stops it, and while it is under way all that it needs. */
@@ -157,7 +154,6 @@ typedef struct Control {
     Word status; /* of an engine that has ended early */
     /* On a lane; the token is what the loop has offered. */
     PyObject *token;
-    bool is_away; /* from the loop */
     struct Control *below; /* in the stack of what has ended */
     int64_t started_ns;
     int64_t ended_ns;
@@ -1076,37 +1072,24 @@ take_orders(Control *control, PyObject *pause, int64_t review_ns)
     return true;
 }
 
-/* Take the turns of all graphs, unless runs of the same lane have them: those are one
- * after the other. 1, 0 if one refuses without an error, or -1. */
+/* Take the turns of all graphs: 1, 0 if one refuses without an error, or -1. */
 static int
-take_turns(Job *self, struct Thread *thread)
+take_turns(Job *self)
 {
-    if (self->turns && thread && self->thread == thread) {
-        self->turns++;
-        return 1;
-    }
     int is_ours = 1;
     Py_ssize_t taken = 0;
     while (taken < self->count
            && (is_ours = take_turn(self->steps[taken].segment)) == 1)
         taken++;
-    if (taken < self->count) {
+    if (taken < self->count)
         while (taken)
             give_turn(self->steps[--taken].segment);
-        return is_ours;
-    }
-    self->thread = thread;
-    self->turns = 1;
-    store(&self->parted, NULL); /* who comes first has the memory */
-    return 1;
+    return is_ours;
 }
 
 static void
 give_turns(Job *self)
 {
-    if (--self->turns)
-        return;
-    self->thread = NULL;
     for (Py_ssize_t at = self->count; at--;)
         give_turn(self->steps[at].segment);
 }
@@ -1157,7 +1140,7 @@ let_go(Control *control)
 
 /* Make a run ready: afterwards nothing of Python's is needed until its end. */
 static bool
-begin(Job *self, PyObject *given, Control *control, struct Thread *thread)
+begin(Job *self, PyObject *given, Control *control)
 {
     if (!self->count || control->job || control->position > self->count) {
         PyErr_SetString(PyExc_ValueError,
@@ -1175,7 +1158,7 @@ begin(Job *self, PyObject *given, Control *control, struct Thread *thread)
         Py_DECREF(arrays);
         return false;
     }
-    int is_ours = take_turns(self, thread);
+    int is_ours = take_turns(self);
     if (is_ours == 0)
         PyErr_SetString(PyExc_RuntimeError,
                         "it was interrupted each time, without a reason");
@@ -1250,7 +1233,7 @@ Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
     Control *control = control_from(self, args[1]);
     PyObject *pause = nargs > 3 && args[3] != Py_None ? args[3] : NULL;
     if (!control || !takes_deadline(control, nargs > 2 ? args[2] : Py_None)
-        || !take_orders(control, pause, 0) || !begin(self, args[0], control, NULL))
+        || !take_orders(control, pause, 0) || !begin(self, args[0], control))
         return NULL;
     int outcome;
     do {
@@ -1418,18 +1401,17 @@ Job_dealloc(Job *self)
 
 /* ---- lanes ---------------------------------------------------------------------- */
 
-/* A lane is a thread that never touches Python, with room for two runs: the one that it
- * has taken, and `next`. The loop puts a run there and may recall it; the lane takes it.
- * Each is one exchange of a pointer, so a run is recalled or taken, never both, and
- * whoever has got it has it alone: the exchange publishes all that was written before.
+/* A lane is a thread that never touches Python. The loop puts a run in `next`, the lane
+ * takes it from there: each is one exchange of a pointer, which publishes all that was
+ * written before.
  *
  * What has ended goes on the stack of a port. The lane that finds the stack empty writes
  * to the port's descriptor; the loop reads that first, then takes the whole stack. A
  * push behind that has found the stack empty, so none is left without a wake-up.
  *
  * Thread and Port are no objects of Python: a lane that is stuck may outlast these. A
- * run belongs to its lane from `Job.offer` until it is recalled or drained; who offers
- * keeps the buffers by it. One that ends when its port has gone stays for good, since no
+ * run belongs to its lane from `Job.offer` until it is drained; who offers keeps the
+ * buffers by it. One that ends when its port has gone stays for good, since no
  * lane can free what is Python's. */
 
 typedef struct {
@@ -1545,23 +1527,11 @@ serve(void *given)
     }
 #endif
     for (Control *control; (control = take(self));) {
-        Job *job = control->job;
         int64_t cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID);
-        control->started_ns = control->ended_ns = now_ns();
-        control->cpu_ns = 0;
-        control->outcome = PAUSED;
-        /* What a run has computed by the time it stops lies in memory of the job's: no
-         * other one begins there until it goes on, or all have come back. */
-        Control *parted = load(&job->parted);
-        if (!parted || parted == control) {
-            store(&job->parted, NULL);
-            int outcome = run_steps(control);
-            control->outcome = outcome;
-            control->ended_ns = now_ns();
-            control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
-            if ((outcome == PAUSED || outcome == EARLY) && control->position)
-                store(&job->parted, control);
-        }
+        control->started_ns = now_ns();
+        control->outcome = run_steps(control);
+        control->ended_ns = now_ns();
+        control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
         push(self->outlet, control);
     }
     store(&self->has_ended, 1);
@@ -1662,27 +1632,10 @@ Lane_has_ended(Lane *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(!is_ours(self) || has_ended(self->thread));
 }
 
-static PyObject *
-Lane_recall(Lane *self, PyObject *Py_UNUSED(ignored))
-{
-    Control *recalled = NULL;
-    if (is_ours(self))
-        recalled = __atomic_exchange_n(&self->thread->next, NULL, __ATOMIC_SEQ_CST);
-    if (!recalled)
-        return Py_NewRef(Py_None);
-    PyObject *token = Py_NewRef(recalled->token);
-    recalled->is_away = false;
-    recalled->outcome = PAUSED;
-    recalled->started_ns = recalled->ended_ns = recalled->cpu_ns = 0;
-    Py_DECREF((PyObject *)recalled);
-    return token;
-}
-
 static void
 Lane_dealloc(Lane *self)
 {
     if (is_ours(self)) {
-        Py_DECREF(Lane_recall(self, NULL));
         Py_DECREF(Lane_close(self, NULL));
         if (!has_ended(self->thread))
             pthread_detach(self->thread->thread);
@@ -1720,7 +1673,40 @@ Port_init(Port *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* Return the tokens of what has ended, the first to end first. */
+/* Let go of a run that a lane has left; return its token, how it ended, and times. */
+static PyObject *
+take_back(Control *self)
+{
+    int outcome = self->outcome;
+    if (outcome == EARLY) {
+        outcome = settle(self, outcome);
+        if (!outcome)
+            outcome = look(self);
+        if (!outcome) {
+            outcome = PAUSED; /* or to be offered again */
+            if (load(&self->pause)) {
+                self->interrupted++;
+                self->attempts = 0;
+            }
+        }
+    }
+    PyObject *told = NULL;
+    if (outcome == FAILED) {
+        PyObject *type, *trace;
+        PyErr_Fetch(&type, &told, &trace);
+        PyErr_NormalizeException(&type, &told, &trace);
+        Py_XDECREF(type);
+        Py_XDECREF(trace); /* it would keep the frames of the graph */
+    } else {
+        told = PyLong_FromLong(outcome);
+    }
+    PyObject *token = Py_NewRef(self->token);
+    let_go(self);
+    return Py_BuildValue("NNLLL", token, told, (long long)self->started_ns,
+                         (long long)self->ended_ns, (long long)self->cpu_ns);
+}
+
+/* Return what `take_back` tells of all that has ended, the first to end first. */
 static PyObject *
 Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
 {
@@ -1733,17 +1719,18 @@ Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
         first = top;
         top = below;
     }
-    PyObject *tokens = PyList_New(0);
+    PyObject *ended = PyList_New(0);
     while (first) {
         Control *following = first->below;
         first->below = NULL;
-        first->is_away = false;
-        if (tokens && PyList_Append(tokens, first->token))
-            Py_CLEAR(tokens);
+        PyObject *told = take_back(first);
+        if (ended && (!told || PyList_Append(ended, told)))
+            Py_CLEAR(ended);
+        Py_XDECREF(told);
         Py_DECREF((PyObject *)first);
         first = following;
     }
-    return tokens;
+    return ended;
 }
 
 static PyObject *
@@ -1794,16 +1781,14 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     /* `review_ns` never is 0 for one that is not asked: far away stands for never. */
     if (!takes_deadline(control, args[4])
         || !take_orders(control, args[5], review_ns ? review_ns : INT64_MAX)
-        || !begin(self, args[2], control, lane->thread))
+        || !begin(self, args[2], control))
         return NULL;
     control->token = Py_NewRef(args[1]);
-    control->is_away = true;
     Py_INCREF((PyObject *)control); /* the lane's */
     Control *none = NULL;
     if (!__atomic_compare_exchange_n(&lane->thread->next, &none, control, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-        control->is_away = false; /* another thread was here, as the words were told */
-        let_go(control);
+        let_go(control); /* another thread was here, as the words were told */
         Py_DECREF((PyObject *)control);
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
         return NULL;
@@ -1811,35 +1796,6 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     wake(lane->thread);
     return Py_NewRef(Py_None);
 }
-
-/* Let go of a run that was drained or recalled; return how it has ended, and times. */
-static PyObject *
-Control_end(Control *self, PyObject *Py_UNUSED(ignored))
-{
-    if (!self->job || !self->token || self->is_away) {
-        PyErr_SetString(PyExc_ValueError, "the run has not come back from a lane");
-        return NULL;
-    }
-    int outcome = self->outcome;
-    if (outcome == EARLY) {
-        outcome = settle(self, outcome);
-        if (!outcome)
-            outcome = look(self);
-        if (!outcome) {
-            outcome = PAUSED; /* or to be offered again */
-            if (load(&self->pause)) {
-                self->interrupted++;
-                self->attempts = 0;
-            }
-        }
-    }
-    let_go(self);
-    if (outcome == FAILED)
-        return NULL;
-    return Py_BuildValue("iLLL", outcome, (long long)self->started_ns,
-                         (long long)self->ended_ns, (long long)self->cpu_ns);
-}
-
 
 /* ---- the module ----------------------------------------------------------------- */
 
@@ -1877,7 +1833,6 @@ static PyMethodDef control_methods[] = {
     {"stop", PLAIN(Control_stop), METH_NOARGS, NULL},
     {"pause", PLAIN(Control_pause), METH_NOARGS, NULL},
     {"longest", PLAIN(Control_longest), METH_NOARGS, NULL},
-    {"end", PLAIN(Control_end), METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1948,7 +1903,6 @@ static PyType_Spec port_spec = {
 };
 
 static PyMethodDef lane_methods[] = {
-    {"recall", PLAIN(Lane_recall), METH_NOARGS, NULL},
     {"close", PLAIN(Lane_close), METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,7 @@ All numbers and sizes are checked as the job is made; the arrays of a run are wh
 begins. Then the interpreter lock is given up until all segments have run.
 
 ``_job.c`` has both. Where that was not built, `Segment` is `PythonSegment` and there is
-no `Job`: the segments are run one by one (`BoundExecution`), which computes the same.
+no `Job`: the segments are run one by one (`PlanExecution`), which computes the same.
 ``ASYNCNN_PURE_JOB=1`` asks for that.
 
 **Where an engine reads and writes.** An array of up to `COPIED_BYTES` is copied from or
@@ -43,11 +43,9 @@ The flag of a graph that was told to `end`, as the process does, stays raised.
 
 **Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
 makes a run ready and hands it over; the lane runs it and leaves it at a `Port`, whose
-`drain` returns what has ended; then `IControl.end` says how. A lane has room for the
-run that it has taken and the next one, which `recall` takes back unless the lane was
-faster. Runs of one job may be offered to one lane before the first has come back: they
-share its memory, one after the other, and none begins while another one has stopped in
-the middle. Interpreters other than the main one, and forked children, have no lanes.
+`drain` returns what has ended, and how. What has computed a part of a run when it stops
+lies in memory of the job: no other one of it begins before that has gone on.
+Interpreters other than the main one, and forked children, have no lanes.
 """
 
 import ctypes
@@ -272,18 +270,6 @@ class IControl(Protocol):
         """
         ...
 
-    def end(self) -> tuple[int, int, int, int]:
-        """Let go of what a lane has given back; return how it ended, and times.
-
-        That is when the lane began and ended it, on the steady clock, and its processor
-        time, all in nanoseconds; 0 if it was recalled. Then, or if it is to be offered
-        again, it is `PAUSED`.
-
-        :raises RuntimeError: as `IJob.run`.
-        :raises AsyncnnError: likewise.
-        """
-        ...
-
 
 class ILane(Protocol):
     """A thread for runs of jobs; it ends when it is closed, or freed."""
@@ -291,9 +277,6 @@ class ILane(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether there is no thread any more."""
-
-    def recall(self) -> Any:
-        """Take back the token of the next run; None if there is none."""
 
     def close(self) -> None:
         """Have the thread end as soon as it has nothing to run."""
@@ -307,6 +290,14 @@ class INativeLane(Protocol):
         """The lane."""
 
 
+Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
+"""The token of a run that a lane has left; how it ended, or what `IJob.run` raises.
+
+Then when the lane began and ended it, on the steady clock, and its processor time, in
+nanoseconds. What is to be offered again is `PAUSED`.
+"""
+
+
 class IPort(Protocol):
     """Where lanes leave what has ended, and write to a descriptor."""
 
@@ -317,8 +308,8 @@ class IPort(Protocol):
         """
         ...
 
-    def drain(self) -> list[Any]:
-        """Return the tokens of what has ended, in this order."""
+    def drain(self) -> list[Ended]:
+        """Return what has ended, in this order."""
         ...
 
 

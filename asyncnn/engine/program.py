@@ -64,7 +64,8 @@ class Program:
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
     claims it computes; ``identity`` is that of the model in caches. The plan for
-    declared shapes is its ``fixed_plan`` once it is there, if it is fixed.
+    declared shapes is its ``fixed_plan`` once it is there, if it is fixed; ``idle`` are
+    the workspaces of that which nobody uses, to be taken and given back by any thread.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -94,6 +95,7 @@ class Program:
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
         self.fixed_plan: Plan | None = None
+        self.idle: deque[Workspace] = deque()
         self._records = dict(records or {})
         if is_built:
             completed(self._building())
@@ -228,10 +230,11 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
-        self._idle.setdefault(id(plan), deque())
+        idle = self._idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
-            self.fixed_plan = plan if plan.is_fixed else None
+            if plan.is_fixed:
+                self.fixed_plan, self.idle = plan, idle
         while len(self._plans) > MAX_PLANS:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
             self._idle.pop(id(self._plans.pop(oldest)), None)

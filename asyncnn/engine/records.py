@@ -1,7 +1,7 @@
 """Plans as records: the results of planning, from which a cache restores a plan."""
 
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -36,8 +36,16 @@ _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 _NUMBERS = "numbers"
 
 
-class StepRecord(msgspec.Struct, frozen=True, eq=False):
+ArrayT = TypeVar("ArrayT")
+OtherT = TypeVar("OtherT")
+
+
+class StepRecord(
+    msgspec.Struct, Generic[ArrayT], frozen=True, eq=False, array_like=True
+):
     """What preparing one step has decided and made; see `BoundOperation.pack`.
+
+    Caches have other things than arrays in it, that tell where these lie.
 
     There is one position, or those of all parts of a delegate's step, which take
     ``costs_ns``; ``inputs`` and ``outputs`` are operands of such a step, and
@@ -46,11 +54,23 @@ class StepRecord(msgspec.Struct, frozen=True, eq=False):
 
     positions: tuple[int, ...]
     is_prepared: bool
-    packed: dict[str, tuple[Array, ...]] = {}
+    packed: dict[str, tuple[ArrayT, ...]] = {}
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     decided: bytes = b""
     costs_ns: tuple[int, ...] = ()
+
+    def repacked(self, change: Callable[[ArrayT], OtherT]) -> "StepRecord[OtherT]":
+        """Return the same with each array changed."""
+        return StepRecord(
+            self.positions,
+            self.is_prepared,
+            {name: tuple(map(change, each)) for name, each in self.packed.items()},
+            self.inputs,
+            self.outputs,
+            self.decided,
+            self.costs_ns,
+        )
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):
@@ -61,7 +81,7 @@ class PlanRecord(msgspec.Struct, frozen=True, eq=False):
 
     shapes: tuple[Shape | None, ...]
     folded: dict[int, Array]
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StepRecord[Array], ...]
     arena: ArenaLayout
 
 
@@ -77,7 +97,7 @@ def record_of(plan: Plan) -> PlanRecord:
     return PlanRecord(plan.shapes, folded, steps, plan.arena)
 
 
-def _record_of_step(step: Step) -> StepRecord:
+def _record_of_step(step: Step) -> StepRecord[Array]:
     if not step.parts:
         is_prepared = step.kernel is not None
         return StepRecord((step.position,), is_prepared, step.operation.packed)

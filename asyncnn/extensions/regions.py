@@ -12,16 +12,23 @@ engine has the extension with kernels: `region_extension`.
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.extensions.extension import Extension
-from asyncnn.extensions.names import numbered
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import AnyOperandType, ExtensionOperandType
+from asyncnn.hal.operands import (
+    AnyOperandType,
+    ExtensionOperandType,
+    dtype_of,
+    is_extension_type,
+)
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape, ShapeRule
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import (
+    BASE_MAX,
+    EXTENSION_TYPE_BITS,
     DataLocation,
     Dimensions,
     Memory,
@@ -33,6 +40,7 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.kernels.kernel import Compute, Prepare
+from asyncnn.memory.pools import part_of
 
 LITERT = "org.asyncnn.litert"
 ONNX = "org.asyncnn.onnx"
@@ -128,7 +136,8 @@ def region_model(
 ) -> Model:
     """Return the model of one region, whose graph is all bytes of ``graph``.
 
-    An array among ``inputs`` is a constant; the others are inputs of the model.
+    An array among ``inputs`` is a constant; the others are inputs of the model. It has
+    no numbers for types of the extension; `numbered` gives them to it.
     """
     declared = DECLARED[extension]
     blob: ExtensionOperandType = declared.operand_types[0]
@@ -167,7 +176,53 @@ def region_model(
     made = tuple(range(first, len(operands)))
     region = Operation(declared.operation_types[0], tuple(range(first)), made)
     main = Subgraph(tuple(operands), (region,), tuple(given), made)
-    return numbered(Model(main, operand_values=bytes(values), pools=(graph,)))
+    return Model(main, operand_values=bytes(values), pools=(graph,))
+
+
+class Region(msgspec.Struct, frozen=True, eq=False):
+    """A graph that is a whole model: its bytes, and what it is given.
+
+    ``inputs`` are dimensions of inputs of the model, and values that are constant.
+    """
+
+    extension: str
+    graph: Memory
+    inputs: tuple[Dimensions | Array, ...]
+
+
+def region_of(model: Model) -> Region | None:
+    """Return the region that a validated ``model`` consists of; None if of others."""
+    main = model.main
+    names = {each.prefix: each.name for each in model.extension_name_to_prefix}
+    if len(main.operations) != 1 or not names:
+        return None
+    (operation,) = main.operations
+    extension = names.get(operation.type >> EXTENSION_TYPE_BITS)
+    if extension not in DECLARED or operation.type & BASE_MAX:
+        return None
+    blob, *inputs = [main.operands[index] for index in operation.inputs]
+    if blob.lifetime != OperandLifeTime.CONSTANT_REFERENCE:
+        return None
+    place = blob.location
+    return Region(
+        extension,
+        part_of(model.pools[place.pool_index], place.offset, place.length),
+        tuple(_given(model, DECLARED[extension], operand) for operand in inputs),
+    )
+
+
+def _given(model: Model, extension: Extension, operand: Operand) -> Dimensions | Array:
+    if operand.lifetime != OperandLifeTime.CONSTANT_COPY:
+        return operand.dimensions
+    type_: int = operand.type
+    if is_extension_type(type_):
+        type_ = extension.operand_types[type_ & BASE_MAX]
+    return np.ndarray(
+        operand.dimensions,
+        dtype_of(type_),
+        model.operand_values,
+        operand.location.offset,
+    )
 
 
 def _operand(port: Port, lifetime: OperandLifeTime, consumers: int) -> Operand:

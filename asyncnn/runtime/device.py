@@ -1,12 +1,20 @@
 """`Device`: what applications prepare models on, over any `IDevice`."""
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 
 from asyncnn.deadlines import DEADLINE_GRACE_S, deadline_after, seconds_until
 from asyncnn.devices import DeviceStatistics, IMeasured
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
+from asyncnn.extensions.regions import region_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operands import is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -15,11 +23,13 @@ from asyncnn.hal.routes import IRouting, Route
 from asyncnn.hal.types import (
     Capabilities,
     DeviceType,
+    ErrorStatus,
     ExecutionPreference,
     Model,
     Priority,
 )
 from asyncnn.memory.slabs import isolated_array
+from asyncnn.offload import offload_steps
 from asyncnn.runtime.axes import hint_of_open_shapes
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
@@ -36,8 +46,14 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import translating
 
 DEFAULT_MAX_IN_FLIGHT = 256
+
+_REFUSALS = (ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT)
+"""How a device says that it cannot compute a model."""
+
+_PrepareOne: TypeAlias = Callable[[NamedModel], Awaitable[IPreparedModel]]
 
 
 class Device(Opened):
@@ -127,7 +143,8 @@ class Device(Opened):
 
         All whose shapes are known is compiled by then; memory is touched by the first
         run. Cancelling the call cancels the preparation. A bare `Model` gets the names
-        ``input_0``, ``output_0`` and so on.
+        ``input_0``, ``output_0`` and so on. One that is a region is translated if the
+        device does not have its engine, or that refuses it.
 
         :param timeout: seconds from now until the deadline of the preparation.
         :param identity: what no other model has, such as a checksum of its file; saves
@@ -144,15 +161,17 @@ class Device(Opened):
         _check_no_text(Priority, priority)
         _check_no_text(ExecutionPreference, preference)
         named = model if isinstance(model, NamedModel) else _numbered(model)
+        deadline = deadline_after(timeout)
+
+        async def prepared_hal(form: NamedModel) -> IPreparedModel:
+            order = PrepareArguments(form.model, preference, priority, deadline)
+            with hinting(lambda: _hint_of_lengths(form)):
+                if self._cache is None:
+                    return await prepare(self.hal, order)
+                return await self._cache.prepare(self.hal, order, identity)
+
+        named, hal = await self._in_a_form_of(named, prepared_hal)
         zeros = _zeros_for(named) if warm else None
-        order = PrepareArguments(
-            named.model, preference, priority, deadline_after(timeout)
-        )
-        with hinting(lambda: _hint_of_lengths(named)):
-            if self._cache is None:
-                hal = await prepare(self.hal, order)
-            else:
-                hal = await self._cache.prepare(self.hal, order, identity)
         prepared = PreparedModel(
             named,
             hal,
@@ -165,8 +184,37 @@ class Device(Opened):
             owner=self,
         )
         if zeros is not None:
-            await prepared.run(zeros, timeout=seconds_until(order.deadline))
+            await prepared.run(zeros, timeout=seconds_until(deadline))
         return prepared
+
+    async def _in_a_form_of(
+        self, named: NamedModel, prepare_one: _PrepareOne
+    ) -> tuple[NamedModel, IPreparedModel]:
+        """Prepare a model as the region that it is, or else its translation."""
+        if region_of(named.model) is None:
+            return named, await prepare_one(named)
+        refusal: AsyncnnError | None = None
+        if self._has_extensions_of(named.model):
+            try:
+                return named, await prepare_one(named)
+            except AsyncnnError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                refusal = error
+        try:
+            translated = await offload_steps(translating(named))
+            return translated, await prepare_one(translated)
+        except AsyncnnError as error:
+            if refusal is not None and error.status in _REFUSALS:
+                message = f"{refusal.message}; translated: {error.message}"
+                raise GeneralFailureError(message, hint=error.hint) from error
+            raise
+
+    def _has_extensions_of(self, model: Model) -> bool:
+        """Tell whether the device has all extensions that a model uses."""
+        _, extensions = self.hal.get_supported_extensions()
+        known = {extension.name for extension in extensions}
+        return all(entry.name in known for entry in model.extension_name_to_prefix)
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
         if not isinstance(self.hal, IRouting):

@@ -23,6 +23,7 @@ from asyncnn.extensions import (
     names_in,
     numbered,
 )
+from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -381,23 +382,22 @@ class NamedModel(msgspec.Struct, frozen=True):
         :raises InvalidArgumentError: if these call a type otherwise than those that the
             model was made with.
         """
+        given = list(extensions)
+        names = {extension.name for extension in given}
+        given += [each for each in DECLARED.values() if each.name not in names]
         known = self.of(
-            Extensions(extensions).resolved(self.model),
+            Extensions(given).resolved(self.model),
             [info.name for info in self.inputs],
             [info.name for info in self.outputs],
             [(state.info.name, state.initial) for state in self.states],
         )
-        names = joined(self.extension_names, known.extension_names)
         return replace(
-            known,
+            self,
+            model=known.model,
             inputs=_like(known.inputs, self.inputs),
             outputs=_like(known.outputs, self.outputs),
-            extension_names=names,
-            signatures=self.signatures,
-            metadata=self.metadata,
-            open_shapes=self.open_shapes,
-            operand_names=self.operand_names,
-            pairs=self.pairs,
+            extension_names=joined(self.extension_names, known.extension_names),
+            states=known.states,
         )
 
 

@@ -11,6 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -18,7 +19,8 @@ import msgspec
 import numpy as np
 
 from asyncnn.deadlines import deadline_after
-from asyncnn.extensions import Extension, ExtensionNames
+from asyncnn.extensions import Extension, ExtensionNames, Extensions
+from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, WrongTypeError
 from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
@@ -40,7 +42,8 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.states import pairs_by_name
-from asyncnn.runtime.tflite import importing_tflite, outline_of_tflite
+from asyncnn.runtime.tflite import loading_tflite, outline_of_tflite
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -145,7 +148,10 @@ def read_container(memory: Memory) -> NamedModel:
     )
     validate_model(model)
     named = NamedModel.of(
-        model, header.input_names, header.output_names, _read_states(header)
+        Extensions(DECLARED.values()).resolved(model),
+        header.input_names,
+        header.output_names,
+        _read_states(header),
     )
     named = msgspec.structs.replace(named, extension_names=header.extension_names)
     return named.with_pairs(dict(header.pairs))
@@ -288,6 +294,7 @@ async def load_model(
     constants: "Constants | None" = None,
     states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
+    strict: bool = False,
     timeout: float | None = None,  # noqa: ASYNC109 - it also ends what is cancelled
 ) -> NamedModel:
     """Load a model file on a thread: TFLite, ONNX or the project's own container.
@@ -312,10 +319,14 @@ async def load_model(
         was saved with; ``{}`` for none.
     :param extensions: where custom operators of the file are looked for, besides those
         that asyncnn brings and that packages have installed.
+    :param strict: translate the file into the HAL's own operations at once. Without it,
+        an ONNX file is one region, which devices with an engine for such files take as
+        it is; it is translated when another device prepares it. A TFLite file is one if
+        it cannot be translated.
     :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
-    :raises UnsupportedOperatorError: if an operator has no HAL form.
+    :raises UnsupportedOperatorError: if an operator has no HAL form, and needs one.
     :raises GeneralFailureError: if the file cannot be read or is changed meanwhile, or
         the package `onnx` is needed for it and is not installed. It is also a
         `FileNotFoundError` if there is none.
@@ -324,7 +335,9 @@ async def load_model(
         that do not answer.
     """
     require_loop()
-    steps = _loading(source, signature, input_shapes, constants, states, extensions)
+    steps = _loading(
+        source, signature, input_shapes, constants, states, extensions, strict
+    )
     what = f"loading {_where(source)}"
     return await offload_abandonable(what, steps, deadline=deadline_after(timeout))
 
@@ -337,12 +350,15 @@ def load(
     constants: "Constants | None" = None,
     states: Mapping[str, str] | None = None,
     extensions: Iterable[Extension | str] = (),
+    strict: bool = False,
 ) -> NamedModel:
     """Load a model file as `load_model` does, and block; an interrupt ends that.
 
     :raises AsyncnnError: as `load_model`.
     """
-    steps = _loading(source, signature, input_shapes, constants, states, extensions)
+    steps = _loading(
+        source, signature, input_shapes, constants, states, extensions, strict
+    )
     return call_abandonable(f"loading {_where(source)}", steps)
 
 
@@ -366,6 +382,7 @@ def _loading(
     constants: "Constants | None",
     states: Mapping[str, str] | None,
     extensions: Iterable[Extension | str],
+    strict: bool,
 ) -> Steps[NamedModel]:
     folder: Path | None = None
     if isinstance(source, str | os.PathLike):
@@ -396,19 +413,33 @@ def _loading(
             named = read_container(memory)
             return named if states is None else named.with_pairs(states)
         if kind is FileKind.TFLITE:
-            named = yield from importing_tflite(
-                memory,
-                signature=signature,
-                input_shapes=input_shapes,
-                extensions=extensions,
+            named = yield from loading_tflite(
+                memory, signature, input_shapes, extensions, strict
             )
         else:
-            from asyncnn.runtime.onnx import importing_onnx
-
-            named = yield from importing_onnx(
-                memory, folder=folder, input_shapes=input_shapes, constants=constants
-            )
+            named = yield from _onnx(memory, folder, input_shapes, constants, strict)
         return named.with_pairs(pairs_by_name(named) if states is None else states)
+
+
+def _onnx(
+    memory: Memory,
+    folder: Path | None,
+    input_shapes: InputShapes,
+    constants: "Constants | None",
+    strict: bool,
+) -> Steps[NamedModel]:
+    """Make a region of an ONNX file; translate it if that is asked for, or none."""
+    from asyncnn.runtime.onnx import importing_onnx
+    from asyncnn.runtime.onnx.whole_file import reading_whole
+
+    if not strict:
+        with suppress(UnsupportedOperatorError):
+            return (yield from reading_whole(memory, folder, input_shapes, constants))
+    return (
+        yield from importing_onnx(
+            memory, folder=folder, input_shapes=input_shapes, constants=constants
+        )
+    )
 
 
 def outline_of(path: str | os.PathLike[str]) -> Outline | None:

@@ -81,7 +81,7 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
         if before.is_like(after)
         and has_known_shape(before)
         and before.axes == after.axes
-        and _are_one(_words(before.name), _words(after.name))
+        and are_one_state(before.name, after.name)
     ]
     pairs = {
         before: after
@@ -92,6 +92,14 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
     if len(pairs) in (len(model.inputs), len(model.outputs)):
         return {}
     return pairs
+
+
+def are_one_state(before: str, after: str) -> bool:
+    """Tell whether names are those of one state, before a step and after it.
+
+    They differ by one word at the beginning or end that tells which is which.
+    """
+    return _are_one(_words(before), _words(after))
 
 
 def has_known_shape(info: TensorInfo) -> bool:

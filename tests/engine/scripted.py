@@ -18,10 +18,10 @@ import pytest
 
 from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.engine import Program
-from asyncnn.engine.bound_execution import BoundExecution
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment
 from asyncnn.engine.job import Segment as BuiltSegment
+from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperation
@@ -148,8 +148,8 @@ class Chain:
 
     def execution(
         self, x: Array, y: Array, deadline_ns: int | None = None
-    ) -> BoundExecution:
-        return BoundExecution(self.program, self.plan, [x, y], deadline_ns)
+    ) -> PlanExecution:
+        return PlanExecution(self.program, self.plan, [x], [y], deadline_ns=deadline_ns)
 
     def claims(self, operation: BoundOperation) -> int | None:
         return 1

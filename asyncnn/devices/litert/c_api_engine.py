@@ -28,10 +28,10 @@ from asyncnn.devices.litert.c_api import (
 from asyncnn.devices.litert.graph_file import (
     GraphFile,
     ModelMemory,
-    for_want_of_room,
+    Source,
     may_be_packed,
 )
-from asyncnn.devices.litert.tflite_engine import Engine, Source
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import (
     FLAG_BYTES,
@@ -41,7 +41,6 @@ from asyncnn.engine.job import (
     Segment,
 )
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32),
@@ -66,27 +65,8 @@ class CApiEngine(Engine):
     name = "c_api"
 
     def __init__(self, path: Path, version: str) -> None:
-        self.version = version
+        super().__init__(version)
         self._library = Library(path)
-        self._is_forked = False
-        disown_in_children(self)
-
-    def disown(self) -> None:
-        """Refuse all use: this is a forked child of the process that loaded it."""
-        self._is_forked = True
-
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
-    ) -> CompiledGraph:
-        """See `Engine`."""
-        if self._is_forked:
-            raise forked_error("an engine")
-        with for_want_of_room(model):
-            return self._compile(model, threads, weights)
 
     def _compile(
         self, model: Source, threads: int, weights: PackedWeights | None

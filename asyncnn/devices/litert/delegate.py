@@ -9,17 +9,13 @@ import msgspec
 
 from asyncnn.devices.compiled_graph import GraphKernel
 from asyncnn.devices.litert.claims import WrittenOperation, written
-from asyncnn.devices.litert.cuts import (
-    SEGMENT_NS,
-    barriers,
-    cuts,
-    estimated_ns,
-)
+from asyncnn.devices.litert.cuts import SEGMENT_NS, barriers, cuts
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.segment_record import recorded, restored
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.litert.writer import write_file
+from asyncnn.engine.costs import estimated_ns
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation

@@ -11,11 +11,10 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import first_words_discarded
-from asyncnn.devices.litert.graph_file import GraphFile, for_want_of_room
-from asyncnn.devices.litert.tflite_engine import Engine, Source
+from asyncnn.devices.litert.graph_file import GraphFile, Source, for_want_of_room
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 _MODULE = "ai_edge_litert.interpreter"
 
@@ -29,36 +28,23 @@ class InterpreterEngine(Engine):
     name = "interpreter"
 
     def __init__(self, version: str) -> None:
-        self.version = version
+        super().__init__(version)
         self._interpreter: Any = importlib.import_module(_MODULE).Interpreter
-        self._is_forked = False
-        disown_in_children(self)
 
-    def disown(self) -> None:
-        """Refuse all use: this is a forked child of the process that loaded it."""
-        self._is_forked = True
-
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
+    def _compile(
+        self, model: Source, threads: int, weights: PackedWeights | None
     ) -> CompiledGraph:
-        """See `Engine`; packed weights are of no use here."""
-        if self._is_forked:
-            raise forked_error("an engine")
-        with for_want_of_room(model):
-            content = model.joined() if isinstance(model, GraphFile) else bytes(model)
-            try:
-                with first_words_discarded(_MODULE):
-                    interpreter = self._interpreter(
-                        model_content=content, num_threads=threads
-                    )
-                    interpreter.allocate_tensors()
-            except (RuntimeError, ValueError) as error:
-                raise GeneralFailureError(_one_line(error)) from error
-            return InterpreterGraph(interpreter)
+        # Packed weights are of no use here.
+        content = model.joined() if isinstance(model, GraphFile) else bytes(model)
+        try:
+            with first_words_discarded(_MODULE):
+                interpreter = self._interpreter(
+                    model_content=content, num_threads=threads
+                )
+                interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise GeneralFailureError(_one_line(error)) from error
+        return InterpreterGraph(interpreter)
 
 
 class InterpreterGraph(CompiledGraph):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncnn.devices.litert.cuts import Speeds, barriers, filtered_macs, taken_ns
+from asyncnn.devices.litert.cuts import barriers
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.tflite_graph import (
     Constant,
@@ -23,8 +23,10 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.devices.litert.writer import write_graphs
 from asyncnn.engine.array_memory import address_of
+from asyncnn.engine.costs import Speeds, shapes_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite import tables as tflite
 from asyncnn.tflite.runnable import quantized_axis
@@ -159,39 +161,36 @@ def _add_divided(
         alive += own.outputs
 
 
+_LIKE = {
+    "CONV_2D": OperationType.CONV_2D,
+    "FULLY_CONNECTED": OperationType.FULLY_CONNECTED,
+    "DEPTHWISE_CONV_2D": OperationType.DEPTHWISE_CONV_2D,
+    "TRANSPOSE_CONV": OperationType.TRANSPOSE_CONV_2D,
+    "CONV_3D": OperationType.CONV_2D,
+    "BATCH_MATMUL": OperationType.BATCH_MATMUL,
+    "LSTM": OperationType.LSTM,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
+}
+"""Operations that take about as long."""
+
+
 def _cost_ns(graph: tflite.Graph, operator: tflite.Operator, speeds: Speeds) -> int:
-    read = [graph.tensors[index] for index in operator.inputs if index >= 0]
-    made = [graph.tensors[index] for index in operator.outputs]
-    return taken_ns(
-        sum(prod(each.shape) for each in (*read, *made)),
-        _multiply_adds(operator.name, read, made[0]),
-        speeds,
-        is_quantized=bool(made[0].scales),
-        is_depthwise=operator.name == "DEPTHWISE_CONV_2D",
+    read, made = (
+        [graph.tensors[index] for index in indexes if index >= 0]
+        for indexes in (operator.inputs, operator.outputs)
     )
-
-
-def _multiply_adds(
-    name: str, read: Sequence[tflite.Tensor], made: tflite.Tensor
-) -> float:
-    output = prod(made.shape)
-    if len(read) < 2:
-        return output
-    filter_ = read[1].shape
-    if name in ("CONV_2D", "FULLY_CONNECTED") and len(filter_) > 1:
-        return filtered_macs(output, filter_[1:])
-    if name == "DEPTHWISE_CONV_2D":
-        return output * prod(filter_[1:3])
-    if name == "CONV_3D":
-        return output * prod(filter_[:-1])
-    if name == "TRANSPOSE_CONV":
-        return prod(read[-1].shape) * prod(filter_[:-1])
-    if name == "BATCH_MATMUL":
-        return output * max(read[0].shape[-2:], default=1)
-    if name.endswith(("LSTM", "RNN")):
-        steps = max(prod(read[0].shape[:-1]), 1)
-        return steps * sum(prod(each.shape) for each in read if each.data is not None)
-    return output
+    inputs = [each.shape for each in read]
+    if operator.name == "TRANSPOSE_CONV":
+        inputs = [*inputs[2:], *inputs[1:2]]
+    if operator.name == "CONV_3D":
+        *taps, channels, outputs = inputs[1]
+        inputs[1] = outputs, prod(taps), channels
+    is_short = made[0].type in ("INT8", "UINT8")
+    element = (
+        OperandType.TENSOR_QUANT8_ASYMM if is_short else OperandType.TENSOR_FLOAT32
+    )
+    like = _LIKE.get(operator.name, OperationType.ADD)
+    return int(shapes_ns(like, inputs, [each.shape for each in made], element, speeds))
 
 
 def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> Operator:

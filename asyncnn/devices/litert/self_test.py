@@ -27,10 +27,10 @@ import asyncnn
 from asyncnn.devices.compiled_graph import Array, CompiledGraph
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.litert.cuts import USUAL, Speeds
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import read_private, state_folder, write_private
+from asyncnn.engine.costs import USUAL, Speeds
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
 from asyncnn.offload import start_thread

@@ -9,18 +9,15 @@ defined by others.
 """
 
 import os
-from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
@@ -34,8 +31,14 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.onnx.importer import Import
-from asyncnn.runtime.onnx.open_axes import merge, named_axes, open_lengths
-from asyncnn.runtime.onnx.schema import Axes, Source, read_model, read_outline
+from asyncnn.runtime.onnx.open_axes import (
+    Constants,
+    fixed_inputs,
+    merge,
+    named_axes,
+    open_lengths,
+)
+from asyncnn.runtime.onnx.schema import Source, read_model, read_outline
 
 __all__ = (
     "Constants",
@@ -46,9 +49,6 @@ __all__ = (
 )
 
 T = TypeVar("T")
-
-Constants: TypeAlias = Mapping[str, ArrayLike]
-"""Values of inputs, by name, that are always the same."""
 
 
 def load_onnx(
@@ -126,7 +126,7 @@ def _importing(
 def _drafted(
     source: Source, input_shapes: InputShapes, constants: Constants
 ) -> Steps[NamedModel]:
-    fixed = _fixed(source, constants)
+    fixed = fixed_inputs(source.inputs, constants)
     assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
     draft = partial(Import.drafting, source, fixed)
     drafts: list[Import] = []
@@ -179,40 +179,3 @@ def outline_of_onnx(memory: Memory) -> Outline:
     """
     with decoding("ONNX"):
         return read_outline(memory)
-
-
-def _fixed(source: Source, constants: Constants) -> dict[str, Array]:
-    known = {axes.name: axes for axes in source.inputs}
-    fixed: dict[str, Array] = {}
-    for name, value in constants.items():
-        if name not in known:
-            raise InvalidArgumentError(
-                f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
-            )
-        fixed[name] = _constant(known[name], value)
-    return fixed
-
-
-def _constant(axes: Axes, value: ArrayLike) -> Array:
-    """Return what an input is fixed to, of its dtype and shape.
-
-    :raises InvalidArgumentError: if it has another shape, or is no such number.
-    """
-    try:
-        array = np.asarray(value, axes.dtype)
-    except (OverflowError, TypeError, ValueError):
-        raise InvalidArgumentError(
-            f"{value!r} is no constant for input {axes.name!r} of {axes.dtype}"
-        ) from None
-    if array.size == 1 and len(axes.lengths) == 1:
-        array = array.reshape(1)
-    fits = array.ndim == len(axes.lengths) and all(
-        isinstance(length, str) or length == given
-        for length, given in zip(axes.lengths, array.shape, strict=True)
-    )
-    if not fits:
-        raise InvalidArgumentError(
-            f"a constant of shape {list(array.shape)} does not fit input "
-            f"{axes.name!r} of shape {list(axes.lengths)}"
-        )
-    return array

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType
 from asyncnn.pacing import Steps
 from asyncnn.runtime.axes import (
@@ -27,8 +28,11 @@ from asyncnn.runtime.model import (
     shapes_by_name,
 )
 from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
-from asyncnn.runtime.onnx.schema import NAMELESS, Axes, Source
+from asyncnn.runtime.onnx.schema import Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+Constants: TypeAlias = Mapping[str, ArrayLike]
+"""Values of inputs, by name, that are always the same."""
 
 Lengths: TypeAlias = Mapping[str, Shape]
 """Complete shapes of inputs by name."""
@@ -89,11 +93,8 @@ def open_lengths(
     :raises InvalidArgumentError: if ``input_shapes`` are not those of its inputs.
     """
     inputs = [axes for axes in source.inputs if axes.name not in constant]
-    lengths = {axes.name: _named(axes) for axes in inputs}
-    given = shapes_by_name([axes.name for axes in inputs], input_shapes)
-    known: dict[str, int] = {}
-    for name, shape in given.items():
-        _match(name, lengths[name], shape, known)
+    lengths = {axes.name: axes.named_lengths for axes in inputs}
+    known = given_lengths(lengths, input_shapes)
     symbols = _symbols(lengths, known)
     firsts = set(zip(*_FIRST, strict=True))
     first, second, single = (
@@ -147,11 +148,17 @@ def _symbols(
     return symbols
 
 
-def _named(axes: Axes) -> tuple[int | str, ...]:
-    return tuple(
-        f"axis {place} of {axes.name}" if length in NAMELESS else length
-        for place, length in enumerate(axes.lengths)
-    )
+def given_lengths(
+    lengths: Mapping[str, Sequence[int | str]], input_shapes: InputShapes
+) -> dict[str, int]:
+    """Return the lengths that are given to open axes of inputs, by the axes' names.
+
+    :raises InvalidArgumentError: if a shape does not fit, or there is no such input.
+    """
+    known: dict[str, int] = {}
+    for name, shape in shapes_by_name([*lengths], input_shapes).items():
+        _match(name, lengths[name], shape, known)
+    return known
 
 
 def _match(
@@ -263,3 +270,44 @@ def _open(one: Value, other: Value, twins: dict[Value, Value]) -> None:
 
 def _depends(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{what} depends on the lengths of open axes")
+
+
+def fixed_inputs(inputs: Sequence[Axes], constants: Constants) -> dict[str, Array]:
+    """Return the values of inputs that are always the same, by their names.
+
+    :raises InvalidArgumentError: if there is no such input, or a value does not fit.
+    """
+    known = {axes.name: axes for axes in inputs}
+    fixed: dict[str, Array] = {}
+    for name, value in constants.items():
+        if name not in known:
+            raise InvalidArgumentError(
+                f"there is no input {name!r}", hint=f"known: {', '.join(known)}"
+            )
+        fixed[name] = _constant(known[name], value)
+    return fixed
+
+
+def _constant(axes: Axes, value: ArrayLike) -> Array:
+    """Return what an input is fixed to, of its dtype and shape.
+
+    :raises InvalidArgumentError: if it has another shape, or is no such number.
+    """
+    try:
+        array = np.asarray(value, axes.dtype)
+    except (OverflowError, TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"{value!r} is no constant for input {axes.name!r} of {axes.dtype}"
+        ) from None
+    if array.size == 1 and len(axes.lengths) == 1:
+        array = array.reshape(1)
+    fits = array.ndim == len(axes.lengths) and all(
+        isinstance(length, str) or length == given
+        for length, given in zip(axes.lengths, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"a constant of shape {list(array.shape)} does not fit input "
+            f"{axes.name!r} of shape {list(axes.lengths)}"
+        )
+    return array

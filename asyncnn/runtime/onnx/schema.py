@@ -55,12 +55,22 @@ def onnx_package() -> ModuleType:
 class Axes(msgspec.Struct, frozen=True):
     """What a file says of an input: name, dtype, and lengths or names of its axes.
 
-    An axis without both has the empty name.
+    An axis without both has the empty name. One that is not ``is_ranked`` may have any
+    axes.
     """
 
     name: str
     dtype: np.dtype[Any]
     lengths: tuple[int | str, ...]
+    is_ranked: bool = True
+
+    @property
+    def named_lengths(self) -> tuple[int | str, ...]:
+        """Lengths, and a name for each axis without one."""
+        return tuple(
+            f"axis {place} of {self.name}" if length in NAMELESS else length
+            for place, length in enumerate(self.lengths)
+        )
 
 
 class Source(msgspec.Struct, frozen=True, eq=False):
@@ -85,7 +95,7 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
     """
     onnx = onnx_package()
     parts = split(view(memory))
-    model = _parsed(parts)
+    model = parsed(parts)
     opsets = {_domain(opset.domain): opset.version for opset in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     # Without ONNX's own operators their version does not matter.
@@ -100,7 +110,7 @@ def read_model(memory: Memory, folder: Path | None) -> Source:
         {(_domain(f.domain), f.name): f for f in model.functions},
         reader,
         model.ir_version,
-        _metadata(model),
+        metadata_of(model),
     )
 
 
@@ -110,12 +120,12 @@ def read_outline(memory: Memory) -> Outline:
     :raises InvalidArgumentError: if it is damaged.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
-    model = _parsed(split(view(memory)))
+    model = parsed(split(view(memory)))
     weights = {tensor.name for tensor in model.graph.initializer}
     return Outline(
         tuple(_outline(each) for each in model.graph.input if each.name not in weights),
         tuple(map(_outline, model.graph.output)),
-        _metadata(model),
+        metadata_of(model),
     )
 
 
@@ -124,13 +134,18 @@ def _outline(info: Any) -> TensorOutline:
     dtype = DTYPES.get(tensor.elem_type)
     kind = info.type.WhichOneof("value") or "tensor_type"
     name = TYPE_NAMES.get(tensor.elem_type, "").lower() if dtype is None else dtype.name
-    lengths = tuple("?" if n in NAMELESS else n for n in _lengths(tensor))
+    lengths = tuple("?" if n in NAMELESS else n for n in lengths_of(tensor))
     if kind != "tensor_type":
         name = kind.removesuffix("_type")
     return TensorOutline(info.name, name, lengths)
 
 
-def _parsed(parts: Split) -> Any:
+def parsed(parts: Split) -> Any:
+    """Return the ``ModelProto`` of a file.
+
+    :raises InvalidArgumentError: if it is damaged.
+    :raises GeneralFailureError: if the package `onnx` is not installed.
+    """
     onnx = onnx_package()
     try:
         model = onnx.ModelProto.FromString(parts.rest)
@@ -141,7 +156,7 @@ def _parsed(parts: Split) -> Any:
     return model
 
 
-def _metadata(model: Any) -> ModelMetadata | None:
+def metadata_of(model: Any) -> ModelMetadata | None:
     """Return what the author says, but for the longest texts; None for nothing."""
     texts: dict[str, str] = {}
     left = MAX_METADATA_CHARACTERS
@@ -235,10 +250,10 @@ def _axes(info: Any) -> Axes:
         raise UnsupportedOperatorError(
             f"{what} has no shape", hint="give one, by input_shapes"
         )
-    return Axes(info.name, dtype, tuple(_lengths(tensor)))
+    return Axes(info.name, dtype, tuple(lengths_of(tensor)))
 
 
-def _lengths(tensor: Any) -> Iterator[int | str]:
+def lengths_of(tensor: Any) -> Iterator[int | str]:
     """Yield lengths of axes, and names of those that are open."""
     for axis in tensor.shape.dim:
         if not axis.HasField("dim_value"):

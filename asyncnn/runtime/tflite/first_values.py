@@ -100,7 +100,7 @@ class _Initialisation:
 
     def _evaluated(self) -> Sequence[Array]:
         # Most files begin with constants: the engine is loaded for the others only.
-        from asyncnn.engine.bound_execution import run_straight
+        from asyncnn.engine.plan_execution import run_straight
         from asyncnn.engine.program import Program
 
         model = self._builder.build().model

@@ -1,0 +1,221 @@
+"""ONNX files as one region: whole, for devices with an engine that reads the format.
+
+Only the border of the graph is looked at; what is inside is translated for devices that
+have no such engine (`asyncnn.runtime.translation`). Weights of external files are put
+into the bytes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.hal.types import Memory
+from asyncnn.input_files import decoding
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import shareable
+from asyncnn.pacing import Steps
+from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo
+from asyncnn.runtime.onnx.open_axes import Constants, fixed_inputs, given_lengths
+from asyncnn.runtime.onnx.protobuf import split
+from asyncnn.runtime.onnx.schema import (
+    NAMELESS,
+    Axes,
+    inner_graphs,
+    lengths_of,
+    metadata_of,
+    parsed,
+)
+from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
+from asyncnn.runtime.states import are_one_state
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+BFLOAT16 = 16
+"""Number of an element type that NumPy does not have."""
+
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""A protocol buffer has no more."""
+
+
+def reading_whole(
+    memory: Memory,
+    folder: Path | None,
+    input_shapes: InputShapes,
+    constants: Constants | None,
+) -> Steps[NamedModel]:
+    """Make one region of a file, in steps; see `import_onnx` for the arguments.
+
+    :raises InvalidArgumentError: if it is damaged, or what is given does not fit.
+    :raises UnsupportedOperatorError: if regions have no such inputs or outputs.
+    :raises GeneralFailureError: if the package `onnx` is not installed, or a file that
+        it refers to cannot be read.
+    """
+    with decoding("ONNX"):
+        model = parsed(split(view(memory)))
+        yield
+        graph, metadata = model.graph, metadata_of(model)
+        weights = {tensor.name for tensor in graph.initializer}
+        weights.update(each.values.name for each in graph.sparse_initializer)
+        ends = [_axes(info) for info in graph.input if info.name not in weights]
+        fixed = fixed_inputs(ends, constants or {})
+        inputs = [each for each in ends if each.name not in fixed]
+        lengths = {each.name: each.named_lengths for each in inputs}
+        known = given_lengths(lengths, input_shapes)
+        outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
+        if _has_open(outputs, known) and not _has_open(inputs, known):
+            inferred = _inferred(model, outputs, known)
+            outputs = [_like_its_state(each, inputs) for each in inferred]
+            yield
+        whole = _complete(memory, folder, model)
+        yield
+    ports = [fixed.get(each.name, _port(each, known)) for each in ends]
+    results = [_port(each, known) for each in outputs]
+    names = [each.name for each in inputs], [each.name for each in outputs]
+    named = NamedModel.of(region_model(ONNX, whole, ports, results), *names)
+    return replace(
+        named,
+        inputs=_with_names(named.inputs, inputs, known),
+        outputs=_with_names(named.outputs, outputs, known),
+        metadata=metadata,
+    )
+
+
+def _axes(info: Any) -> Axes:
+    """Return what the file says of an input or output.
+
+    :raises UnsupportedOperatorError: if no tensor of a region can be it.
+    """
+    what = f"{info.name[:80]!r}"
+    if not info.type.HasField("tensor_type"):
+        kind = info.type.WhichOneof("value") or "nothing"
+        raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
+    tensor = info.type.tensor_type
+    number = tensor.elem_type
+    dtype = np.dtype("V2") if number == BFLOAT16 else dtype_of(number, what)
+    return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
+
+
+def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
+    """Return an output with the axes of the state that it is, where it has none.
+
+    An axis of another name than all of the inputs' is of any length; but a state whose
+    own axis has a name may grow from step to step.
+    """
+    kept = [each for each in inputs if are_one_state(each.name, output.name)]
+    if len(kept) != 1 or kept[0].dtype != output.dtype:
+        return output
+    (state,) = kept
+    if not output.is_ranked:
+        return Axes(output.name, output.dtype, state.named_lengths)
+    names = {
+        length
+        for each in inputs
+        for length in each.lengths
+        if isinstance(length, str) and length not in NAMELESS
+    }
+    lengths = output.lengths
+    if len(lengths) != len(state.lengths) or not all(
+        own == other
+        or (isinstance(own, str) and own not in names and other not in names)
+        for own, other in zip(lengths, state.lengths, strict=True)
+    ):
+        return output
+    return Axes(output.name, output.dtype, state.named_lengths)
+
+
+def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
+    """Tell whether any axis is without a length."""
+    return not all(each.is_ranked and all(_dimensions(each, known)) for each in borders)
+
+
+def _dimensions(axes: Axes, known: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the lengths, 0 for those that stay open."""
+    return tuple(
+        known.get(length, 0) if isinstance(length, str) else length
+        for length in axes.named_lengths
+    )
+
+
+def _port(axes: Axes, known: Mapping[str, int]) -> Port:
+    dimensions = _dimensions(axes, known)
+    if axes.is_ranked:
+        dimensions = dimensions or (1,)
+    return type_of(ONNX, axes.dtype), dimensions, 0.0, 0
+
+
+def _with_names(
+    infos: Sequence[TensorInfo], borders: Sequence[Axes], known: Mapping[str, int]
+) -> tuple[TensorInfo, ...]:
+    """Return ``infos`` with the names that the file has for open axes."""
+    found = []
+    for info, axes in zip(infos, borders, strict=True):
+        pairs = zip(_dimensions(axes, known), axes.lengths, strict=True)
+        found.append(
+            info.opened([length or str(name or "?") for length, name in pairs])
+        )
+    return tuple(found)
+
+
+def _shown(name: int | str) -> str:
+    """Return the name of an open axis, as it has one."""
+    return "?" if name in NAMELESS or str(name).startswith("axis ") else str(name)
+
+
+def _inferred(
+    model: Any, outputs: Sequence[Axes], known: Mapping[str, int]
+) -> list[Axes]:
+    """Return ``outputs`` with the lengths that follow from those of the inputs.
+
+    Of what cannot be inferred, only a run tells. ``model`` is changed.
+    """
+    for info in model.graph.input:
+        axes = _axes(info)
+        for axis, length in enumerate(_dimensions(axes, known)):
+            if length:
+                info.type.tensor_type.shape.dim[axis].dim_value = length
+    infer = import_module("onnx.shape_inference").infer_shapes
+    try:
+        inferred = infer(model, data_prop=True).graph
+    except Exception:  # whatever it finds fault with, the engine is to decide
+        return [*outputs]
+    return [_axes(info) for info in inferred.output]
+
+
+def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
+    """Return the bytes of the file with all of its weights.
+
+    :raises UnsupportedOperatorError: if they are too many for one message.
+    """
+    if not any(_is_external(tensor) for tensor in _tensors(model.graph)):
+        return memory
+    reader = TensorReader(memory, folder)
+    whole = type(model).FromString(view(memory))
+    for tensor in _tensors(whole.graph):
+        if _is_external(tensor):
+            data = reader.array(tensor)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = data.tobytes()
+    reader.check_unchanged()
+    if whole.ByteSize() > MAX_MESSAGE_BYTES:
+        raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
+    return shareable(from_buffer(memoryview(whole.SerializeToString())))
+
+
+def _is_external(tensor: Any) -> bool:
+    return bool(tensor.data_location == tensor.EXTERNAL)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield the tensors of a graph and those in it, but for sparse ones."""
+    graphs = [graph]
+    while graphs:
+        each = graphs.pop()
+        yield from each.initializer
+        for node in each.node:
+            yield from (part.t for part in node.attribute if part.HasField("t"))
+            graphs += inner_graphs(node)
