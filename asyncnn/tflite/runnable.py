@@ -7,7 +7,7 @@ may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import isfinite, prod
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tflite.tables import (
@@ -128,6 +128,9 @@ def _check_tensor(tensor: Tensor) -> None:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
+    # What is not finite makes the sum not finite, wherever it stands.
+    if scales and (min(tensor.scales) <= 0 or not isfinite(sum(tensor.scales))):
+        raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
             f"{tensor.label} has {scales} scales but {len(tensor.zero_points)} "

@@ -152,9 +152,9 @@ class Regions:
                     f"{list(shape)}"
                 )
             own.append(tensor.shape if _like(tensor.shape) == shape else shape)
-        return region_file(
-            contents, own, self._engine.speeds, output_shape=output_shape
-        )
+        speeds = self._engine.speeds
+        with decoding("TFLite"):
+            return region_file(contents, own, speeds, output_shape=output_shape)
 
 
 def _contents(graph: Array) -> Contents:
