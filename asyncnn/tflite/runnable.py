@@ -29,7 +29,12 @@ MOST_NESTED = 16
 """Graphs that call one another, the deepest of all."""
 
 _BYTES = frozenset({"INT8", "UINT8", "INT16"})
-_NO_OPERATORS = {"CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
+_NO_OPERATORS = frozenset(
+    {
+        *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
+        "BROADCAST_ARGS",  # it ends the process where lengths do not fit
+    }
+)
 _LEFT_OUT = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "CONV_3D"), 2),
     **dict.fromkeys(("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"), 3),
@@ -51,6 +56,7 @@ _POSITIVE = {
     "Pool2DOptions": (*_STRIDES, "FilterWidth", "FilterHeight"),
     "SpaceToDepthOptions": ("BlockSize",),
     "DepthToSpaceOptions": ("BlockSize",),
+    "LocalResponseNormalizationOptions": ("Radius",),
 }
 """Fields of options that are divided by, or counted with."""
 
@@ -111,7 +117,7 @@ def _check_graph(graph: Graph) -> None:
             if index < 0 or index in made:
                 raise InvalidArgumentError(f"{what} cannot write to tensor {index}")
             made.add(index)
-        _check_ranks(graph, operator, what)
+        _check_operands(graph, operator, what)
         _check_options(operator, what)
     for index in graph.outputs:
         if index not in made:
@@ -170,13 +176,36 @@ def _check_counts(operator: Operator, what: str) -> None:
             raise InvalidArgumentError(f"{what} has options for another number")
 
 
-def _check_ranks(graph: Graph, operator: Operator, what: str) -> None:
-    for index, rank in zip(
-        operator.inputs, _RANKS.get(operator.name, ()), strict=False
-    ):
-        has = len(graph.tensors[index].shape)
+def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
+    """Check types, ranks, scales, and lengths that are constant."""
+    read, made = (
+        [graph.tensors[index] for index in indexes if index >= 0]
+        for indexes in (operator.inputs, operator.outputs)
+    )
+    for tensor, rank in zip(read, _RANKS.get(operator.name, ()), strict=False):
+        has = len(tensor.shape)
         if has < abs(rank) or (rank > 0 and has != rank):
             raise InvalidArgumentError(f"{what} reads a tensor of rank {has}")
+    like = read if operator.name in _ALIKE else read[:1]
+    like = [*like, *made[:1]] if operator.name in _KEPT else like
+    types = {each.type for each in like}
+    if len(types) > 1:
+        raise InvalidArgumentError(f"{what} is of {', '.join(sorted(types))}")
+    scales = [
+        each.scales[0]
+        for each in (*read, *made)
+        if each.type in _BYTES and len(each.scales) == 1
+    ]
+    least, most = min(scales, default=1.0), max(scales, default=1.0)
+    is_comparing = bool(scales) and operator.name in _COMPARING
+    if most > _MOST_RATIO * least or (
+        is_comparing and not 1 / _MOST_RATIO < least <= most < 1
+    ):
+        raise InvalidArgumentError(f"{what} has scales of {least} to {most}")
+    for position in _WHOLE.get(operator.name, ()):
+        data = read[position].data if position < len(read) else None
+        if data is not None and data.size and data.min() < 0:
+            raise InvalidArgumentError(f"{what} reads a length or a place below 0")
 
 
 def _check_options(operator: Operator, what: str) -> None:
@@ -271,7 +300,7 @@ _COUNTS: dict[str, tuple[int, int | None, int]] = {
             "REVERSE_SEQUENCE MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BITWISE_XOR "
             "RIGHT_SHIFT FILL TILE BROADCAST_TO PAD MIRROR_PAD RESIZE_BILINEAR "
             "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS MEAN SUM REDUCE_PROD "
-            "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN BROADCAST_ARGS"
+            "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN"
         ),
         (3, 3, 1): (
             "SELECT SELECT_V2 SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND PADV2 "
@@ -313,6 +342,32 @@ _RANKS: dict[str, tuple[int, ...]] = {
 }
 """Ranks of the first inputs; a negative one is the least that they may have."""
 
+_COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
+_COMPARING = frozenset(_COMPARING_NAMES.split())
+
+_MOST_RATIO = 2.0**24
+"""Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
+
+_ALIKE_NAMES = """
+ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE ATAN2
+BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
+"""
+_ALIKE = frozenset(_ALIKE_NAMES.split()) | _COMPARING
+"""Operators that have inputs of one type."""
+
+_KEPT_NAMES = """
+AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONV_2D DEPTHWISE_CONV_2D CONV_3D DEPTH_TO_SPACE
+SPACE_TO_DEPTH FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
+RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LOG_SOFTMAX TANH SQUEEZE EXP NEG SIN COS LOG SQRT
+RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU ZEROS_LIKE REVERSE_V2
+REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG CUMSUM DYNAMIC_UPDATE_SLICE GATHER
+GATHER_ND UNPACK RESHAPE TILE PAD PADV2 MIRROR_PAD SLICE STRIDED_SLICE TRANSPOSE
+EXPAND_DIMS SUM MEAN REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL BROADCAST_TO
+SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR LOGICAL_NOT
+"""
+_KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
+"""Operators whose first output is of the type of the first input."""
+
 _WHOLE: dict[str, tuple[int, ...]] = {
     name: inputs
     for inputs, names in {
@@ -321,7 +376,7 @@ _WHOLE: dict[str, tuple[int, ...]] = {
             "BROADCAST_TO TILE PAD PADV2 MIRROR_PAD RESIZE_BILINEAR GATHER GATHER_ND "
             "RESIZE_NEAREST_NEIGHBOR ONE_HOT"
         ),
-        (0, 1): "BROADCAST_ARGS SPARSE_TO_DENSE",
+        (0, 1): "SPARSE_TO_DENSE",
         (0, 2): "SCATTER_ND",
         (1, 2): "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND",
     }.items()
