@@ -7,7 +7,6 @@ Weights stay where the file has them: they lie apart (`graph_file`).
 
 import struct
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.devices.litert.writer import write_graphs
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.costs import Speeds, shapes_ns
+from asyncnn.engine.costs import Speeds, estimated_of_shapes_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType, OperationType
@@ -43,6 +42,16 @@ _VECTORS = {
 
 _REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
+
+_ALIKE = {
+    "CONV_2D": OperationType.CONV_2D,
+    "CONV_3D": OperationType.CONV_2D,
+    "DEPTHWISE_CONV_2D": OperationType.DEPTHWISE_CONV_2D,
+    "FULLY_CONNECTED": OperationType.FULLY_CONNECTED,
+    "TRANSPOSE_CONV": OperationType.TRANSPOSE_CONV_2D,
+    "BATCH_MATMUL": OperationType.BATCH_MATMUL,
+}
+"""Operations that take as long; what others take is in the elements that they move."""
 
 
 def region_file(
@@ -161,36 +170,20 @@ def _add_divided(
         alive += own.outputs
 
 
-_LIKE = {
-    "CONV_2D": OperationType.CONV_2D,
-    "FULLY_CONNECTED": OperationType.FULLY_CONNECTED,
-    "DEPTHWISE_CONV_2D": OperationType.DEPTHWISE_CONV_2D,
-    "TRANSPOSE_CONV": OperationType.TRANSPOSE_CONV_2D,
-    "CONV_3D": OperationType.CONV_2D,
-    "BATCH_MATMUL": OperationType.BATCH_MATMUL,
-    "LSTM": OperationType.LSTM,
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM,
-}
-"""Operations that take about as long."""
-
-
 def _cost_ns(graph: tflite.Graph, operator: tflite.Operator, speeds: Speeds) -> int:
-    read, made = (
-        [graph.tensors[index] for index in indexes if index >= 0]
-        for indexes in (operator.inputs, operator.outputs)
-    )
-    inputs = [each.shape for each in read]
-    if operator.name == "TRANSPOSE_CONV":
-        inputs = [*inputs[2:], *inputs[1:2]]
-    if operator.name == "CONV_3D":
-        *taps, channels, outputs = inputs[1]
-        inputs[1] = outputs, prod(taps), channels
-    is_short = made[0].type in ("INT8", "UINT8")
-    element = (
-        OperandType.TENSOR_QUANT8_ASYMM if is_short else OperandType.TENSOR_FLOAT32
-    )
-    like = _LIKE.get(operator.name, OperationType.ADD)
-    return int(shapes_ns(like, inputs, [each.shape for each in made], element, speeds))
+    read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
+    made = [graph.tensors[index] for index in operator.outputs]
+    if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first
+        read.reverse()
+    elif operator.name == "CONV_3D":  # filters are [..., outputs]
+        read[1] = read[1][-1:] + read[1][:-1]
+    is_recurrent = operator.name.endswith(("LSTM", "RNN"))
+    type_ = OperationType.LSTM if is_recurrent else _ALIKE.get(operator.name, -1)
+    element = OperandType.TENSOR_FLOAT32
+    if made[0].scales:
+        element = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+    shapes = [each.shape for each in made]
+    return int(estimated_of_shapes_ns(type_, read, shapes, element, speeds))
 
 
 def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> Operator:
