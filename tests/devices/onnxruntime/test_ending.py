@@ -47,7 +47,10 @@ async def works(prepared: PreparedModel) -> None:
 
 async def until_running(device: Device, is_running: bool = True) -> None:
     async with asyncio.timeout(LONG_S):
-        while bool((await device.statistics()).executions.running) != is_running:
+        while True:
+            statistics = await device.statistics()
+            if bool(statistics.executions.running) == is_running:
+                return
             await asyncio.sleep(0.001)
 
 
