@@ -29,8 +29,6 @@ from asyncnn.engine.job import (
     Segment,
     Telling,
 )
-from asyncnn.extensions import Extension
-from asyncnn.extensions.regions import ONNX, region_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
     BoundOperand,
@@ -107,16 +105,6 @@ class Regions:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._sessions = Sessions(library)
-
-    def extension(self, version: str) -> Extension:
-        """Return the extension whose operation they compute."""
-        return region_extension(
-            ONNX,
-            version=version,
-            shape=self.shapes,
-            prepare=self.prepare,
-            compute=self.compute,
-        )
 
     def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
         """Return the shapes of the outputs; see `ShapeRule`.
