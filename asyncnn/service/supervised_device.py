@@ -44,12 +44,7 @@ from asyncnn.hal.validate import (
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
-from asyncnn.service.supervised_model import (
-    AnyOrder,
-    CachedOrder,
-    Order,
-    SupervisedModel,
-)
+from asyncnn.service.supervised_model import Order, SupervisedModel
 from asyncnn.service.supervision import (
     NO_DRIVER,
     Backoff,
@@ -255,7 +250,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         )
 
     def adopt(
-        self, order: AnyOrder, remote: RemoteDevice, prepared: IPreparedModel
+        self, order: Order, remote: RemoteDevice, prepared: IPreparedModel
     ) -> SupervisedModel:
         """Return a model that the driver has prepared as one that outlives it."""
         model = SupervisedModel(
@@ -274,7 +269,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         self._life.check()
-        order = CachedOrder(to_send(*cache, (needed[0], needed[1])))
+        order = Order(to_send(*cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)
@@ -309,7 +304,7 @@ class _Adoption(IPreparedModelCallback):
     def __init__(
         self,
         device: SupervisedDevice,
-        order: AnyOrder,
+        order: Order,
         remote: RemoteDevice,
         callback: IPreparedModelCallback,
     ) -> None:
