@@ -5,7 +5,6 @@ device compute the other operations of the same plan. Everything else, from prio
 to caches, is the reference device's.
 """
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ from asyncnn.memory.pages import os_errors
 
 if TYPE_CHECKING:
     from asyncnn.devices.litert.engine import Engine
-
-logger = logging.getLogger(__name__)
 
 
 def load_litert() -> "Engine":

@@ -14,6 +14,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
 )
 from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     BusyError,
     DeviceClosedError,
@@ -32,7 +33,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import place_of
 from asyncnn.runtime.buffers import Places
-from asyncnn.runtime.execution_options import Outputs, copies_of
+from asyncnn.runtime.execution_options import copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.opening import Opened, opens

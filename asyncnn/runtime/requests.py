@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     InvalidArgumentError,
     WrongTypeError,
@@ -33,7 +34,6 @@ from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import TensorInfo
 
 MAX_SPACE_ATTEMPTS = 4

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import deadline_after, seconds_until
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
@@ -27,7 +28,6 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.runtime.execution_options import (
     AnyPath,
-    Outputs,
     check_path,
     copies_now,
     copies_of,

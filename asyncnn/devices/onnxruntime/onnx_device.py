@@ -7,7 +7,7 @@ from asyncnn.engine.delegation import Delegate
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import ONNX, region_extension
 from asyncnn.hal.errors import EngineUnavailableError
-from asyncnn.hal.operations.bound import BoundOperation
+from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.kernels.kernel import InterruptibleRun, PreparedKernel
 
 if TYPE_CHECKING:
@@ -69,4 +69,9 @@ def onnx_extension(version: str) -> Extension:
     def compute(operation: BoundOperation) -> InterruptibleRun:
         return load_onnx_runtime().regions.compute(operation)
 
-    return region_extension(ONNX, version=version, prepare=prepare, compute=compute)
+    def shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
+        return load_onnx_runtime().regions.shapes(operation)
+
+    return region_extension(
+        ONNX, version=version, shape=shapes, prepare=prepare, compute=compute
+    )
