@@ -29,13 +29,7 @@ from asyncnn.hal.refusals import (
     PreparingDevice,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    DeviceStatus,
-    ErrorStatus,
-    Model,
-)
+from asyncnn.hal.types import BufferDesc, BufferRole, DeviceStatus, ErrorStatus, Model
 from asyncnn.hal.validate import (
     validate_execution_preference,
     validate_model,
@@ -45,13 +39,7 @@ from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
 from asyncnn.service.supervised_model import Order, SupervisedModel
-from asyncnn.service.supervision import (
-    NO_DRIVER,
-    Backoff,
-    Life,
-    Supervision,
-    Waiting,
-)
+from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
 
 logger = logging.getLogger(__name__)
 
