@@ -16,6 +16,7 @@ from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
+    Observed,
     ObservedExecution,
     current_observation,
 )
@@ -78,15 +79,8 @@ class Traced(Run):
             execution.observation = current_observation() or Observation(self._observe)
         return execution
 
-    def _observe(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def _observe(self, observed: Observed) -> None:
+        _, step, _, _, begun_ns, ended_ns = observed
         self._steps.append((step, begun_ns, ended_ns))
 
     def _tell(
