@@ -14,6 +14,7 @@ from asyncnn.cli.options import (
     PathOption,
     RtolOption,
     SamplesOption,
+    StrictOption,
     TransportOption,
     chosen,
     constants_of,
@@ -44,6 +45,7 @@ def compare(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     path: PathOption = "async",
     transport: TransportOption = "inprocess",
     reference_kernels: Annotated[
@@ -86,7 +88,9 @@ def compare(
     file = open_model_file(model)
     with located(model):
         kind.check_reads(kind_of(file))
-    named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
+    named, _ = load_extended(
+        model, extension or (), input_shape or (), constant or (), strict=strict
+    )
     given = (
         []
         if input_file is None
