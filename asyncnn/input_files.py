@@ -11,6 +11,7 @@ most, and nothing waits for one: not the end of a device, nor that of the interp
 import errno
 import os
 import stat
+import struct
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from asyncnn.deadlines import deadline_after, seconds_until
 from asyncnn.hal.errors import (
+    AsyncnnError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
     ResourceExhaustedTransientError,
@@ -397,3 +399,33 @@ def _missed(what: str) -> MissedDeadlineTransientError:
 
 _errands = _Errands()
 os.register_at_fork(after_in_child=_errands.renew)
+
+
+@contextmanager
+def decoding(kind: str) -> Iterator[None]:
+    """Turn what decoders raise on damaged bytes into one error of the family.
+
+    :raises InvalidArgumentError: if the block raises such an error.
+    """
+    damaged = f"damaged {kind} file"
+    try:
+        yield
+    except AsyncnnError:  # some are a ValueError as well
+        raise
+    except RecursionError as error:
+        raise InvalidArgumentError(f"{damaged}: graphs nested too deeply") from error
+    except struct.error as error:
+        raise InvalidArgumentError(
+            f"{damaged}: it refers to what is beyond its end",
+            hint="the file may be cut short",
+        ) from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        raise InvalidArgumentError(f"{damaged} ({what})") from error

@@ -29,6 +29,7 @@ FLOORS = {
     "fences": 2,
     "kernels": 2,
     "extensions": 2,
+    "tflite": 2,
     "qos": 3,
     "engine": 3,
     "execution": 3,
@@ -39,6 +40,7 @@ FLOORS = {
     "metrics": 6,
     "pipeline": 6,
     "web": 6,
+    "onnx_backend": 7,
     "tools": 7,
     "cli": 8,
 }

@@ -1,5 +1,6 @@
 """``asyncnn compare``: a model file beside the runtime of others that reads it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,14 +22,19 @@ from asyncnn.cli.options import (
     counted,
     load_extended,
     print_json,
+    progress,
 )
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from asyncnn.tools.comparison import ComparisonReport
+    from asyncnn.tools.comparison import ComparisonReport, PeerKind
 
 
 def compare(
-    model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    model: Annotated[
+        Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
+    ],
     peer: Annotated[
         Literal["litert", "onnxruntime"],
         typer.Option("--with", help="The runtime to compare with."),
@@ -62,13 +68,21 @@ def compare(
     rtol: RtolOption = None,
     atol: AtolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the table of a folder there."),
+    ] = None,
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
     Prints how much each output differs at most: in steps of its quantisation,
     or absolute and as a share of its largest magnitude. Inputs are random, codes
     over the whole range of their type. A model with state keeps it from sample
-    to sample, here and there. Needs the runtime: pip install asyncnn\\[bench].
+    to sample, here and there. An awaited run is timed beside the runtime's.
+    Needs the runtime: pip install asyncnn\\[bench].
+
+    Of a folder, each file is compared in a process of its own, and one line
+    tells of each: whether it agrees, both times, or why it does not run.
 
     Exits with 1 if an output is out of tolerance, with 2 on bad input.
     """
@@ -85,6 +99,21 @@ def compare(
 
     tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
+    if model.is_dir():
+        if input_file is not None:
+            raise InvalidArgumentError("given inputs are for one file, not a folder")
+        options = [
+            *("--with", peer, "--path", path, "--transport", transport),
+            *("--seed", str(seed), "--samples", str(samples), "--lsb", str(lsb)),
+            *(() if rtol is None else ("--rtol", str(rtol))),
+            *(() if atol is None else ("--atol", str(atol))),
+            *(() if device is None else ("--device", device)),
+            *(("--reference-kernels",) if reference_kernels else ()),
+            *(("--strict",) if strict else ()),
+            *(part for each in extension or () for part in ("--extension", each)),
+        ]
+        _compare_folder(model, kind, options, json, html)
+        return
     file = open_model_file(model)
     with located(model):
         kind.check_reads(kind_of(file))
@@ -122,6 +151,37 @@ def compare(
         raise typer.Exit(1)
 
 
+def _compare_folder(
+    folder: Path,
+    peer: "PeerKind",
+    options: Sequence[str],
+    json: bool,
+    html: Path | None,
+) -> None:
+    from asyncnn.tools.folder_comparison import (
+        FolderReport,
+        compare_file,
+        files_in,
+        page_of,
+    )
+    from asyncnn.tools.pages.drawing import draw
+
+    check_writable(html)
+    reports = []
+    for path in progress(files_in(folder, peer), "comparing"):
+        reports.append(compare_file(folder, path, options))
+        if not json:
+            typer.echo(reports[-1])
+    passed = all(each.passed for each in reports)
+    report = FolderReport(str(folder), peer.title, passed, tuple(reports))
+    if json:
+        print_json(report)
+    if html is not None:
+        write_file(html, draw(page_of(report)))
+    if not passed:
+        raise typer.Exit(1)
+
+
 def _print(report: "ComparisonReport") -> None:
     typer.echo(
         f"on {report.device}, version {report.version}, beside {report.peer} "
@@ -135,3 +195,7 @@ def _print(report: "ComparisonReport") -> None:
         )
         for output in series.outputs:
             typer.echo(f"  {output}")
+    typer.echo(
+        f"awaited {report.run_us:.0f} us, {report.peer} in to_thread "
+        f"{report.peer_us:.0f} us: {report.run_us / report.peer_us:.2f} times"
+    )

@@ -13,21 +13,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.measured_capabilities import sped_up
+from asyncnn.devices.engine_device import EngineDevice, loaded
 from asyncnn.devices.private_files import state_folder
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
+from asyncnn.extensions import Extensions
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedError,
 )
 from asyncnn.hal.routes import EngineShare
-from asyncnn.hal.types import Capabilities, ErrorStatus, Model
-from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.hal.types import Model
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
@@ -59,7 +58,7 @@ async def usual_device_name() -> str:
 async def _fastest_device_name() -> str:
     """Return ``accelerated`` where its engine works, else ``reference``."""
     try:
-        await offload_abandonable("loading LiteRT", in_one(_load_engine))
+        await loaded("LiteRT", _load_engine)
     except GeneralFailureError as error:
         logger.info("the reference device is used: %s", error)
         return "reference"
@@ -91,19 +90,18 @@ async def default_device(
 
 
 def _load_engine() -> "Engine":
-    with os_errors("LiteRT cannot be loaded"):
-        # A process that has no use for the engine does not import it.
-        from asyncnn.devices.litert.engine import load_engine
+    # A process that has no use for the engine does not import it.
+    from asyncnn.devices.litert.engine import load_engine
 
-        return load_engine()
+    return load_engine()
 
 
-class AcceleratedDevice(ReferenceDevice):
+class AcceleratedDevice(EngineDevice):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     LiteRT computes the operations that `asyncnn.devices.litert` claims, kernels the
-    others. Otherwise it is like `ReferenceDevice`, but plans run on as many worker
-    threads as there are CPUs for this process.
+    others. Otherwise it is like `EngineDevice`. It says by which API LiteRT is called:
+    ``c_api`` or, where that does not work, ``interpreter``.
 
     :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
         missing or does not work here.
@@ -115,24 +113,21 @@ class AcceleratedDevice(ReferenceDevice):
 
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         super().__init__(settings)
-        self._engine = ""
         self._delegate: Delegate | None = None
-
-    @property
-    def usual_lanes(self) -> int:
-        """One for each CPU that this process may use."""
-        return len(os.sched_getaffinity(0))
 
     async def load_delegate(self) -> Delegate:
         """Load LiteRT, and return what gives it segments of plans.
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        engine = await offload_abandonable("loading LiteRT", in_one(_load_engine))
+        engine = await loaded("LiteRT", _load_engine)
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
+            from asyncnn.devices.litert.region_kernels import Regions
 
         self._engine = f"LiteRT {engine.version}, {engine.name}"
+        given = self._settings.extensions
+        self._extensions = Extensions((*given, Regions(engine).extension()))
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate
 
@@ -161,27 +156,6 @@ class AcceleratedDevice(ReferenceDevice):
                 shares.append(_kernels_share(tuple(group)))
         return tuple(shares)
 
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return those of the reference device, better by what the engine gains.
-
-        That was measured by reference models, or else is what is usual.
-        """
-        status, capabilities = super().get_capabilities_1_3()
-        floats = integers = None
-        if self._measured is not None:
-            floats = self._measured.engine_share(quantized=False)
-            integers = self._measured.engine_share(quantized=True)
-        return status, sped_up(
-            capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
-        )
-
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the versions of asyncnn and of LiteRT, and by which API it is called.
-
-        The API is ``c_api`` or, where that does not work, ``interpreter``.
-        """
-        return ErrorStatus.NONE, f"{__version__} ({self._engine})"
-
 
 def _share(step: Step) -> EngineShare:
     positions = tuple(part.position for part in step.parts)
@@ -198,9 +172,6 @@ def _kernels_share(steps: Sequence[Step]) -> EngineShare:
     )
     return EngineShare("kernels", positions, reasons)
 
-
-_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
-"""Time for MobileNets and ResNets, divided by what the kernels take for them."""
 
 _DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
 

@@ -22,6 +22,7 @@ import numpy as np
 from asyncnn import __version__
 from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine import Program
+from asyncnn.engine.records import StepRecord
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.slices import SlicedModel, SliceKind
@@ -69,18 +70,6 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
-class StepEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An `asyncnn.engine.records.StepRecord`."""
-
-    positions: tuple[int, ...]
-    is_prepared: bool
-    packed: dict[str, tuple[StoredArray, ...]]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    decided: bytes
-    costs_ns: tuple[int, ...]
-
-
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
     """An `asyncnn.engine.PlanRecord`: lengths of slices, which are of these lists.
 
@@ -101,7 +90,7 @@ class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
 
 SHAPES = SliceKind(tuple[Shape | None, ...])
 FOLDED = SliceKind(tuple[tuple[int, StoredArray], ...])
-STEPS = SliceKind(tuple[StepEntry, ...])
+STEPS = SliceKind(tuple[StepRecord[StoredArray], ...])
 OFFSETS = SliceKind(tuple[tuple[int, int], ...])
 
 

@@ -7,6 +7,7 @@ index with, but tensors of numbers to compute with, and what kernels packed of s
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,7 +25,6 @@ from asyncnn.devices.cache_format import (
     Compiled,
     ModelRecord,
     SlicedPlan,
-    StepEntry,
     StoredArray,
     sealed,
 )
@@ -33,6 +33,7 @@ from asyncnn.engine.arena import align
 from asyncnn.engine.delegation import version_of
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.engine.program import subgraph_of
+from asyncnn.engine.records import StepRecord
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.slices import sliced
@@ -129,23 +130,9 @@ def _cutting(
     for index, value in plan.folded.items():
         folded.append((index, layout.store_value(subgraph.operands[index], value)))
         yield
-    steps: list[StepEntry] = []
+    steps: list[StepRecord[StoredArray]] = []
     for step in plan.steps:
-        packed = {
-            name: tuple(layout.store(each, is_numbers=True) for each in arrays)
-            for name, arrays in step.packed.items()
-        }
-        steps.append(
-            StepEntry(
-                step.positions,
-                step.is_prepared,
-                packed,
-                step.inputs,
-                step.outputs,
-                step.decided,
-                step.costs_ns,
-            )
-        )
+        steps.append(step.repacked(partial(layout.store, is_numbers=True)))
         yield
     return SlicedPlan(
         SHAPES.cut(plan.shapes, slices),

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache as cached
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -58,7 +58,6 @@ from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
 from asyncnn.engine.program import is_large
-from asyncnn.engine.records import StepRecord
 from asyncnn.extensions import NO_EXTENSIONS, Extensions
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -75,9 +74,6 @@ _LARGE_BYTES = 2**17
 """Bytes of a model cache with many operations."""
 
 R = TypeVar("R", bound=ModelRecord)
-
-Loaded: TypeAlias = WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
-"""Programs by their compilation, and by the data file that they were loaded from."""
 
 Prepare = Callable[[], Steps[Compiled]]
 """Prepares a model, in steps that raise an `AsyncnnError` if they cannot."""
@@ -102,7 +98,9 @@ class ModelCaches:
         self._may_map = may_map
         self._extensions = extensions
         self._delegate = delegate
-        self._loaded: Loaded = WeakValueDictionary()
+        # By their compilation, and by the data file that they were loaded from.
+        self._loaded: WeakValueDictionary[tuple[bytes, tuple[int, ...]], Program]
+        self._loaded = WeakValueDictionary()
 
     def preparation(
         self,
@@ -125,16 +123,7 @@ class ModelCaches:
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
         :raises GeneralFailureError: if one cannot be read.
         """
-        files = opened_for_loading(cache)
-        return partial(
-            loading,
-            files,
-            self._key,
-            self._extensions,
-            self._delegate,
-            may_map=self._may_map,
-            loaded=self._loaded,
-        )
+        return partial(self._load, opened_for_loading(cache))
 
     def saving(self, compiled: Compiled, cache: CacheArguments) -> Steps[None]:
         """Save a model that was prepared before, in steps.
@@ -160,6 +149,7 @@ class ModelCaches:
                 extensions=self._extensions,
                 delegate=self._delegate,
                 identity=b"" if files is None else new_identity(),
+                makes_way=priority is Priority.LOW,
             )
             compiled = Compiled(program, preference, priority)
             if files is not None:
@@ -169,50 +159,42 @@ class ModelCaches:
                     logger.warning("a model is not cached: %s", error)
             return compiled
 
+    def _load(self, files: CacheFiles) -> Steps[Compiled]:
+        """Load the model that was saved with the token of ``files``, in steps.
 
-def loading(
-    files: CacheFiles,
-    key: CacheKey,
-    extensions: Extensions,
-    delegate: Delegate | None = None,
-    *,
-    may_map: bool,
-    loaded: Loaded,
-) -> Steps[Compiled]:
-    """Load the model that was saved with the token of ``files``, in steps.
+        Its weights are copied, or mapped if that is safe, see `read_or_map`. A program
+        that was loaded from the same files, and is still used, is not loaded again.
 
-    Its weights are copied, or mapped if that is safe; ``may_map`` promises that nobody
-    truncates files of this user. See `read_or_map`. A program that is among those
-    ``loaded`` from the same files is not loaded again.
-
-    :raises GeneralFailureError: if the files are not as this driver wrote them.
-    """
-    record, slices = yield from unsealing(CacheRecord, files, key)
-    # The very file: with but the sealed half of a pair, nobody gets the weights.
-    known = record.compilation, files.data_file
-    shared = loaded.get(known)
-    if shared is not None:
-        return Compiled(shared, record.preference, record.priority)
-    model, slices = yield from reading(record, slices, files, may_map=may_map)
-    data = view(model.pools[0])
-    if extensions.versions(model) != record.extensions:
-        raise GeneralFailureError("the model cache is for other extensions")
-    if version_of(delegate) != record.engine:
-        raise GeneralFailureError("the model cache is for another engine")
-    values = memoryview(model.operand_values)
-    plans: dict[int, Callable[[], PlanRecord]] = {}
-    at = 0
-    for number, plan in record.plans.items():
-        end = at + plan.size_bytes
-        plans[number] = partial(_restored, plan, bytes(slices[at:end]), data, values)
-        at = end
-    yield
-    program = yield from Program.compiling(
-        model, plans, extensions, delegate, record.compilation
-    )
-    # Others may have loaded it meanwhile.
-    program = loaded.setdefault(known, program)
-    return Compiled(program, record.preference, record.priority)
+        :raises GeneralFailureError: if the files are not as this driver wrote them.
+        """
+        record, slices = yield from unsealing(CacheRecord, files, self._key)
+        # The very file: with but the sealed half of a pair, nobody gets the weights.
+        known = record.compilation, files.data_file
+        shared = self._loaded.get(known)
+        if shared is not None:
+            return Compiled(shared, record.preference, record.priority)
+        model, slices = yield from reading(record, slices, files, may_map=self._may_map)
+        data = view(model.pools[0])
+        if self._extensions.versions(model) != record.extensions:
+            raise GeneralFailureError("the model cache is for other extensions")
+        if version_of(self._delegate) != record.engine:
+            raise GeneralFailureError("the model cache is for another engine")
+        values = memoryview(model.operand_values)
+        plans: dict[int, Callable[[], PlanRecord]] = {}
+        at = 0
+        for number, plan in record.plans.items():
+            end = at + plan.size_bytes
+            part = bytes(slices[at:end])
+            plans[number] = partial(_restored, plan, part, data, values)
+            at = end
+        yield
+        program = yield from Program.compiling(
+            *(model, plans, self._extensions, self._delegate, record.compilation),
+            makes_way=record.priority is Priority.LOW,
+        )
+        # Others may have loaded it meanwhile.
+        program = self._loaded.setdefault(known, program)
+        return Compiled(program, record.preference, record.priority)
 
 
 def unsealing(
@@ -220,7 +202,7 @@ def unsealing(
 ) -> Steps[tuple[R, memoryview]]:
     """Return the record of a model cache, and its slices.
 
-    :raises GeneralFailureError: as `loading`.
+    :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
     content = yield from asking([files.model], read, files.model, MOST_BYTES)
     yield from key.obtaining()
@@ -234,7 +216,7 @@ def reading(
 ) -> Steps[tuple[Model, memoryview]]:
     """Return the model of a record, and the slices that are not its own.
 
-    :raises GeneralFailureError: as `loading`.
+    :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
     yield
     own, rest = slices[: record.model_bytes], slices[record.model_bytes :]
@@ -266,24 +248,7 @@ def _restored(
     rest = Slices(memoryview(slices), max_item_bytes=MOST_BYTES)
     shapes = SHAPES.join(plan.shapes, rest)
     folded = {index: array(each) for index, each in FOLDED.join(plan.folded, rest)}
-    steps: list[StepRecord] = []
-    for part in STEPS.parts(plan.steps, rest):
-        for step in part:
-            packed = {
-                name: tuple([array(each) for each in arrays])
-                for name, arrays in step.packed.items()
-            }
-            steps.append(
-                StepRecord(
-                    step.positions,
-                    step.is_prepared,
-                    packed,
-                    step.inputs,
-                    step.outputs,
-                    step.decided,
-                    step.costs_ns,
-                )
-            )
+    steps = [s.repacked(array) for p in STEPS.parts(plan.steps, rest) for s in p]
     offsets = dict(OFFSETS.join(plan.offsets, rest))
     arena = ArenaLayout(offsets, plan.arena_bytes)
     return PlanRecord(shapes, folded, tuple(steps), arena)

@@ -13,7 +13,7 @@ from typing import Protocol
 from asyncnn.deadlines import late_for_fences
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.execution import FencedCompletion
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
@@ -53,7 +53,7 @@ class Owner(Protocol):
         ...
 
 
-class FencedExecution(FencedCompletion, ExecuteWork):  # type: ignore[misc]  # __await__
+class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
     """Work that begins once fences have signalled, and the end that others wait for.
 
     It has a ``gate`` while it waits or is ready, and then ``is_scheduled``, unless it
@@ -90,15 +90,15 @@ class FencedExecution(FencedCompletion, ExecuteWork):  # type: ignore[misc]  # _
 
     def note_ready(self) -> None:
         """Note that it waits for nothing, or nothing more: it counts its time anew."""
-        duration, inliner = self._options.duration, self._executable.inliner
+        duration, executable = self._options.duration, self._executable
         if duration is not None:
             now_ns = self._asked_ns = monotonic_ns()
             limits = (self._options.deadline, now_ns + duration)
             self.deadline_ns = min(limit for limit in limits if limit is not None)
-            if self.decision is None and not inliner.are_short:
+            if self.decision is None and not executable.are_short:
                 self.decision = threading.Lock()
         # It may have been launched long ago.
-        self.should_inline = inliner.should_inline and self.deadline_ns is None
+        self.should_inline = executable.should_inline and self.deadline_ns is None
         if self._launched_ns:
             self._launched_ns = perf_counter_ns()
 

@@ -23,18 +23,14 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import (
-    Executable,
-    Inliner,
-    inline_below_us,
-)
+from asyncnn.devices.executable import Executable, inline_below_us
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
+from asyncnn.devices.run import Run
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
-from asyncnn.devices.work import ExecuteWork
 from asyncnn.engine.arguments import bound_arrays
 from asyncnn.execution import Execution, FencedByLaunch, FencedCompletion
 from asyncnn.hal.errors import (
@@ -108,17 +104,17 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         self._accounting = WorkAccounting()
         self._executable = Executable(
             program,
-            Inliner(program, inline_below_us(compiled, settings) * 1000),
+            inline_below_us(compiled, settings) * 1000,
             priority,
             self._accounting,
             new_shapes.cancel,
-            settings.refuses_unmeetable_deadlines,
+            refuses_unmeetable_deadlines=settings.refuses_unmeetable_deadlines,
             computing=blas_threads_limited(settings.blas_threads),
         )
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:
                 threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.delegate is not None:
+                if threads > 1 and program.has_engine:
                     spreading = Spreading(program, threads, in_background)
                     self._executable.spreading = spreading
             case ExecutionPreference.LOW_POWER:
@@ -151,7 +147,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = ExecuteWork if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else recorded_work()
         work = kind(
             self._executable,
             request,
@@ -178,16 +174,14 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind = ExecuteWork if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else recorded_work()
         work = kind(
             self._executable, execution, options, None, calling_client.get(), True
         )
         self._start(work)
         return work
 
-    def _start(
-        self, work: ExecuteWork, use: IBufferUse | None = None
-    ) -> ErrorStatus | None:
+    def _start(self, work: Run, use: IBufferUse | None = None) -> ErrorStatus | None:
         """Have work executed; return the launch status, None if it is under way."""
         try:
             if use is not None:
@@ -219,7 +213,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = ExecuteWork if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else recorded_work()
         executable = self._executable
         work = kind(executable, request, options, report, client)
         cancel = self._scheduler.cancel_threadsafe
@@ -369,7 +363,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         return self._bursts.configure(self, callback, request_channel, result_channel)
 
 
-def _refused(work: ExecuteWork, error: AsyncnnError) -> ErrorStatus:
+def _refused(work: Run, error: AsyncnnError) -> ErrorStatus:
     """End work that the scheduler does not take; return the status of the launch."""
     work.fail(error)
     work.finish()

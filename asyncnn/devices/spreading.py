@@ -36,6 +36,7 @@ take many times as long.
 class Spreading:
     """Decides on the threads of each execution of ``program``, up to ``most``.
 
+    Asked by those alone that take long enough; see `Executable.may_spread`.
     ``in_background`` calls a function on another thread: it compiles the program for
     several threads, once executions have shown that it may be worth it. `threads` is
     for lanes, `observe` for the event loop.
@@ -48,14 +49,15 @@ class Spreading:
         in_background: Callable[[Callable[[], None]], None],
     ) -> None:
         self._program = program
-        self._most = most
+        self.most = most
         self._in_background = in_background
         self._is_begun = self._is_ready = False
         self._calm = 0
         self._trials = _TRIALS
         self._turns = self._turns_left = _FEWEST_TURNS
         self._is_spread = False
-        # Of one thread and of several; as `Inliner` has it, so that slow ones are seen.
+        # Of one thread and of several; as `Executable` has it, so that slow ones are
+        # seen.
         self._least_ns = [inf, inf]
 
     def threads(self, lanes_each: int) -> int:
@@ -63,7 +65,7 @@ class Spreading:
 
         ``lanes_each`` is the number of lanes for each execution that runs.
         """
-        if lanes_each < self._most:
+        if lanes_each < self.most:
             self._calm = 0
             return 1
         self._calm += 1
@@ -71,7 +73,7 @@ class Spreading:
             return 1
         if self._trials:
             self._trials -= 1
-            return self._most
+            return self.most
         one_ns, several_ns = self._least_ns
         is_spread = several_ns * _GAIN < one_ns
         if is_spread is not self._is_spread:
@@ -81,7 +83,7 @@ class Spreading:
         if not self._turns_left:
             self._turns = self._turns_left = min(2 * self._turns, _MOST_TURNS)
             is_spread = not is_spread
-        return self._most if is_spread else 1
+        return self.most if is_spread else 1
 
     def observe(self, threads: int, run_ns: int) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds that was not preempted."""
@@ -102,7 +104,7 @@ class Spreading:
 
     def _widen(self) -> None:
         try:
-            self._program.widen(self._most)
+            self._program.widen(self.most)
         # One thread does as well where there is no memory or descriptor for more.
         except (AsyncnnError, OSError, MemoryError) as error:
             logger.info("a model keeps to one thread: %s", error)

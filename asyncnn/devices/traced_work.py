@@ -1,7 +1,7 @@
 """Executions while a recording is on: when they waited, computed and replied.
 
 Their steps are spans, too, so they are run by an `ObservedExecution`. What is launched
-while nothing records is an `ExecuteWork`, which has no part of this.
+while nothing records is an `Run`, which has no part of this.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import trace_end, trace_queue
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
@@ -20,6 +20,7 @@ from asyncnn.engine.observation import (
     current_observation,
 )
 from asyncnn.engine.plan import Plan
+from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
@@ -27,12 +28,12 @@ from asyncnn.qos import Pause
 from asyncnn.tracing import Layer, Phase, Trace, active
 
 
-def recorded_work() -> type[ExecuteWork]:
+def recorded_work() -> type[Run]:
     """Return the class of an execution: a traced one if a recording is on."""
-    return ExecuteWork if active.recorder is None else TracedExecuteWork
+    return Run if active.recorder is None else TracedRun
 
 
-class Traced(ExecuteWork):
+class Traced(Run):
     """The part of an execution whose stages and steps a recorder is told of."""
 
     __slots__ = ()
@@ -71,17 +72,11 @@ class Traced(ExecuteWork):
         """Refuse: each step is looked at in Python."""
         return False
 
-    def _advance(self, pause: Pause) -> bool:
-        if self._execution is None:
-            arrays = self._arrays
-            if arrays is not None:
-                count = len(self._plan.inputs)
-                self._instead_of(arrays[count:])
-                self._begin(self._plan, arrays[:count])
-        return self._advance_unusual(pause)
-
     def _execution_of(
-        self, plan: Plan, inputs: Sequence[Array | None]
+        self,
+        plan: Plan,
+        inputs: Sequence[Array | None],
+        workspace: Workspace | None,
     ) -> PlanExecution:
         return ObservedExecution(
             self._executable.program,
@@ -116,13 +111,13 @@ class Traced(ExecuteWork):
         self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, ended_ns)
 
     def finish(self) -> ErrorStatus:
-        """Report the outcome; see `ExecuteWork`."""
+        """Report the outcome; see `Run`."""
         status = super().finish()
         trace_end(self._trace, "execution", Phase.EXECUTION, status)
         return status
 
 
-class TracedExecuteWork(Traced):
+class TracedRun(Traced):
     """An execution that is traced."""
 
     __slots__ = ("_steps", "_trace")

@@ -31,7 +31,7 @@
 
 /* Of job.py, whose tests compare. */
 enum {
-    WORDS = 6,
+    WORDS = 8,
     MOST_BINDINGS = 32,
     COPIED_BYTES = 1 << 15,
     ALIGNMENT = 64,
@@ -53,7 +53,7 @@ enum { FIXED = -1 };
 enum { UNUSED, READ, WRITTEN }; /* an array of a run */
 
 typedef uintptr_t Word;
-typedef int (*Function)(Word, Word, Word, Word, Word, Word);
+typedef Word (*Function)(Word, Word, Word, Word, Word, Word, Word, Word);
 
 /* An input or output of a graph. */
 typedef struct {
@@ -95,6 +95,11 @@ typedef struct {
 struct Segment {
     PyObject_HEAD
     Function function;
+    /* Of an engine that does not ask for the flag: called with `told` as that is raised,
+     * and as it is lowered. NULL for others. */
+    Function tell;
+    Function retract;
+    Word told;
     Py_buffer flag; /* .obj is NULL until it is initialised */
     Py_ssize_t inputs;
     Py_ssize_t count; /* of inputs and outputs */
@@ -117,9 +122,6 @@ typedef struct {
     char *are_used; /* by port */
     size_t size;    /* of what a run needs */
     void *spare;    /* that of a run which has ended */
-    struct Thread *thread; /* the lane that has the turns of the graphs */
-    Py_ssize_t turns;      /* runs that have them, one after the other */
-    struct Control *parted; /* the one of these that has stopped in the middle */
 } Job;
 
 /* A run: what stops it, and while it is under way all that it needs. */
@@ -149,10 +151,9 @@ typedef struct Control {
     PyObject *pause_asked; /* at each boundary; NULL for nobody */
     bool was_asked;      /* before the first segment */
     int outcome;
-    int status; /* of an engine that has ended early */
+    Word status; /* of an engine that has ended early */
     /* On a lane; the token is what the loop has offered. */
     PyObject *token;
-    bool is_away; /* from the loop */
     struct Control *below; /* in the stack of what has ended */
     int64_t started_ns;
     int64_t ended_ns;
@@ -208,18 +209,54 @@ raise_flag(char *flag)
                                 __ATOMIC_SEQ_CST);
 }
 
-static void
-lower_flag(Segment *self)
-{
-    char raised = INTERRUPTED;
-    __atomic_compare_exchange_n((char *)self->flag.buf, &raised, CLEAR, false,
-                                __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 static char
 flag_of(Segment *self)
 {
     return load((char *)self->flag.buf);
+}
+
+/* Held while a flag changes of which an engine is told: what that knows is what the flag
+ * says, whoever comes between. A forked child has one of its own. */
+static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+renew_telling(void)
+{
+    pthread_mutex_init(&telling, NULL);
+}
+
+/* Have a graph end early, until its flag is lowered; for good as it is told to end. */
+static void
+raise_of(Segment *self, char said)
+{
+    if (self->tell)
+        pthread_mutex_lock(&telling);
+    if (said == ENDED)
+        store((char *)self->flag.buf, ENDED);
+    else
+        raise_flag(self->flag.buf);
+    if (self->tell) {
+        self->tell(self->told, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&telling);
+    }
+}
+
+static void
+lower_flag(Segment *self)
+{
+    if (flag_of(self) == CLEAR)
+        return; /* whoever raises it from now on finds a run that is told */
+    if (self->tell)
+        pthread_mutex_lock(&telling);
+    char raised = INTERRUPTED;
+    bool is_lowered = __atomic_compare_exchange_n(
+        (char *)self->flag.buf, &raised, CLEAR, false, __ATOMIC_SEQ_CST,
+        __ATOMIC_SEQ_CST);
+    if (self->tell) {
+        if (is_lowered)
+            self->retract(self->told, 0, 0, 0, 0, 0, 0, 0);
+        pthread_mutex_unlock(&telling);
+    }
 }
 
 #ifdef __APPLE__
@@ -592,18 +629,22 @@ copy_out(const Step *step, const Call *call, Py_buffer *views)
     }
 }
 
-static int
+static Word
 compute(const Step *step, const Call *call)
 {
     const Word *w = call->words;
-    return step->segment->function(w[0], w[1], w[2], w[3], w[4], w[5]);
+    Segment *segment = step->segment;
+    Word told = segment->function(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+    /* A status is an int, or a pointer: of an int, the upper half may be anything. */
+    return segment->tell ? told : (Word)(int)told;
 }
 
 /* Have the graph say what a status means: 0 if it was interrupted, -1 if it failed. */
 static int
-explain(Segment *self, int status)
+explain(Segment *self, Word status)
 {
-    PyObject *told = PyObject_CallMethod((PyObject *)self, "_ended", "i", status);
+    PyObject *told =
+        PyObject_CallMethod((PyObject *)self, "_ended", "n", (Py_ssize_t)status);
     Py_XDECREF(told);
     return told ? 0 : -1;
 }
@@ -637,7 +678,8 @@ Segment_run(Segment *self, PyObject *args)
     PyObject *inputs, *outputs;
     if (!is_ready(self) || !PyArg_ParseTuple(args, "OO:run", &inputs, &outputs))
         return NULL;
-    int is_ours = take_turn(self), status = 0;
+    Word status = 0;
+    int is_ours = take_turn(self);
     if (is_ours != 1)
         return is_ours ? NULL : Py_NewRef(Py_False);
     PyObject *arrays = arrays_of(self, inputs, outputs);
@@ -669,7 +711,7 @@ Segment_interrupt(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    raise_flag(self->flag.buf);
+    raise_of(self, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -687,7 +729,7 @@ Segment_end(Segment *self, PyObject *Py_UNUSED(ignored))
 {
     if (!is_ready(self))
         return NULL;
-    store((char *)self->flag.buf, ENDED);
+    raise_of(self, ENDED);
     return Py_NewRef(Py_None);
 }
 
@@ -730,14 +772,36 @@ slot_of(PyObject *tensor, Slot *slot)
     return !PyErr_Occurred();
 }
 
+/* Take the functions that tell an engine, and what they are called with. */
+static bool
+takes_telling(Segment *self, PyObject *given)
+{
+    Word words[3];
+    for (Py_ssize_t i = 0; i < 3; i++) {
+        PyObject *word = PySequence_GetItem(given, i);
+        words[i] = word ? PyLong_AsSize_t(word) : 0;
+        Py_XDECREF(word);
+        if (PyErr_Occurred())
+            return false;
+    }
+    if (!words[0] || !words[1]) {
+        refuse("InvalidArgumentError", "there is no function at 0");
+        return false;
+    }
+    self->tell = (Function)words[0];
+    self->retract = (Function)words[1];
+    self->told = words[2];
+    return true;
+}
+
 static int
 Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "flag", "inputs", "outputs", NULL};
-    PyObject *function, *flag, *inputs, *outputs;
+    static char *names[] = {"function", "flag", "inputs", "outputs", "telling", NULL};
+    PyObject *function, *flag, *inputs, *outputs, *telling_by = Py_None;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OOO!O!", names, &function, &flag, &PyTuple_Type, &inputs,
-            &PyTuple_Type, &outputs))
+            args, kwargs, "OOO!O!|O", names, &function, &flag, &PyTuple_Type, &inputs,
+            &PyTuple_Type, &outputs, &telling_by))
         return -1;
     if (self->slots) {
         PyErr_SetString(PyExc_ValueError, "the segment is initialised");
@@ -751,6 +815,8 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     self->function = (Function)address;
+    if (telling_by != Py_None && !takes_telling(self, telling_by))
+        return -1;
     self->inputs = PyTuple_Size(inputs);
     self->count = self->inputs + PyTuple_Size(outputs);
     size_t count = (size_t)self->count;
@@ -834,7 +900,7 @@ Control_stop(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->stop, 1);
     Segment *current = load(&self->current);
     if (current)
-        raise_flag(current->flag.buf);
+        raise_of(current, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -844,7 +910,7 @@ Control_pause(Control *self, PyObject *Py_UNUSED(ignored))
     store(&self->pause, 1);
     Segment *current = load(&self->current);
     if (current && load(&self->may_pause))
-        raise_flag(current->flag.buf);
+        raise_of(current, INTERRUPTED);
     return Py_NewRef(Py_None);
 }
 
@@ -888,7 +954,8 @@ static int
 run_step(const Step *step, const Call *call, Control *control)
 {
     Segment *segment = step->segment;
-    bool may_pause = control->interrupted < MOST_INTERRUPTED;
+    /* One that is told has no parts to go on from: it is stopped only. */
+    bool may_pause = !segment->tell && control->interrupted < MOST_INTERRUPTED;
     store(&control->may_pause, may_pause);
     store(deadline_of(segment->flag.buf), control->deadline_ns);
     copy_in(step, call, control->views);
@@ -1005,37 +1072,24 @@ take_orders(Control *control, PyObject *pause, int64_t review_ns)
     return true;
 }
 
-/* Take the turns of all graphs, unless runs of the same lane have them: those are one
- * after the other. 1, 0 if one refuses without an error, or -1. */
+/* Take the turns of all graphs: 1, 0 if one refuses without an error, or -1. */
 static int
-take_turns(Job *self, struct Thread *thread)
+take_turns(Job *self)
 {
-    if (self->turns && thread && self->thread == thread) {
-        self->turns++;
-        return 1;
-    }
     int is_ours = 1;
     Py_ssize_t taken = 0;
     while (taken < self->count
            && (is_ours = take_turn(self->steps[taken].segment)) == 1)
         taken++;
-    if (taken < self->count) {
+    if (taken < self->count)
         while (taken)
             give_turn(self->steps[--taken].segment);
-        return is_ours;
-    }
-    self->thread = thread;
-    self->turns = 1;
-    store(&self->parted, NULL); /* who comes first has the memory */
-    return 1;
+    return is_ours;
 }
 
 static void
 give_turns(Job *self)
 {
-    if (--self->turns)
-        return;
-    self->thread = NULL;
     for (Py_ssize_t at = self->count; at--;)
         give_turn(self->steps[at].segment);
 }
@@ -1086,7 +1140,7 @@ let_go(Control *control)
 
 /* Make a run ready: afterwards nothing of Python's is needed until its end. */
 static bool
-begin(Job *self, PyObject *given, Control *control, struct Thread *thread)
+begin(Job *self, PyObject *given, Control *control)
 {
     if (!self->count || control->job || control->position > self->count) {
         PyErr_SetString(PyExc_ValueError,
@@ -1104,7 +1158,7 @@ begin(Job *self, PyObject *given, Control *control, struct Thread *thread)
         Py_DECREF(arrays);
         return false;
     }
-    int is_ours = take_turns(self, thread);
+    int is_ours = take_turns(self);
     if (is_ours == 0)
         PyErr_SetString(PyExc_RuntimeError,
                         "it was interrupted each time, without a reason");
@@ -1179,7 +1233,7 @@ Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
     Control *control = control_from(self, args[1]);
     PyObject *pause = nargs > 3 && args[3] != Py_None ? args[3] : NULL;
     if (!control || !takes_deadline(control, nargs > 2 ? args[2] : Py_None)
-        || !take_orders(control, pause, 0) || !begin(self, args[0], control, NULL))
+        || !take_orders(control, pause, 0) || !begin(self, args[0], control))
         return NULL;
     int outcome;
     do {
@@ -1347,18 +1401,17 @@ Job_dealloc(Job *self)
 
 /* ---- lanes ---------------------------------------------------------------------- */
 
-/* A lane is a thread that never touches Python, with room for two runs: the one that it
- * has taken, and `next`. The loop puts a run there and may recall it; the lane takes it.
- * Each is one exchange of a pointer, so a run is recalled or taken, never both, and
- * whoever has got it has it alone: the exchange publishes all that was written before.
+/* A lane is a thread that never touches Python. The loop puts a run in `next`, the lane
+ * takes it from there: each is one exchange of a pointer, which publishes all that was
+ * written before.
  *
  * What has ended goes on the stack of a port. The lane that finds the stack empty writes
  * to the port's descriptor; the loop reads that first, then takes the whole stack. A
  * push behind that has found the stack empty, so none is left without a wake-up.
  *
  * Thread and Port are no objects of Python: a lane that is stuck may outlast these. A
- * run belongs to its lane from `Job.offer` until it is recalled or drained; who offers
- * keeps the buffers by it. One that ends when its port has gone stays for good, since no
+ * run belongs to its lane from `Job.offer` until it is drained; who offers keeps the
+ * buffers by it. One that ends when its port has gone stays for good, since no
  * lane can free what is Python's. */
 
 typedef struct {
@@ -1474,23 +1527,11 @@ serve(void *given)
     }
 #endif
     for (Control *control; (control = take(self));) {
-        Job *job = control->job;
         int64_t cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID);
-        control->started_ns = control->ended_ns = now_ns();
-        control->cpu_ns = 0;
-        control->outcome = PAUSED;
-        /* What a run has computed by the time it stops lies in memory of the job's: no
-         * other one begins there until it goes on, or all have come back. */
-        Control *parted = load(&job->parted);
-        if (!parted || parted == control) {
-            store(&job->parted, NULL);
-            int outcome = run_steps(control);
-            control->outcome = outcome;
-            control->ended_ns = now_ns();
-            control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
-            if ((outcome == PAUSED || outcome == EARLY) && control->position)
-                store(&job->parted, control);
-        }
+        control->started_ns = now_ns();
+        control->outcome = run_steps(control);
+        control->ended_ns = now_ns();
+        control->cpu_ns = time_of(CLOCK_THREAD_CPUTIME_ID) - cpu_ns;
         push(self->outlet, control);
     }
     store(&self->has_ended, 1);
@@ -1591,27 +1632,10 @@ Lane_has_ended(Lane *self, void *Py_UNUSED(closure))
     return PyBool_FromLong(!is_ours(self) || has_ended(self->thread));
 }
 
-static PyObject *
-Lane_recall(Lane *self, PyObject *Py_UNUSED(ignored))
-{
-    Control *recalled = NULL;
-    if (is_ours(self))
-        recalled = __atomic_exchange_n(&self->thread->next, NULL, __ATOMIC_SEQ_CST);
-    if (!recalled)
-        return Py_NewRef(Py_None);
-    PyObject *token = Py_NewRef(recalled->token);
-    recalled->is_away = false;
-    recalled->outcome = PAUSED;
-    recalled->started_ns = recalled->ended_ns = recalled->cpu_ns = 0;
-    Py_DECREF((PyObject *)recalled);
-    return token;
-}
-
 static void
 Lane_dealloc(Lane *self)
 {
     if (is_ours(self)) {
-        Py_DECREF(Lane_recall(self, NULL));
         Py_DECREF(Lane_close(self, NULL));
         if (!has_ended(self->thread))
             pthread_detach(self->thread->thread);
@@ -1649,7 +1673,40 @@ Port_init(Port *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* Return the tokens of what has ended, the first to end first. */
+/* Let go of a run that a lane has left; return its token, how it ended, and times. */
+static PyObject *
+take_back(Control *self)
+{
+    int outcome = self->outcome;
+    if (outcome == EARLY) {
+        outcome = settle(self, outcome);
+        if (!outcome)
+            outcome = look(self);
+        if (!outcome) {
+            outcome = PAUSED; /* or to be offered again */
+            if (load(&self->pause)) {
+                self->interrupted++;
+                self->attempts = 0;
+            }
+        }
+    }
+    PyObject *told = NULL;
+    if (outcome == FAILED) {
+        PyObject *type, *trace;
+        PyErr_Fetch(&type, &told, &trace);
+        PyErr_NormalizeException(&type, &told, &trace);
+        Py_XDECREF(type);
+        Py_XDECREF(trace); /* it would keep the frames of the graph */
+    } else {
+        told = PyLong_FromLong(outcome);
+    }
+    PyObject *token = Py_NewRef(self->token);
+    let_go(self);
+    return Py_BuildValue("NNLLL", token, told, (long long)self->started_ns,
+                         (long long)self->ended_ns, (long long)self->cpu_ns);
+}
+
+/* Return what `take_back` tells of all that has ended, the first to end first. */
 static PyObject *
 Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
 {
@@ -1662,17 +1719,18 @@ Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
         first = top;
         top = below;
     }
-    PyObject *tokens = PyList_New(0);
+    PyObject *ended = PyList_New(0);
     while (first) {
         Control *following = first->below;
         first->below = NULL;
-        first->is_away = false;
-        if (tokens && PyList_Append(tokens, first->token))
-            Py_CLEAR(tokens);
+        PyObject *told = take_back(first);
+        if (ended && (!told || PyList_Append(ended, told)))
+            Py_CLEAR(ended);
+        Py_XDECREF(told);
         Py_DECREF((PyObject *)first);
         first = following;
     }
-    return tokens;
+    return ended;
 }
 
 static PyObject *
@@ -1723,16 +1781,14 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     /* `review_ns` never is 0 for one that is not asked: far away stands for never. */
     if (!takes_deadline(control, args[4])
         || !take_orders(control, args[5], review_ns ? review_ns : INT64_MAX)
-        || !begin(self, args[2], control, lane->thread))
+        || !begin(self, args[2], control))
         return NULL;
     control->token = Py_NewRef(args[1]);
-    control->is_away = true;
     Py_INCREF((PyObject *)control); /* the lane's */
     Control *none = NULL;
     if (!__atomic_compare_exchange_n(&lane->thread->next, &none, control, false,
                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-        control->is_away = false; /* another thread was here, as the words were told */
-        let_go(control);
+        let_go(control); /* another thread was here, as the words were told */
         Py_DECREF((PyObject *)control);
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
         return NULL;
@@ -1740,35 +1796,6 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     wake(lane->thread);
     return Py_NewRef(Py_None);
 }
-
-/* Let go of a run that was drained or recalled; return how it has ended, and times. */
-static PyObject *
-Control_end(Control *self, PyObject *Py_UNUSED(ignored))
-{
-    if (!self->job || !self->token || self->is_away) {
-        PyErr_SetString(PyExc_ValueError, "the run has not come back from a lane");
-        return NULL;
-    }
-    int outcome = self->outcome;
-    if (outcome == EARLY) {
-        outcome = settle(self, outcome);
-        if (!outcome)
-            outcome = look(self);
-        if (!outcome) {
-            outcome = PAUSED; /* or to be offered again */
-            if (load(&self->pause)) {
-                self->interrupted++;
-                self->attempts = 0;
-            }
-        }
-    }
-    let_go(self);
-    if (outcome == FAILED)
-        return NULL;
-    return Py_BuildValue("iLLL", outcome, (long long)self->started_ns,
-                         (long long)self->ended_ns, (long long)self->cpu_ns);
-}
-
 
 /* ---- the module ----------------------------------------------------------------- */
 
@@ -1806,7 +1833,6 @@ static PyMethodDef control_methods[] = {
     {"stop", PLAIN(Control_stop), METH_NOARGS, NULL},
     {"pause", PLAIN(Control_pause), METH_NOARGS, NULL},
     {"longest", PLAIN(Control_longest), METH_NOARGS, NULL},
-    {"end", PLAIN(Control_end), METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1877,7 +1903,6 @@ static PyType_Spec port_spec = {
 };
 
 static PyMethodDef lane_methods[] = {
-    {"recall", PLAIN(Lane_recall), METH_NOARGS, NULL},
     {"close", PLAIN(Lane_close), METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -1917,6 +1942,10 @@ static int
 execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    static bool is_loaded = false;
+    if (!is_loaded)
+        pthread_atfork(NULL, NULL, renew_telling);
+    is_loaded = true;
     page_size = (Word)sysconf(_SC_PAGESIZE);
     if (!(state->segment = type_of(module, &segment_spec))
         || !(state->control = type_of(module, &control_spec))

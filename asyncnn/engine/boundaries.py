@@ -213,7 +213,7 @@ class Stoppable:
         """
         was_asked = pause.requested  # then this is what is done in any case
         threads = pause.threads
-        may_pause = self._interrupted < MOST_INTERRUPTED
+        may_pause = run.may_pause and self._interrupted < MOST_INTERRUPTED
         try:
             if threads > 1:
                 run.spread(threads)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
-from asyncnn.kernels.kernel import NativeKernel, PreparedKernel, Run, Scratch
+from asyncnn.kernels.kernel import EngineKernel, NativeKernel, PreparedKernel
 from asyncnn.pacing import Steps
 
 STEPS_AT_ONCE = 64
@@ -91,27 +91,12 @@ class Segment(msgspec.Struct, frozen=True, eq=False):
     completes_job: bool = False
 
 
-class DelegatedKernel(Protocol):
+class DelegatedKernel(EngineKernel):
     """The kernel of a segment."""
-
-    def widen(self, threads: int) -> None:
-        """Get ready for runs on ``threads`` threads; others go on meanwhile.
-
-        :raises GeneralFailureError: if the engine fails.
-        """
-        ...
-
-    def trim(self) -> None:
-        """Free what no run uses, but for what one run on one thread needs."""
-        ...
-
-    def __call__(self, scratch: Scratch) -> Run:
-        """See `PreparedKernel`."""
-        ...
 
     def record(self) -> KernelRecord:
         """Return what `Delegate.prepare` needs to make it again."""
-        ...
+        raise NotImplementedError
 
 
 class Delegate(Protocol):

@@ -8,7 +8,7 @@ All numbers and sizes are checked as the job is made; the arrays of a run are wh
 begins. Then the interpreter lock is given up until all segments have run.
 
 ``_job.c`` has both. Where that was not built, `Segment` is `PythonSegment` and there is
-no `Job`: the segments are run one by one (`BoundExecution`), which computes the same.
+no `Job`: the segments are run one by one (`PlanExecution`), which computes the same.
 ``ASYNCNN_PURE_JOB=1`` asks for that.
 
 **Where an engine reads and writes.** An array of up to `COPIED_BYTES` is copied from or
@@ -34,22 +34,25 @@ pause says so before calling `Control.pause`. So a run forgets older calls first
 A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_END`,
 the function that the engine asks, looks at it too.
 
+An engine that does not ask, but has to be told, has `Telling`: it is told as the flag
+is raised, and once more as that is lowered, under a lock, so that it knows what the
+flag says. Nothing else changes above. Who stops it at its deadline is the alarm of the
+scheduler. It is never told to pause: it would begin anew from its first node.
+
 The flag of a graph that was told to `end`, as the process does, stays raised.
 
 **Lanes.** A `Lane` is a thread that never takes the interpreter lock. `IJob.offer`
 makes a run ready and hands it over; the lane runs it and leaves it at a `Port`, whose
-`drain` returns what has ended; then `IControl.end` says how. A lane has room for the
-run that it has taken and the next one, which `recall` takes back unless the lane was
-faster. Runs of one job may be offered to one lane before the first has come back: they
-share its memory, one after the other, and none begins while another one has stopped in
-the middle. Interpreters other than the main one, and forked children, have no lanes.
+`drain` returns what has ended, and how. What has computed a part of a run when it stops
+lies in memory of the job: no other one of it begins before that has gone on.
+Interpreters other than the main one, and forked children, have no lanes.
 """
 
 import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -60,7 +63,7 @@ from asyncnn.kernels.kernel import NativeKernel
 from asyncnn.lazy import compiled_module
 from asyncnn.memory.pages import TAIL_BYTES
 
-WORDS = 6
+WORDS = 8
 """Of a call, at most."""
 
 COPIED_BYTES = 1 << 15
@@ -82,6 +85,18 @@ FLAG_BYTES = 16
 """Of a flag: behind the first half is the deadline of the run under way, 0 for none."""
 
 
+class Telling(NamedTuple):
+    """How an engine is told to end early that does not ask for the flag.
+
+    Addresses of functions, that have it end and that let it go on, and the word that
+    they are called with. What such an engine returns from a run is a pointer.
+    """
+
+    end: int
+    go_on: int
+    word: int
+
+
 Bound: TypeAlias = tuple[tuple[int, ...], object]
 """The words of a call, and the object that keeps what they point to."""
 
@@ -91,10 +106,11 @@ class PythonSegment:
 
     Inputs and outputs say the ``dtype`` and ``nbytes`` that arrays have. ``flag`` is
     aligned memory of `FLAG_BYTES`, whose first byte the engine asks for, or `MUST_END`
-    does: it ends early unless that is 0. The class that derives from this makes sure
-    that the graph is run by one thread at a time and not freed meanwhile: by
-    ``_acquire``, ``_refuse``, ``_release``, ``_is_closing`` and ``_free_if_idle``,
-    those of `CompiledGraph`, whose ``_check`` says what is wrong with arrays.
+    does: it ends early unless that is 0. ``telling`` is for one that has to be told.
+    The class that derives from this makes sure that the graph is run by one thread at a
+    time and not freed meanwhile: by ``_acquire``, ``_refuse``, ``_release``,
+    ``_is_closing`` and ``_free_if_idle``, those of `CompiledGraph`, whose ``_check``
+    says what is wrong with arrays.
 
     :raises InvalidArgumentError: if there is no function, or a tensor without bytes.
     """
@@ -112,15 +128,19 @@ class PythonSegment:
         flag: Any,
         inputs: tuple[Any, ...],
         outputs: tuple[Any, ...],
+        telling: Telling | None = None,
     ) -> None:
-        if not function:
+        if not function or (telling and not (telling.end and telling.go_on)):
             raise InvalidArgumentError("there is no function at 0")
         for tensor in inputs + outputs:
             if tensor.nbytes <= 0:
                 raise InvalidArgumentError(f"a tensor of {tensor.nbytes} bytes")
         words = [ctypes.c_size_t] * WORDS
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int, *words)(function)
+        status = ctypes.c_int if telling is None else ctypes.c_ssize_t
+        self._function = ctypes.CFUNCTYPE(status, *words)(function)
         self._byte = flag
+        self._telling = telling
+        self._changing = threading.Lock()
         self._standing_in: dict[int, Array] = {}
         self._bindings: dict[tuple[int, ...], Bound] = {}
 
@@ -185,17 +205,29 @@ class PythonSegment:
 
     def interrupt(self) -> None:
         """Have runs end early, from any thread; until `clear_interrupt`."""
-        if self._byte[0] == CLEAR:
-            self._byte[0] = INTERRUPTED
+        with self._changing:
+            if self._byte[0] == CLEAR:
+                self._byte[0] = INTERRUPTED
+            self._tell(is_to_end=True)
 
     def clear_interrupt(self) -> None:
         """Let runs go on to their ends again, unless it was to `end`."""
-        if self._byte[0] == INTERRUPTED:
-            self._byte[0] = CLEAR
+        with self._changing:
+            if self._byte[0] == INTERRUPTED:
+                self._byte[0] = CLEAR
+                self._tell(is_to_end=False)
 
     def end(self) -> None:
         """Have runs end early for good."""
-        self._byte[0] = ENDED
+        with self._changing:
+            self._byte[0] = ENDED
+            self._tell(is_to_end=True)
+
+    def _tell(self, *, is_to_end: bool) -> None:
+        if self._telling is not None:
+            end, go_on, word = self._telling
+            function = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_size_t)
+            function(end if is_to_end else go_on)(word)
 
     def forget(self) -> None:
         """Forget the addresses that it has run on."""
@@ -238,18 +270,6 @@ class IControl(Protocol):
         """
         ...
 
-    def end(self) -> tuple[int, int, int, int]:
-        """Let go of what a lane has given back; return how it ended, and times.
-
-        That is when the lane began and ended it, on the steady clock, and its processor
-        time, all in nanoseconds; 0 if it was recalled. Then, or if it is to be offered
-        again, it is `PAUSED`.
-
-        :raises RuntimeError: as `IJob.run`.
-        :raises AsyncnnError: likewise.
-        """
-        ...
-
 
 class ILane(Protocol):
     """A thread for runs of jobs; it ends when it is closed, or freed."""
@@ -257,9 +277,6 @@ class ILane(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether there is no thread any more."""
-
-    def recall(self) -> Any:
-        """Take back the token of the next run; None if there is none."""
 
     def close(self) -> None:
         """Have the thread end as soon as it has nothing to run."""
@@ -273,6 +290,14 @@ class INativeLane(Protocol):
         """The lane."""
 
 
+Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
+"""The token of a run that a lane has left; how it ended, or what `IJob.run` raises.
+
+Then when the lane began and ended it, on the steady clock, and its processor time, in
+nanoseconds. What is to be offered again is `PAUSED`.
+"""
+
+
 class IPort(Protocol):
     """Where lanes leave what has ended, and write to a descriptor."""
 
@@ -283,8 +308,8 @@ class IPort(Protocol):
         """
         ...
 
-    def drain(self) -> list[Any]:
-        """Return the tokens of what has ended, in this order."""
+    def drain(self) -> list[Ended]:
+        """Return what has ended, in this order."""
         ...
 
 

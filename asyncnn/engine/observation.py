@@ -11,7 +11,7 @@ recording is on.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.control_flow import ControlFlow
@@ -113,6 +113,8 @@ def observing(observe: Observe | Observation) -> Iterator[None]:
 class ObservedExecution(PlanExecution):
     """A `PlanExecution` that tells ``observation`` of each of its steps."""
 
+    runs_jobs: ClassVar[bool] = False
+
     def __init__(
         self,
         program: Program,
@@ -165,6 +167,7 @@ class ObservedExecution(PlanExecution):
     def _watch(self, frame: Frame) -> None:
         """Put calls that tell of themselves in the place of those of ``frame``."""
         steps = frame.plan.steps
+        frame.calls = frame.calls.copy()  # a workspace has those of a straight plan
         for position, run in enumerate(self._observation.runs(frame)):
             call = frame.calls[position]
             if run is not None and call is not None:

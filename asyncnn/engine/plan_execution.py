@@ -1,7 +1,14 @@
-"""One run of a program, with subgraphs, steps of open shapes, and deadlines."""
+"""One run of a program, with subgraphs, steps of open shapes, and deadlines.
+
+A straight plan has neither control flow nor steps of open shapes, so that all that its
+run needs is a workspace and a position. One that an engine computes alone is a job,
+which one call runs. `run_bound` and `run_straight` run it in one go.
+"""
 
 import time
 from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
 
 from asyncnn.engine.boundaries import (
     CALLS_PER_CHECK,
@@ -12,11 +19,17 @@ from asyncnn.engine.boundaries import (
     Unpaused,
 )
 from asyncnn.engine.control_flow import ControlFlow, begin
+from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
+from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
-from asyncnn.engine.workspace import Frame
-from asyncnn.hal.errors import AsyncnnError, failure_of
+from asyncnn.engine.workspace import Call, Frame, Workspace, outputs_for
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     LOOP_TIMEOUT_DEFAULT_NS,
@@ -36,7 +49,13 @@ class PlanExecution(Stoppable):
     from any thread, but from one at a time; `abort` from any thread at any time.
 
     ``loop_timeout_ns`` bounds each WHILE: 2 s if it is None, 15 s at most.
+
+    A straight plan that is a job is run as one, on one thread of an engine: ``is_job``.
+    If a native lane has begun that, ``workspace`` is where, and ``control`` how far it
+    has come.
     """
+
+    runs_jobs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -47,17 +66,29 @@ class PlanExecution(Stoppable):
         *,
         deadline_ns: int | None = None,
         loop_timeout_ns: int | None = None,
+        workspace: Workspace | None = None,
+        control: IControl | None = None,
     ) -> None:
         self._program = program
         self._plan = plan
         self._inputs = inputs
         self._given_outputs = outputs
         super().__init__(deadline_ns)
-        self._loop_timeout_ns = _clamped(loop_timeout_ns)
+        self._loop_timeout_ns = loop_timeout_ns
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
-        self._yielder = ThreadYielder()
+        is_brief = plan.is_straight and len(plan.steps) < CALLS_PER_CHECK
+        self._yielder = None if is_brief else ThreadYielder()
+        self._begun = workspace
+        self._control = control
+        self._job: IJob | None = None
+        self._arrays: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
+
+    @property
+    def is_job(self) -> bool:
+        """Whether an engine computes it alone, now that it has begun."""
+        return self._job is not None
 
     def advance(self, pause: Pause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
@@ -69,11 +100,14 @@ class PlanExecution(Stoppable):
         """
         if pause is None:
             pause = Unpaused()
-        if self._deadline_ns is not None:
+        if self._deadline_ns is not None and self._job is None:
             self._since_ns = time.monotonic_ns()
         try:
-            if not self._frames and not self._begin(pause):
+            is_new = not self._frames and self._job is None
+            if is_new and not self._begin(pause):
                 return False
+            if self._job is not None:
+                return self._run_job(self._job, pause)
             return QUIET.copy().run(self._run, pause)
         except BaseException:
             self.close()
@@ -84,16 +118,60 @@ class PlanExecution(Stoppable):
         self._tiles = self._making = None
         self._waiting.clear()
         while self._frames:
-            self._program.release(self._frames.pop().workspace)
+            self._release(self._frames.pop())
+        workspace, self._begun = self._begun, None
+        if workspace is not None:
+            self._program.release(workspace)
+
+    def longest_part(self) -> tuple[int, Step | None]:
+        """See `Stoppable`."""
+        return longest_of(self._control, self._plan, super().longest_part())
 
     def _begin(self, pause: Pause) -> bool:
         """Bind a workspace; False if paused before there is one."""
-        self._check()
-        workspace = self._workspace(self._program, self._plan, pause)
+        if self._abort_status is not None or self._deadline_ns is not None:
+            self._check()
+        workspace = self._begun
+        if workspace is None:
+            workspace = self._workspace(self._program, self._plan, pause)
         if workspace is None:
             return False
-        self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+        # It goes on as it has begun, whatever its threads are then.
+        if workspace.job is None or not self.runs_jobs or pause.threads > 1:
+            self._begun = None
+            self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
+            return True
+        self._begun, self._job = workspace, workspace.job
+        self._control = self._control or Control()
+        self.outputs = outputs_for(self._plan, self._given_outputs)
+        self._arrays = (*self._inputs, *self.outputs)
+        self._since_ns = 0  # from here on the control measures
         return True
+
+    def _run_job(self, job: IJob, pause: Pause) -> bool:
+        """Run it from where its control is; False if paused before the end."""
+        control = self._control
+        assert control is not None
+        # An abort and a pause are set first, then they call what they find here. So
+        # those that were before this are seen behind it.
+        self._interrupt, pause.interrupt = control.stop, control.pause
+        try:
+            if self._abort_status is not None:
+                self._check()
+            outcome = job.run(self._arrays, control, self._deadline_ns, pause)
+            if outcome == LATE:
+                raise MissedDeadlineTransientError("the deadline passed")
+            if outcome == STOPPED:
+                self._check()
+        except AsyncnnError:
+            raise
+        except Exception as error:
+            raise failed_at(self._plan, control.position, error) from error
+        finally:
+            pause.interrupt = None
+        if outcome == DONE:
+            self.close()
+        return outcome == DONE
 
     def _run(self, pause: Pause) -> bool:
         """Run the innermost frame; go in and out of control flow as it demands."""
@@ -116,10 +194,11 @@ class PlanExecution(Stoppable):
         """
         calls, steps = frame.calls, frame.plan.steps
         first = frame.position
+        yielder = self._yielder
         for position in range(first, len(calls)):
             frame.position = position
-            if not (position + 1) % CALLS_PER_CHECK:
-                self._yielder.count(CALLS_PER_CHECK)
+            if yielder is not None and not (position + 1) % CALLS_PER_CHECK:
+                yielder.count(CALLS_PER_CHECK)
             if pause.requested and may_pause:
                 return False
             may_pause = True
@@ -140,20 +219,24 @@ class PlanExecution(Stoppable):
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
                     return True
-                else:
-                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
+                elif not run_dynamic_step(
+                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    partial(self._run_elsewhere, pause=pause),
+                ):
+                    return False
             except AsyncnnError:
                 raise
             except Exception as error:
-                raise failure_of(error, f"{step.name} failed") from error
+                raise failed_at(frame.plan, position, error) from error
         frame.position = len(calls)
-        self._yielder.count((len(calls) - first) % CALLS_PER_CHECK)
+        if yielder is not None:
+            yielder.count((len(calls) - first) % CALLS_PER_CHECK)
         return True
 
     def _enter(self, frame: Frame) -> None:
         """Begin the IF or WHILE that ``frame`` has come to."""
         step = frame.plan.steps[frame.position]
-        control = begin(self._program, frame, step, self._loop_timeout_ns)
+        control = begin(self._program, frame, step, _clamped(self._loop_timeout_ns))
         self._continue(frame, control, control.resume(None))
 
     def _leave(self, frame: Frame) -> bool:
@@ -161,13 +244,18 @@ class PlanExecution(Stoppable):
         self._frames.pop()
         if not self._frames:
             self.outputs = frame.outputs()
-            self._program.release(frame.workspace)
+            self._release(frame)
             return False
         control = self._waiting.pop()
         following = control.resume(frame)
-        self._program.release(frame.workspace)
+        self._release(frame)
         self._continue(self._frames[-1], control, following)
         return True
+
+    def _release(self, frame: Frame) -> None:
+        if frame.plan.is_straight:
+            frame.workspace.unbind()
+        self._program.release(frame.workspace)
 
     def _continue(
         self, frame: Frame, control: ControlFlow, following: Frame | None
@@ -177,6 +265,81 @@ class PlanExecution(Stoppable):
         else:
             self._frames.append(following)
             self._waiting.append(control)
+
+
+def longest_of(
+    control: IControl | None, plan: Plan, longest: tuple[int, Step | None]
+) -> tuple[int, Step | None]:
+    """Return the longest part of a run as a job, or ``longest`` if that is longer."""
+    if control is None:
+        return longest
+    since_ns, part, longest_ns, longest_part = control.longest()
+    taken_ns = time.monotonic_ns() - since_ns if since_ns else 0
+    for part_ns, number in (longest_ns, longest_part), (taken_ns, part):
+        if part_ns > longest[0]:
+            longest = part_ns, plan.steps[number] if number >= 0 else None
+    return longest
+
+
+def failed_at(plan: Plan, position: int, error: Exception) -> AsyncnnError:
+    """Return an error for what a step has raised, which names the step."""
+    return failure_of(error, f"{plan.steps[position].name} failed")
+
+
+def run_straight(
+    program: Program,
+    plan: Plan,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> list[Array]:
+    """Run a plan that ``is_straight`` in one go, without stopping; return its outputs.
+
+    For plans so short that an execution would cost more than they do.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    computed = outputs_for(plan, outputs)
+    run_bound(program, plan, (*inputs, *computed))
+    return computed
+
+
+def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> None:
+    """Run a plan that ``is_straight`` on arrays for its ports, inputs first.
+
+    They have the shapes and dtypes of the ports; otherwise like `run_straight`.
+
+    :raises AsyncnnError: if an operation fails.
+    """
+    workspace = program.idle_workspace(plan) or program.acquire(plan)
+    try:
+        if workspace.job is None:
+            workspace.bind(arrays)
+            QUIET.copy().run(_run_calls, plan, workspace.own_calls)
+            return
+        control = Control()
+        try:
+            workspace.job.run(arrays, control)
+        except AsyncnnError:
+            raise
+        except Exception as error:
+            raise failed_at(plan, control.position, error) from error
+    finally:
+        if workspace.job is None:
+            workspace.unbind()
+        program.release(workspace)
+
+
+def _run_calls(plan: Plan, calls: Sequence[Call | None]) -> None:
+    position = 0
+    try:
+        for position, call in enumerate(calls):  # noqa: B007
+            if call is not None:
+                run, inputs, outputs = call
+                run(inputs, outputs)
+    except AsyncnnError:
+        raise
+    except Exception as error:
+        raise failed_at(plan, position, error) from error
 
 
 def _clamped(loop_timeout_ns: int | None) -> int:

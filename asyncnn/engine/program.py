@@ -4,11 +4,11 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.engine.delegation import Delegate, DelegatedKernel
+from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import (
     CONSTANT_LIFETIMES,
     Plan,
@@ -25,6 +25,7 @@ from asyncnn.hal.operands import (
     is_scalar,
 )
 from asyncnn.hal.operations.bound import (
+    Array,
     BoundOperand,
     BoundOperation,
     OperationFailedError,
@@ -33,7 +34,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
-from asyncnn.kernels.kernel import InterruptibleRun
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -64,7 +65,9 @@ class Program:
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
     claims it computes; ``identity`` is that of the model in caches. The plan for
-    declared shapes is its ``fixed_plan`` once it is there, if it is fixed.
+    declared shapes is its ``fixed_plan`` once it is there, if it is fixed; ``idle`` are
+    the workspaces of that which nobody uses, to be taken and given back by any thread.
+    One that ``makes_way`` shares nothing of an engine with those that do not.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -79,6 +82,7 @@ class Program:
         delegate: Delegate | None = None,
         identity: bytes = b"",
         *,
+        makes_way: bool = False,
         is_built: bool = True,
     ) -> None:
         self.source = model = _mapped(model)
@@ -94,7 +98,10 @@ class Program:
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
         self.fixed_plan: Plan | None = None
+        self.idle: deque[Workspace] = deque()
         self._records = dict(records or {})
+        self._makes_way = makes_way
+        self._regions: dict[int, dict[int, Array]] = {}
         if is_built:
             completed(self._building())
 
@@ -106,12 +113,18 @@ class Program:
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
         identity: bytes = b"",
+        *,
+        makes_way: bool = False,
     ) -> Steps["Program"]:
         """Make a program in steps; otherwise like the constructor.
 
         :raises AsyncnnError: as the constructor.
         """
-        program = cls(model, records, extensions, delegate, identity, is_built=False)
+        program = cls(
+            *(model, records, extensions, delegate, identity),
+            makes_way=makes_way,
+            is_built=False,
+        )
         yield from program._building()
         return program
 
@@ -131,12 +144,18 @@ class Program:
         """
         return self._main is not None and self._main.is_straight
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine computes, or may compute, some of it."""
+        plan = self._main
+        return self.delegate is not None or bool(plan and _engine_kernels(plan))
+
     def widen(self, threads: int) -> None:
         """Get ready for runs on ``threads`` threads of an engine; takes a while.
 
         :raises GeneralFailureError: if the engine fails.
         """
-        for kernel in () if self._main is None else _delegated(self._main):
+        for kernel in () if self._main is None else _engine_kernels(self._main):
             kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:
@@ -197,12 +216,15 @@ class Program:
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
-                    self.model, subgraph, record(), self.delegate, identity
+                    *(self.model, subgraph, record(), self.delegate, identity),
+                    makes_way=self._makes_way,
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
-                    self.model, subgraph, shapes, self.delegate, identity
+                    *(self.model, subgraph, shapes, self.delegate, identity),
+                    self._regions.setdefault(number, {}),
+                    makes_way=self._makes_way,
                 )
         with self._lock:
             return self._add(plan, shapes, number)
@@ -228,10 +250,11 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
-        self._idle.setdefault(id(plan), deque())
+        idle = self._idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
-            self.fixed_plan = plan if plan.is_fixed else None
+            if plan.is_fixed:
+                self.fixed_plan, self.idle = plan, idle
         while len(self._plans) > MAX_PLANS:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
             self._idle.pop(id(self._plans.pop(oldest)), None)
@@ -308,15 +331,15 @@ class Program:
             trimmed.pop()
             take_apart(pieces)
         for plan in plans:
-            for kernel in _delegated(plan):
+            for kernel in _engine_kernels(plan):
                 kernel.trim()
         return freed
 
 
-def _delegated(plan: Plan) -> list[DelegatedKernel]:
-    """Return the kernels that an engine has for segments of a plan."""
-    steps = [step for step in plan.steps if step.parts]
-    return [cast("DelegatedKernel", step.kernel) for step in steps]
+def _engine_kernels(plan: Plan) -> list[EngineKernel]:
+    """Return the kernels that engines have for steps of a plan."""
+    kernels = [step.kernel for step in plan.steps]
+    return [each for each in kernels if isinstance(each, EngineKernel)]
 
 
 def _mapped(model: Model) -> Model:

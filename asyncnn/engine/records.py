@@ -1,7 +1,7 @@
 """Plans as records: the results of planning, from which a cache restores a plan."""
 
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -36,8 +36,16 @@ _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 _NUMBERS = "numbers"
 
 
-class StepRecord(msgspec.Struct, frozen=True, eq=False):
+ArrayT = TypeVar("ArrayT")
+OtherT = TypeVar("OtherT")
+
+
+class StepRecord(
+    msgspec.Struct, Generic[ArrayT], frozen=True, eq=False, array_like=True
+):
     """What preparing one step has decided and made; see `BoundOperation.pack`.
+
+    Caches have other things than arrays in it, that tell where these lie.
 
     There is one position, or those of all parts of a delegate's step, which take
     ``costs_ns``; ``inputs`` and ``outputs`` are operands of such a step, and
@@ -46,11 +54,23 @@ class StepRecord(msgspec.Struct, frozen=True, eq=False):
 
     positions: tuple[int, ...]
     is_prepared: bool
-    packed: dict[str, tuple[Array, ...]] = {}
+    packed: dict[str, tuple[ArrayT, ...]] = {}
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     decided: bytes = b""
     costs_ns: tuple[int, ...] = ()
+
+    def repacked(self, change: Callable[[ArrayT], OtherT]) -> "StepRecord[OtherT]":
+        """Return the same with each array changed."""
+        return StepRecord(
+            self.positions,
+            self.is_prepared,
+            {name: tuple(map(change, each)) for name, each in self.packed.items()},
+            self.inputs,
+            self.outputs,
+            self.decided,
+            self.costs_ns,
+        )
 
 
 class PlanRecord(msgspec.Struct, frozen=True, eq=False):
@@ -61,7 +81,7 @@ class PlanRecord(msgspec.Struct, frozen=True, eq=False):
 
     shapes: tuple[Shape | None, ...]
     folded: dict[int, Array]
-    steps: tuple[StepRecord, ...]
+    steps: tuple[StepRecord[Array], ...]
     arena: ArenaLayout
 
 
@@ -77,7 +97,7 @@ def record_of(plan: Plan) -> PlanRecord:
     return PlanRecord(plan.shapes, folded, steps, plan.arena)
 
 
-def _record_of_step(step: Step) -> StepRecord:
+def _record_of_step(step: Step) -> StepRecord[Array]:
     if not step.parts:
         is_prepared = step.kernel is not None
         return StepRecord((step.position,), is_prepared, step.operation.packed)
@@ -94,6 +114,8 @@ def restoring_plan(
     record: PlanRecord,
     delegate: Delegate | None = None,
     identity: bytes = b"",
+    *,
+    makes_way: bool = False,
 ) -> Steps[Plan]:
     """Make a plan again for the model of which it was recorded, in steps.
 
@@ -102,7 +124,7 @@ def restoring_plan(
     :raises GeneralFailureError: if an operand has an illegal value, or ``delegate``
         does not compute what it did.
     """
-    restored = _Restored(model, subgraph, record)
+    restored = _Restored(model, subgraph, record, makes_way)
     steps: list[Step] = []
     kernels = SharedKernels()
     for each in record.steps:
@@ -132,7 +154,10 @@ class _Restored:
     Its ``constants`` are those that any of them, or a delegate, has read.
     """
 
-    def __init__(self, model: Model, subgraph: Subgraph, record: PlanRecord) -> None:
+    def __init__(
+        self, model: Model, subgraph: Subgraph, record: PlanRecord, makes_way: bool
+    ) -> None:
+        self._makes_way = makes_way
         self.constants = dict(record.folded)
         self._model = model
         self._subgraph = subgraph
@@ -167,6 +192,7 @@ class _Restored:
             tuple(map(self._operand, operation.outputs)),
             self._relaxed,
             {} if packed is None else packed,
+            makes_way=self._makes_way,
         )
         return Step(position, bound, operation.inputs, operation.outputs, None)
 

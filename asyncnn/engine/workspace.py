@@ -19,7 +19,7 @@ from asyncnn.engine.job import IJob, Job, KernelSegment, Placed, Segment
 from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.kernels.kernel import InterruptibleRun, NativeKernel, Run
+from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, NativeKernel, Run
 from asyncnn.memory.pages import TAIL_BYTES
 from asyncnn.pacing import Steps
 
@@ -157,11 +157,16 @@ class Workspace:
         for step, run in zip(self.plan.steps, runs, strict=True):
             reads: Sequence[int] = step.inputs
             segment: object
-            if isinstance(step.kernel, NativeKernel):
+            kernel = step.kernel
+            if (
+                isinstance(kernel, NativeKernel | EngineKernel)
+                and kernel.reads is not None
+            ):
+                reads = [step.inputs[place] for place in kernel.reads]
+            if isinstance(kernel, NativeKernel):
                 if not (len(segments) + 1) % OPERANDS_PER_STEP:
                     yield
-                segment = KernelSegment(step.kernel)
-                reads = [step.inputs[place] for place in step.kernel.reads]
+                segment = KernelSegment(kernel)
             else:
                 assert isinstance(run, InterruptibleRun)
                 if segments:
@@ -278,11 +283,24 @@ def _numbers_of(plan: Plan) -> dict[int, int]:
     return {port.index: n for n, port in enumerate(plan.ports)}
 
 
+def outputs_for(plan: Plan, given: Sequence[Array | None]) -> list[Any]:
+    """Return arrays for outputs: those that have the shape of their port, or new ones.
+
+    None stands for one whose shape is open.
+    """
+    arrays: list[Any] = list(given)
+    for number, port in enumerate(plan.outputs):
+        array = arrays[number]
+        if port.shape is not None and (array is None or array.shape != port.shape):
+            arrays[number] = np.empty(port.shape, port.dtype)
+    return arrays
+
+
 class Frame:
     """Binds a workspace to arrays for the inputs and outputs of its plan.
 
-    An input of None is omitted. An output array is used if it has the shape that the
-    plan computes, else a new one is made.
+    An input of None is omitted; for outputs see `outputs_for`. Steps of a straight plan
+    are called on the workspace's own lists.
     """
 
     __slots__ = ("calls", "plan", "position", "slots", "workspace")
@@ -295,9 +313,18 @@ class Frame:
     ) -> None:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
-        self.slots: Slots = _bound_slots(workspace, inputs, outputs)
-        self.calls: list[Call | None] = workspace.calls(self.slots)
         self.position = 0
+        arrays = [*inputs, *outputs_for(self.plan, outputs)]
+        self.slots: Slots = workspace.slots.copy()
+        for port, array in zip(self.plan.ports, arrays, strict=True):
+            self.slots[port.index] = array
+        if self.plan.is_straight:
+            workspace.bind(arrays)
+        self.calls: list[Call | None] = (
+            workspace.own_calls
+            if self.plan.is_straight
+            else workspace.calls(self.slots)
+        )
 
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""
@@ -307,23 +334,6 @@ class Frame:
             for port in self.plan.outputs
             if (array := slots[port.index]) is not None
         ]
-
-
-def _bound_slots(
-    workspace: Workspace,
-    inputs: Sequence[Array | None],
-    outputs: Sequence[Array | None],
-) -> Slots:
-    """Return the array of every operand that has one; see `Frame`."""
-    plan, slots = workspace.plan, workspace.slots.copy()
-    for position, port in enumerate(plan.inputs):
-        slots[port.index] = inputs[position]
-    for position, port in enumerate(plan.outputs):
-        array, shape = outputs[position], port.shape
-        if shape is not None and (array is None or array.shape != shape):
-            array = np.empty(shape, port.dtype)
-        slots[port.index] = array
-    return slots
 
 
 def shapes_of(arrays: Sequence[Array | None]) -> tuple[Shape | None, ...]:

@@ -25,7 +25,7 @@ from asyncnn.hal.operands import (
     dtype_of,
     is_extension_type,
 )
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
+from asyncnn.hal.operations.bound import Array, BoundOperation, Shape, ShapeRule
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import (
     BASE_MAX,
@@ -76,17 +76,23 @@ _HAL_TYPES = {
 }
 
 
+def _declared_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
+    return tuple(output.shape for output in operation.outputs)
+
+
 def region_extension(
     name: str,
     *,
     version: str = "1",
+    shape: ShapeRule = _declared_shapes,
     prepare: Prepare | None = None,
     compute: Compute | None = None,
 ) -> Extension:
     """Return `LITERT` or `ONNX`, with the kernels of an engine if there are any.
 
-    ``prepare`` is for regions whose output shapes the model declares, ``compute`` for
-    the others. ``version`` is the engine's; see `Extension`.
+    ``prepare`` is for regions whose output shapes are known: those that the model
+    declares, or what ``shape`` tells by the engine. ``compute`` is for the others.
+    ``version`` is the engine's; see `Extension`.
     """
     extension = Extension(name, version=version)
     graph = None
@@ -99,15 +105,11 @@ def region_extension(
         0,
         inputs=[Argument("graph", graph), Argument("inputs", None, at_least=0)],
         outputs=[Argument("outputs", None, at_least=1)],
-        shape=_declared_shapes,
+        shape=shape,
         prepare=prepare,
         compute=compute,
     )
     return extension
-
-
-def _declared_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
-    return tuple(output.shape for output in operation.outputs)
 
 
 DECLARED = {name: region_extension(name) for name in (LITERT, ONNX)}

@@ -68,10 +68,11 @@ class InterruptibleRun:
     under way, or begun before ``clear``, soon ends without having done so; it can be
     attempted again, from the beginning. ``spread`` says, before ``clear``, how many
     threads attempts may use from then on: one unless it was called. ``segment`` takes
-    what a job has of it, if anything; see `asyncnn.engine.job`.
+    what a job has of it, if anything; see `asyncnn.engine.job`. One that ``may_pause``
+    is interrupted for a pause, too, others to be stopped only.
     """
 
-    __slots__ = ("attempt", "clear", "interrupt", "segment", "spread")
+    __slots__ = ("attempt", "clear", "interrupt", "may_pause", "segment", "spread")
 
     def __init__(
         self,
@@ -80,7 +81,10 @@ class InterruptibleRun:
         clear: Callable[[], None],
         spread: Callable[[int], None] = lambda threads: None,
         segment: Callable[[], object] = lambda: None,
+        *,
+        may_pause: bool = True,
     ) -> None:
+        self.may_pause = may_pause
         self.attempt = attempt
         self.interrupt = interrupt
         self.clear = clear
@@ -127,6 +131,28 @@ class NativeKernel(msgspec.Struct, frozen=True, eq=False):
         return self.run
 
 
+class EngineKernel:
+    """A `PreparedKernel` by another engine, which has more of it for more threads.
+
+    It reads the operation's inputs of ``reads`` only, all of them if that is None.
+    """
+
+    reads: tuple[int, ...] | None = None
+
+    def __call__(self, scratch: "Scratch") -> Run:
+        """See `PreparedKernel`."""
+        raise NotImplementedError
+
+    def widen(self, threads: int) -> None:
+        """Get ready for runs on ``threads`` threads; others go on meanwhile.
+
+        :raises AsyncnnError: if the engine fails.
+        """
+
+    def trim(self) -> None:
+        """Free what no run uses, but for what one run on one thread needs."""
+
+
 def tiles_of(run: Run, inputs: Inputs, outputs: Outputs) -> Iterator[None]:
     """Run in tiles where ``run`` has some, else in one go; for kernels that wrap it."""
     if isinstance(run, TiledRun):
@@ -161,11 +187,12 @@ def stateless(run: Run) -> PreparedKernel:
     return lambda scratch: run
 
 
-Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array]]
+Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]
 """Kernel of an operation whose output shapes depend on the data.
 
 Every input has a value in the operation; the result is a new array for each output,
 in order, with its dtype and final shape. Its shape rule gives None for such outputs.
+Another engine's is a run without inputs, which appends these arrays to its outputs.
 """
 
 

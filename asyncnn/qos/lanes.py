@@ -134,11 +134,12 @@ class Lanes:
         """Exchange what has come back from native lanes; return what has ended."""
         natives = self._natives
         ended: list[Work] = []
-        for lane in [] if natives.port is None else natives.port.drain():
-            has_ended, used_ns, work = True, 0, lane.work
-            assert work is not None
+        for lane, outcome, started_ns, ended_ns, used_ns in (
+            () if natives.port is None else natives.port.drain()
+        ):
+            has_ended, work = True, lane.work
             try:
-                has_ended, used_ns = work.come_back()
+                has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:
                 fail_with(work, error)
             if lane.is_dismissed:  # it was given up, and this was reported

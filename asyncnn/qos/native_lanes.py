@@ -33,8 +33,8 @@ class IPort(Protocol):
     def lane(self, name: str, nice: int = 0) -> Any:
         """Start a lane."""
 
-    def drain(self) -> list[Any]:
-        """Return what has come back."""
+    def drain(self) -> list[tuple[Any, int | BaseException, int, int, int]]:
+        """Return what has come back: lanes, how, when they began and ended, and CPU."""
         ...
 
 
@@ -139,10 +139,10 @@ class NativeLanes:
             lane.thread.has_ended for lane in self.lanes
         ):
             time.sleep(0.001)
-        for lane in [] if self.port is None else self.port.drain():
+        for lane, *end in [] if self.port is None else self.port.drain():
             with suppress(Exception):
                 if lane.work is not None:
-                    lane.work.come_back()
+                    lane.work.come_back(*end)
 
 
 class _Open:

@@ -416,8 +416,14 @@ class Work(Job, ABC):
         """
         return False
 
-    def come_back(self) -> tuple[bool, int]:
-        """Return what `advance` would for the lane, and its processor time."""
+    def come_back(
+        self,
+        outcome: int | BaseException,
+        started_ns: int,
+        ended_ns: int,
+        cpu_ns: int,
+    ) -> bool:
+        """Return what `advance` would for the lane, which says how it has ended."""
         raise NotImplementedError
 
     def run(self) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.measured_capabilities import reference_capabilities
+from asyncnn.engine.costs import ModelCosts, chosen_figure
 from asyncnn.extensions import (
     Extension,
     ExtensionNames,
@@ -47,7 +48,6 @@ from asyncnn.hal.validate import validating
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.device import Device, numbered_ends
-from asyncnn.runtime.framework.costs import ModelCosts, chosen_figure
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.translation import form_for

@@ -10,7 +10,7 @@ from enum import Enum
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.shared import FileReader
-from asyncnn.runtime.tflite.schema import IDENTIFIER
+from asyncnn.tflite.contents import IDENTIFIER
 
 MAGIC = b"ASYNCNN\0"
 """First bytes of every container."""

@@ -1,12 +1,11 @@
 """A model with the names of its inputs and outputs.
 
-`read_model_file`, `decoding` and `located` are what readers of model files share: the
-file copied, and errors that name it.
+`read_model_file` and `located` are what readers of model files share: the file copied,
+and errors that name it.
 """
 
 import operator
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
@@ -134,36 +133,6 @@ def located(where: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except AsyncnnError as error:
         raise error.at(os.fspath(where)) from error
-
-
-@contextmanager
-def decoding(kind: str) -> Iterator[None]:
-    """Turn what decoders raise on damaged bytes into one error of the family.
-
-    :raises InvalidArgumentError: if the block raises such an error.
-    """
-    damaged = f"damaged {kind} file"
-    try:
-        yield
-    except AsyncnnError:  # some are a ValueError as well
-        raise
-    except RecursionError as error:
-        raise InvalidArgumentError(f"{damaged}: graphs nested too deeply") from error
-    except struct.error as error:
-        raise InvalidArgumentError(
-            f"{damaged}: it refers to what is beyond its end",
-            hint="the file may be cut short",
-        ) from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
-        what = f"{type(error).__name__}: {str(error)[:300]}"
-        raise InvalidArgumentError(f"{damaged} ({what})") from error
 
 
 @contextmanager

@@ -4,11 +4,14 @@ Both get the same inputs, random ones and given ones. What a model keeps from on
 to the next, both keep over the samples of a series, each in its own way.
 """
 
+import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -39,6 +42,10 @@ from asyncnn.tools.samples import (
     random_sample,
     telling_open_axes,
 )
+
+_TIMED_S = 1.0
+_LEAST_RUNS = 5
+"""How long, and how often at least, a run is timed."""
 
 
 class PeerKind(Enum):
@@ -145,7 +152,11 @@ class SeriesReport(msgspec.Struct, frozen=True):
 
 
 class ComparisonReport(msgspec.Struct, frozen=True):
-    """The JSON document of ``asyncnn compare --json``."""
+    """The JSON document of ``asyncnn compare --json``.
+
+    ``run_us`` is the median time of an awaited run, ``peer_us`` that of the peer in
+    `asyncio.to_thread`; both take the first sample in turn.
+    """
 
     model: str
     device: str
@@ -155,6 +166,8 @@ class ComparisonReport(msgspec.Struct, frozen=True):
     passed: bool
     states: tuple[str, ...]
     series: tuple[SeriesReport, ...]
+    run_us: float
+    peer_us: float
 
 
 async def compare_model(comparison: Comparison) -> ComparisonReport:
@@ -186,6 +199,9 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
                             transport, path, inputs, len(samples), passed, outputs
                         )
                     )
+            if transport == comparison.transports[0]:
+                (samples, *_) = series.values()
+                run_us, peer_us = await _times_us(comparison, device, samples[0])
     return ComparisonReport(
         model=str(comparison.path),
         device=comparison.device,
@@ -195,7 +211,29 @@ async def compare_model(comparison: Comparison) -> ComparisonReport:
         passed=all(report.passed for report in reports),
         states=tuple(state.info.name for state in comparison.named.states),
         series=tuple(reports),
+        run_us=run_us,
+        peer_us=peer_us,
     )
+
+
+async def _times_us(
+    comparison: Comparison, device: Device, sample: Sample
+) -> tuple[float, float]:
+    """Return the median times of a run here and of one of the peer."""
+    prepared = await device.prepare(comparison.named)
+    peer = _open_peer(comparison, sample)
+    arrays = _as_taken(comparison, peer, sample)
+    runs: list[float] = []
+    peers: list[float] = []
+    ends = time.perf_counter() + _TIMED_S
+    while len(runs) < _LEAST_RUNS or time.perf_counter() < ends:
+        began = time.perf_counter()
+        await prepared.run(sample)
+        between = time.perf_counter()
+        await asyncio.to_thread(peer.run, arrays)
+        runs.append(between - began)
+        peers.append(time.perf_counter() - between)
+    return median(runs) * 1e6, median(peers) * 1e6
 
 
 def _series(comparison: Comparison) -> dict[str, Sequence[Sample]]:
@@ -233,22 +271,29 @@ def _run_peer(
     for sample in samples:
         check(sample)
     peer = _open_peer(comparison, samples[0])
-    kinds = peer.input_kinds()
+    results: list[Sequence[Array]] = []
+    for sample in samples:
+        if not comparison.named.states:
+            peer.reset()
+        results.append(peer.run(_as_taken(comparison, peer, sample)))
+    return results
+
+
+def _as_taken(comparison: Comparison, peer: Peer, sample: Sample) -> list[Array]:
+    """Return the inputs of a sample as the peer takes them.
+
+    :raises InvalidArgumentError: if it takes others.
+    """
+    infos, kinds = comparison.named.inputs, peer.input_kinds()
     if len(kinds) != len(infos):
         raise InvalidArgumentError(
             f"{comparison.peer.title} takes {len(kinds)} inputs, and the model "
             f"{len(infos)}"
         )
-    results: list[Sequence[Array]] = []
-    for sample in samples:
-        if not comparison.named.states:
-            peer.reset()
-        arrays = [
-            as_peer_takes(sample[info.name], *kind)
-            for info, kind in zip(infos, kinds, strict=True)
-        ]
-        results.append(peer.run(arrays))
-    return results
+    return [
+        as_peer_takes(sample[info.name], *kind)
+        for info, kind in zip(infos, kinds, strict=True)
+    ]
 
 
 def _open_peer(comparison: Comparison, sample: Sample) -> Peer:

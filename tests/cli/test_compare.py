@@ -209,3 +209,38 @@ def test_a_missing_peer_says_what_to_install(
     ran = asyncnn_command("compare", exponential, "--with", "litert")
     assert ran.status == 2
     assert "pip install asyncnn[bench]" in ran.err
+
+
+def test_of_a_folder_each_file_is_compared_alone(
+    asyncnn_command: Command, shared: Path, tmp_path: Path
+) -> None:
+    model = shared / "models" / "hello_world_float.tflite"
+    inner = tmp_path / "files" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "whole.tflite").write_bytes(model.read_bytes())
+    (inner.parent / "cut.tflite").write_bytes(model.read_bytes()[:1000])
+    (inner.parent / "notes.txt").write_text("none of LiteRT's")
+    page = tmp_path / "page.html"
+    options = ("--with", "litert", "--samples", "2", "--html", page)
+    ran = asyncnn_command("compare", inner.parent, *options, "--json")
+    assert ran.status == 1, ran.err
+    report = json.loads(ran.out)
+    cut, whole = report["files"]
+    assert not cut["passed"]
+    assert cut["problem"].startswith("damaged TFLite file")
+    assert (whole["name"], whole["passed"]) == ("inner/whole.tflite", True)
+    assert whole["run_us"] > 0
+    assert whole["peer_us"] > 0
+    assert "inner/whole.tflite" in page.read_text()
+    (inner.parent / "cut.tflite").unlink()
+    ran = asyncnn_command("compare", inner.parent, *options)
+    assert ran.status == 0
+    assert ran.out.startswith("inner/whole.tflite: agrees, awaited ")
+
+
+def test_a_folder_without_files_of_the_runtime_is_refused(
+    asyncnn_command: Command, tmp_path: Path
+) -> None:
+    ran = asyncnn_command("compare", tmp_path, "--with", "litert")
+    assert ran.status == 2
+    assert "no file in it is one of LiteRT" in ran.err

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import DeviceSettings, compiled_graph
 from asyncnn.devices.accelerated import AcceleratedDevice
-from asyncnn.devices.litert import delegate
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
@@ -313,7 +312,7 @@ async def test_a_lane_that_litert_does_not_give_back_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gates: list[threading.Event] = []
-    attempt = delegate._SegmentRun.attempt
+    attempt = compiled_graph.GraphRun.attempt
 
     def waiting(run: Any, inputs: Any, outputs: Any) -> bool:
         if inputs[0].flat[0] == 0:
@@ -321,8 +320,8 @@ async def test_a_lane_that_litert_does_not_give_back_is_given_up(
             gates[-1].wait(30)
         return attempt(run, inputs, outputs)
 
-    monkeypatch.setattr(delegate._SegmentRun, "attempt", waiting)
-    monkeypatch.setattr(delegate._SegmentRun, "segment", lambda _: None)
+    monkeypatch.setattr(compiled_graph.GraphRun, "attempt", waiting)
+    monkeypatch.setattr(compiled_graph.GraphRun, "segment", lambda _: None)
     settings = DeviceSettings(lanes=2, inline_below_us=0, stuck_after_s=0.3)
     zeros, ones = (np.full((1, 64), value, np.float32) for value in (0, 1))
     async with open_device("accelerated", settings=settings) as device:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.devices import DeviceSettings, spreading
-from asyncnn.devices.litert import delegate
+from asyncnn.devices import DeviceSettings, compiled_graph, spreading
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.litert.compiled_graph import CompiledGraph
 from asyncnn.devices.spreading import CALM, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
@@ -131,7 +130,7 @@ class Compiled:
         self.graphs: list[int] = []
         self.runs: list[int] = []
         compile_ = CApiEngine.compile
-        attempt = delegate._SegmentRun.attempt
+        attempt = compiled_graph.GraphRun.attempt
 
         def compiled(
             engine: Any, model: Any, *, threads: int = 1, weights: Any = None
@@ -147,9 +146,9 @@ class Compiled:
 
         monkeypatch.setattr(CApiEngine, "compile", compiled)
         self.fail_with: OSError | None = None
-        monkeypatch.setattr(delegate._SegmentRun, "attempt", attempted)
+        monkeypatch.setattr(compiled_graph.GraphRun, "attempt", attempted)
         # So that all runs pass there, those on one thread too.
-        monkeypatch.setattr(delegate._SegmentRun, "segment", lambda _: None)
+        monkeypatch.setattr(compiled_graph.GraphRun, "segment", lambda _: None)
 
 
 @pytest.fixture
@@ -256,7 +255,7 @@ def test_an_interrupt_may_come_as_a_run_ends() -> None:
     graph = Graph()
     found = iter([graph])
 
-    class Ending(delegate._SegmentRun):
+    class Ending(compiled_graph.GraphRun):
         """Lets go of its graph as soon as another thread has looked for it."""
 
         @property

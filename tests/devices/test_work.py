@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import preparations
-from asyncnn.devices.executable import Executable, Inliner
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.preparations import PrepareWork
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.engine import Program
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import (
@@ -58,19 +58,15 @@ class Reported:
         self.shapes: tuple[OutputShape, ...] = ()
         self.timing = NO_TIMING
         self.reports = 0
-        self.inliner = Inliner(self.program, 1e9)
+        self.executable = Executable(
+            self.program, 1e9, Priority.LOW, WorkAccounting(), cancel=Mock()
+        )
         self.deadline_ns: int | None = options.get("deadline_ns")
         self.work = self.again()
 
-    def again(self) -> ExecuteWork:
-        return ExecuteWork(
-            Executable(
-                self.program,
-                self.inliner,
-                Priority.LOW,
-                WorkAccounting(),
-                cancel=Mock(),
-            ),
+    def again(self) -> Run:
+        return Run(
+            self.executable,
             request_for([X], [self.z]),
             ExecutionOptions(MeasureTiming.YES, self.deadline_ns),
             self._report,
@@ -160,7 +156,7 @@ def test_a_deadline_that_passes_during_the_suspension_is_missed() -> None:
 def test_work_of_a_quick_model_is_short_and_runs_in_one_go() -> None:
     run = Reported()
     assert not run.work.should_inline
-    run.inliner.observe(1, 1)
+    run.executable.observe(1, 1)
     short = run.again()
     assert short.should_inline
     assert short.run() == short.computed_ns > 0
@@ -171,7 +167,7 @@ def test_work_of_a_quick_model_is_short_and_runs_in_one_go() -> None:
 
 def test_work_with_a_deadline_is_not_for_the_loop() -> None:
     run = Reported(deadline_ns=time.monotonic_ns() + 10**9)
-    run.inliner.observe(1, 1)
+    run.executable.observe(1, 1)
     assert not run.again().should_inline
 
 

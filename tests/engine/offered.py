@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.engine import job as jobs
-from asyncnn.engine.job import Control, IControl, ILane, Job
+from asyncnn.engine.job import Control, Ended, IControl, ILane, Job
 from asyncnn.hal.operations.bound import Array
 from asyncnn.qos import Pause
 from tests.engine.scripted import BuiltGraph, arrays, engine
@@ -25,6 +25,7 @@ class Desk:
         assert jobs.Port is not None
         self.port = jobs.Port(self.fd)
         self.lanes: list[ILane] = []
+        self.ended: dict[Any, Ended] = {}
 
     def lane(self, name: str = "lane", nice: int = 0) -> ILane:
         self.lanes.append(self.port.lane(name, nice))
@@ -36,9 +37,18 @@ class Desk:
         while len(tokens) < count:
             assert select.select([self.fd], [], [], LIMIT_S)[0], "nothing has ended"
             os.eventfd_read(self.fd)
-            tokens += self.port.drain()
+            for ended in self.port.drain():
+                tokens.append(ended[0])
+                self.ended[ended[0]] = ended
         assert len(tokens) == count
         return tokens
+
+    def outcome(self, token: object = "token") -> int:
+        """Return how the run of ``token`` ended, or raise what it has raised."""
+        _, outcome, *_ = self.ended.pop(token)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
         for lane in self.lanes:

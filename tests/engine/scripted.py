@@ -16,12 +16,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.engine import Program
-from asyncnn.engine.bound_execution import BoundExecution
-from asyncnn.engine.delegation import KernelRecord, Segment, Step
+from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment
 from asyncnn.engine.job import Segment as BuiltSegment
+from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array, BoundOperation
@@ -148,8 +148,8 @@ class Chain:
 
     def execution(
         self, x: Array, y: Array, deadline_ns: int | None = None
-    ) -> BoundExecution:
-        return BoundExecution(self.program, self.plan, [x, y], deadline_ns)
+    ) -> PlanExecution:
+        return PlanExecution(self.program, self.plan, [x], [y], deadline_ns=deadline_ns)
 
     def claims(self, operation: BoundOperation) -> int | None:
         return 1
@@ -166,9 +166,7 @@ class Chain:
         return _Computing(graph, is_job=self._way == "job")
 
 
-class _Computing:
-    measured_ns: float | None = None
-
+class _Computing(DelegatedKernel):
     def __init__(self, graph: Graph, *, is_job: bool) -> None:
         self._run = InterruptibleRun(
             graph.run,
@@ -179,10 +177,6 @@ class _Computing:
 
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
-
-    def widen(self, threads: int) -> None: ...
-
-    def trim(self) -> None: ...
 
     def record(self) -> KernelRecord:
         return KernelRecord(b"")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.bound_execution import run_straight
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
-from asyncnn.engine.delegation import KernelRecord, Segment, Step
+from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
+from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,
@@ -95,7 +95,7 @@ class Kernels:
         return Computing(run, len(segment.steps))
 
 
-class Computing:
+class Computing(DelegatedKernel):
     def __init__(self, run: InterruptibleRun, steps: int = 0) -> None:
         self._run = run
         self._steps = steps
@@ -103,9 +103,6 @@ class Computing:
     def __call__(self, scratch: Scratch) -> InterruptibleRun:
         return self._run
 
-    def widen(self, threads: int) -> None: ...
-
-    def trim(self) -> None: ...
     def record(self) -> KernelRecord:
         return KernelRecord(str(self._steps).encode())
 

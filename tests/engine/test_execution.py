@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.bound_execution import run_straight
 from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
     MissedDeadlineTransientError,

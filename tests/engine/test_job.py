@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.engine.bound_execution import BoundExecution, run_bound
 from asyncnn.engine.boundaries import MOST_INTERRUPTED
 from asyncnn.engine.job import COPIED_BYTES, Job
+from asyncnn.engine.plan_execution import PlanExecution, run_bound
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -429,7 +429,8 @@ def test_arrays_that_do_not_fit_are_refused(
 ) -> None:
     chain = Chain(way, 1)
     x, y = arrays()
-    execution = BoundExecution(chain.program, chain.plan, spoil(x, y), None)
+    given, place = spoil(x, y)
+    execution = PlanExecution(chain.program, chain.plan, [given], [place])
     with pytest.raises(InvalidArgumentError, match=message):
         execution.advance(Pause())
     assert chain.graphs[0].script.begun == 0
@@ -445,7 +446,7 @@ def test_whatever_happens_at_any_time_has_one_right_end(way: Way, count: int) ->
     chain = Chain(way, 4, 64)
     seed = random.randrange(2**32)
     choose = random.Random(seed)
-    under_way: list[tuple[BoundExecution, Pause]] = []
+    under_way: list[tuple[PlanExecution, Pause]] = []
     is_over = threading.Event()
 
     def disturb() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -67,9 +68,9 @@ def test_a_lane_computes_what_its_segments_do(
 ) -> None:
     chain, lane = Links(links, elements), desk.lane()
     for number in range(3):
-        control, x, y = chain.offer(lane, number)
+        _, x, y = chain.offer(lane, number)
         assert desk.wait() == [number]
-        outcome, started_ns, ended_ns, cpu_ns = control.end()
+        _, outcome, started_ns, ended_ns, cpu_ns = desk.ended[number]
         assert outcome == DONE
         assert started_ns <= ended_ns <= time.monotonic_ns()
         assert 0 <= cpu_ns <= ended_ns - started_ns + 10**6
@@ -78,7 +79,7 @@ def test_a_lane_computes_what_its_segments_do(
 
 def test_it_runs_while_the_interpreter_is_held(desk: Desk) -> None:
     chain, lane = Links(), desk.lane()
-    control, x, y = chain.offer(lane)
+    _, x, y = chain.offer(lane)
     due_ns = time.monotonic_ns() + LIMIT_S * 10**9
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(LIMIT_S)  # nobody else has the interpreter until that is over
@@ -88,44 +89,8 @@ def test_it_runs_while_the_interpreter_is_held(desk: Desk) -> None:
     finally:
         sys.setswitchinterval(interval_s)
     assert desk.wait() == ["token"]
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
     np.testing.assert_array_equal(y, x + 1)
-
-
-def test_the_next_run_begins_by_itself_and_shares_the_memory(desk: Desk) -> None:
-    chain, lane = Links(3), desk.lane()
-    with held(chain.graphs[1]):
-        first, x, y = chain.offer(lane, 1)
-        chain.graphs[1].wait_until_begun()
-        second, _, z = chain.offer(lane, 2, given=(x + 5, np.empty_like(y)))
-        with pytest.raises(ValueError, match="no run now"):
-            chain.offer(lane, 3)
-    assert desk.wait(2) == [1, 2]
-    assert first.end()[0] == second.end()[0] == DONE
-    np.testing.assert_array_equal(y, x + chain.total)
-    np.testing.assert_array_equal(z, x + 5 + chain.total)
-
-
-def test_the_next_run_can_be_recalled_and_offered_again(desk: Desk) -> None:
-    chain, urgent, lane = Links(2), Links(), desk.lane()
-    assert lane.recall() is None
-    with held(chain.graphs[0]):
-        first, *_ = chain.offer(lane, "first")
-        chain.graphs[0].wait_until_begun()
-        second, x, y = chain.offer(lane, "second")
-        with pytest.raises(ValueError, match="has not come back"):
-            second.end()
-        assert lane.recall() == "second"
-        assert lane.recall() is None
-        assert second.end()[0] == PAUSED
-        third, *_ = urgent.offer(lane, "urgent")
-    assert desk.wait(2) == ["first", "urgent"]
-    assert first.end()[0] == third.end()[0] == DONE
-    assert is_untouched(y)
-    chain.offer(lane, "second", control=second, given=(x, y))
-    assert desk.wait() == ["second"]
-    assert second.end()[0] == DONE
-    np.testing.assert_array_equal(y, x + chain.total)
 
 
 @pytest.mark.parametrize("at", [0, 2])
@@ -136,32 +101,25 @@ def test_a_stop_ends_the_segment_under_way(desk: Desk, at: int) -> None:
         chain.graphs[at].wait_until_begun()
         control.stop()
         assert desk.wait() == ["token"]
-    assert control.end()[0] == STOPPED
+    assert desk.outcome() == STOPPED
     assert is_untouched(y)
     assert control.position == at
 
 
-def test_a_paused_run_goes_on_and_nobody_uses_its_memory_meanwhile(desk: Desk) -> None:
+def test_a_paused_run_goes_on(desk: Desk) -> None:
     chain, lane = Links(3), desk.lane()
     with held(chain.graphs[1]):
-        first, x, y = chain.offer(lane, "first")
+        control, x, y = chain.offer(lane)
         chain.graphs[1].wait_until_begun()
-        second, _, z = chain.offer(lane, "second", given=(x + 7, np.empty_like(y)))
-        first.pause()
-        assert desk.wait(2) == ["first", "second"]
-    assert second.end()[0] == PAUSED
-    assert second.position == 0
-    assert first.end()[0] == PAUSED
-    assert first.position == 1
-    chain.offer(lane, "first", control=first, given=(x, y))
-    assert desk.wait() == ["first"]
-    assert first.end()[0] == DONE
-    chain.offer(lane, "second", control=second, given=(x + 7, z))
-    assert desk.wait() == ["second"]
-    assert second.end()[0] == DONE
+        control.pause()
+        desk.wait()
+    assert desk.outcome() == PAUSED
+    assert control.position == 1
+    chain.offer(lane, control=control, given=(x, y))
+    desk.wait()
+    assert desk.outcome() == DONE
     np.testing.assert_array_equal(y, x + chain.total)
-    np.testing.assert_array_equal(z, x + 7 + chain.total)
-    assert chain.graphs[0].script.begun == 2
+    assert chain.graphs[0].script.begun == 1
 
 
 def test_it_pauses_by_the_clock_and_makes_progress_each_time(desk: Desk) -> None:
@@ -169,17 +127,17 @@ def test_it_pauses_by_the_clock_and_makes_progress_each_time(desk: Desk) -> None
     control, x, y = chain.offer(lane, review_ns=1)
     for position in range(1, 4):
         desk.wait()
-        assert control.end()[0] == PAUSED
+        assert desk.outcome() == PAUSED
         assert control.position == position
         chain.offer(lane, review_ns=1, control=control, given=(x, y))
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
     np.testing.assert_array_equal(y, x + chain.total)
     asked = Pause()
     asked.request()
     control, *_ = chain.offer(lane, pause=asked)
     desk.wait()
-    assert control.end()[0] == PAUSED
+    assert desk.outcome() == PAUSED
     assert control.position == 1
 
 
@@ -192,12 +150,12 @@ def test_a_segment_is_interrupted_for_pauses_a_few_times_only(desk: Desk) -> Non
             graph.wait_until_begun(times)
             control.pause()
             desk.wait()
-            assert control.end()[0] == PAUSED
+            assert desk.outcome() == PAUSED
             chain.offer(lane, control=control, given=(x, y))
         graph.wait_until_begun(MOST_INTERRUPTED + 1)
         control.pause()
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
     assert graph.script.begun == MOST_INTERRUPTED + 1
     np.testing.assert_array_equal(y, x + 1)
 
@@ -207,9 +165,9 @@ def test_a_deadline_that_has_passed_ends_it_before_it_begins(
     desk: Desk, due_ns: int
 ) -> None:
     chain, lane = Links(), desk.lane()
-    control, _, y = chain.offer(lane, deadline_ns=due_ns)
+    *_, y = chain.offer(lane, deadline_ns=due_ns)
     desk.wait()
-    assert control.end()[0] == LATE
+    assert desk.outcome() == LATE
     assert chain.graphs[0].script.begun == 0
     assert is_untouched(y)
 
@@ -223,7 +181,7 @@ def test_a_deadline_is_looked_at_between_segments(desk: Desk) -> None:
         while time.monotonic_ns() < due_ns:
             time.sleep(0.001)
     desk.wait()
-    assert control.end()[0] == LATE
+    assert desk.outcome() == LATE
     assert chain.graphs[1].script.begun == 0
     assert control.longest()[3] == 0
 
@@ -234,21 +192,21 @@ def test_what_an_engine_says_is_the_error(desk: Desk) -> None:
     control, _, y = chain.offer(lane)
     desk.wait()
     with pytest.raises(GeneralFailureError, match="the engine says 3"):
-        control.end()
+        desk.outcome()
     assert is_untouched(y)
     chain.graphs[1].script.fails_with = INTERRUPTED
     control, x, y = chain.offer(lane)
     for _ in range(MOST_ATTEMPTS - 1):
         desk.wait()
-        assert control.end()[0] == PAUSED
+        assert desk.outcome() == PAUSED
         chain.offer(lane, control=control, given=(x, y))
     desk.wait()
     with pytest.raises(RuntimeError, match="interrupted each time"):
-        control.end()
+        desk.outcome()
     chain.graphs[1].script.fails_with = 0
     control, x, y = chain.offer(lane)
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
 
 
 def test_what_does_not_fit_is_refused_before(desk: Desk) -> None:
@@ -261,12 +219,9 @@ def test_what_does_not_fit_is_refused_before(desk: Desk) -> None:
         with pytest.raises(TypeError):
             chain.offer(wrong_lane)  # type: ignore[arg-type]
     control, *_ = chain.offer(lane)
+    with pytest.raises(ValueError, match=r"under way|no run now"):
+        chain.offer(lane, control=control)  # until it was drained
     desk.wait()
-    with pytest.raises(ValueError, match="under way"):
-        chain.offer(lane, control=control)
-    control.end()
-    with pytest.raises(ValueError, match="has not come back"):
-        control.end()
     assert chain.graphs[0].stop(0)
     with pytest.raises(AsyncnnError):
         chain.offer(lane)
@@ -278,7 +233,7 @@ def test_a_graph_is_of_one_lane_at_a_time_and_freed_behind_its_runs(
     chain, lane, other = Links(), desk.lane(), desk.lane()
     graph = chain.graphs[0]
     with held(graph):
-        control, *_ = chain.offer(lane)
+        chain.offer(lane)
         for refused in (
             lambda: chain.offer(other),
             lambda: chain.job.run(arrays(), Control()),
@@ -287,9 +242,9 @@ def test_a_graph_is_of_one_lane_at_a_time_and_freed_behind_its_runs(
                 refused()
         graph.wait_until_begun()
         graph.close()
+        assert not graph.script.is_freed
     desk.wait()
-    assert not graph.script.is_freed
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
     assert graph.script.is_freed
 
 
@@ -297,14 +252,14 @@ def test_closing_waits_for_the_segment_under_way_and_no_more_is_taken() -> None:
     desk = Desk()
     chain, lane = Links(), desk.lane()
     with held(chain.graphs[0]):
-        control, x, y = chain.offer(lane)
+        _, x, y = chain.offer(lane)
         chain.graphs[0].wait_until_begun()
         lane.close()
         assert not lane.has_ended
         with pytest.raises(ValueError, match="no run now"):
             Links().offer(lane)
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
     np.testing.assert_array_equal(y, x + 1)
     desk.close()
     assert lane.has_ended
@@ -317,12 +272,10 @@ def test_a_run_may_end_when_nobody_is_there_any_more() -> None:
     with held(chain.graphs[0]):
         chain.offer(lane)
         chain.graphs[0].wait_until_begun()
-        second, *_ = chain.offer(lane, "second")
         os.close(desk.fd)
         desk.lanes.clear()
         desk.port = None  # type: ignore[assignment]
         del lane, desk
-        assert second.end()[0] == PAUSED  # it was recalled
     while not chain.graphs[0].script.ended:
         time.sleep(0.0001)
 
@@ -330,13 +283,14 @@ def test_a_run_may_end_when_nobody_is_there_any_more() -> None:
 def test_what_has_ended_is_freed_with_its_port() -> None:
     desk = Desk()
     chain, lane = Links(), desk.lane()
-    control, *_ = chain.offer(lane)
+    _, x, _ = chain.offer(lane)
+    given = ref(x)
     assert select.select([desk.fd], [], [], LIMIT_S)[0]
     desk.close()
+    del x
+    assert given() is not None
     desk.port = None  # type: ignore[assignment]
-    desk.lanes.clear()
-    del lane
-    assert control.end()[0] == DONE
+    assert given() is None
 
 
 def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
@@ -345,7 +299,6 @@ def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
     def child() -> str:
         assert lane.has_ended
         lane.close()
-        assert lane.recall() is None
         try:
             chain.offer(lane)
         except (ValueError, AsyncnnError) as error:
@@ -353,11 +306,11 @@ def test_a_forked_child_has_no_lanes(desk: Desk) -> None:
         return "it has run"
 
     with held(chain.graphs[0]):
-        control, *_ = chain.offer(lane)
+        chain.offer(lane)
         chain.graphs[0].wait_until_begun()
         assert "no run now" in in_child_blocking(child)
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
@@ -365,7 +318,7 @@ def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
     chain, nice = Links(), str(min(os.nice(0) + 5, 19))
     lane = desk.lane("of a test, long", nice=5)
     with held(chain.graphs[0]):
-        control, *_ = chain.offer(lane)
+        chain.offer(lane)
         chain.graphs[0].wait_until_begun()
         tasks = Path("/proc/self/task").iterdir()
         (task,) = (
@@ -378,7 +331,7 @@ def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
         assert int(blocked.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
         assert task.joinpath("stat").read_text().rpartition(")")[2].split()[16] == nice
     desk.wait()
-    assert control.end()[0] == DONE
+    assert desk.outcome() == DONE
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -386,7 +339,7 @@ def test_its_thread_has_a_name_a_nice_value_and_no_signals(desk: Desk) -> None:
     "runs", [300, pytest.param(20000, marks=pytest.mark.exhaustive)]
 )
 def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) -> None:
-    """Stops, pauses, deadlines and recalls at random: each run comes back once."""
+    """Stops, pauses and deadlines at random: each run comes back once."""
     seed = random.randrange(2**32)
     note = f"seed {seed}"
     choose = random.Random(seed)
@@ -396,14 +349,13 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
     outcomes = [0] * 4
     begun = ended = 0
 
-    def settle(number: int) -> None:
+    def settle(number: int, outcome: int | BaseException) -> None:
         nonlocal ended
+        assert isinstance(outcome, int)
         at, control, x, y = away.pop(number)
-        outcome = control.end()[0]
         if outcome == PAUSED:
             # Its memory is that of the job: what has stopped in the middle goes first.
-            behind = bool(waiting[at]) and waiting[at][0][1].position > 0
-            waiting[at].insert(behind, (number, control, x, y))
+            waiting[at].insert(0, (number, control, x, y))
             return
         ended += 1
         outcomes[outcome] += 1
@@ -419,27 +371,21 @@ def test_a_storm_loses_no_run_and_no_order(desk: Desk, lanes: int, runs: int) ->
                 x += begun
                 waiting[at].append((begun, Control(), x, y))
                 begun += 1
-            if sum(a == at for a, *_ in away.values()) < 2 and waiting[at]:
+            if all(a != at for a, *_ in away.values()) and waiting[at]:
                 number, control, x, y = waiting[at].pop(0)
                 due_ns = review_ns = None
                 if choose.random() < 0.2:
                     due_ns = time.monotonic_ns() + choose.randrange(10**5)
                 if choose.random() < 0.2:
                     review_ns = time.monotonic_ns() + choose.randrange(10**4)
-                try:
-                    more = (due_ns, Pause(), review_ns)
-                    chain.job.offer(lane, number, (x, y), control, *more)
-                except ValueError:
-                    waiting[at].insert(0, (number, control, x, y))
-                else:
-                    away[number] = at, control, x, y
-            if choose.random() < 0.1 and (recalled := lane.recall()) is not None:
-                settle(recalled)
+                more = (due_ns, Pause(), review_ns)
+                chain.job.offer(lane, number, (x, y), control, *more)
+                away[number] = at, control, x, y
         for _, control, *_ in away.values():
             if choose.random() < 0.2:
                 choose.choice([control.stop, control.pause])()
-        for number in desk.port.drain():
-            settle(number)
+        for number, outcome, *_ in desk.port.drain():
+            settle(number, outcome)
     assert not away, note
     assert not any(waiting), note
     assert sum(outcomes) == begun == runs, note

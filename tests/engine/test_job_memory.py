@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.bound_execution import run_bound
 from asyncnn.engine.job import COPIED_BYTES, MOST_BINDINGS
+from asyncnn.engine.plan_execution import run_bound
 from tests.engine.scripted import Chain, Way, arrays
 
 

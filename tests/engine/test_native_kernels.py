@@ -9,8 +9,8 @@ import pytest
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
-from asyncnn.engine.bound_execution import BoundExecution, run_bound
 from asyncnn.engine.job import Job
+from asyncnn.engine.plan_execution import PlanExecution, run_bound
 from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import (
     MissedDeadlineTransientError,
@@ -132,8 +132,14 @@ class Run:
         self.program.release(workspace)
         return workspace.job is not None
 
-    def execution(self, deadline_ns: int | None = None) -> BoundExecution:
-        return BoundExecution(self.program, self.plan, self.arrays, deadline_ns)
+    def execution(self, deadline_ns: int | None = None) -> PlanExecution:
+        return PlanExecution(
+            self.program,
+            self.plan,
+            self.arrays[:-1],
+            self.arrays[-1:],
+            deadline_ns=deadline_ns,
+        )
 
     def check(self) -> None:
         np.testing.assert_array_equal(self.y, self.expected)

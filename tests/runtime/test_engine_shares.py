@@ -7,10 +7,10 @@ import pytest
 
 import asyncnn
 from asyncnn.cli.graph import print_explanation
+from asyncnn.engine.costs import ModelCosts
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperationType
 from asyncnn.runtime.dot import dot
 from asyncnn.runtime.framework import FrameworkSettings
-from asyncnn.runtime.framework.costs import ModelCosts
 from tests.networks import F32, chain
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")

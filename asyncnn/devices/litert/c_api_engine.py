@@ -17,24 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import (
     MOST_DIMENSIONS,
+    Layout,
     Library,
     TensorType,
     failure,
 )
-from asyncnn.devices.litert.compiled_graph import (
-    CompiledGraph,
-    Engine,
-    Source,
-    Tensor,
-)
 from asyncnn.devices.litert.graph_file import (
     GraphFile,
     ModelMemory,
-    for_want_of_room,
+    Source,
     may_be_packed,
 )
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine.job import (
     FLAG_BYTES,
@@ -44,7 +41,6 @@ from asyncnn.engine.job import (
     Segment,
 )
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 _DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32),
@@ -69,27 +65,8 @@ class CApiEngine(Engine):
     name = "c_api"
 
     def __init__(self, path: Path, version: str) -> None:
-        self.version = version
+        super().__init__(version)
         self._library = Library(path)
-        self._is_forked = False
-        disown_in_children(self)
-
-    def disown(self) -> None:
-        """Refuse all use: this is a forked child of the process that loaded it."""
-        self._is_forked = True
-
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
-    ) -> CompiledGraph:
-        """See `Engine`."""
-        if self._is_forked:
-            raise forked_error("an engine")
-        with for_want_of_room(model):
-            return self._compile(model, threads, weights)
 
     def _compile(
         self, model: Source, threads: int, weights: PackedWeights | None
@@ -158,13 +135,29 @@ class CApiGraph(Segment, CompiledGraph):
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
-        return tuple(self._tensor(graph, side, number) for number in range(count))
+        layouts: list[Layout | None] = [None] * count
+        if side == "Output":  # what the file says of their shapes, nobody has looked at
+            told = (Layout * count)()
+            library.call(
+                "GetCompiledModelOutputTensorLayouts",
+                *(self._compiled, 0, count, told, True),
+            )
+            layouts = [*told]
+        return tuple(
+            self._tensor(graph, side, number, layout)
+            for number, layout in enumerate(layouts)
+        )
 
-    def _tensor(self, graph: int, side: str, number: int) -> Tensor:
+    def _tensor(
+        self, graph: int, side: str, number: int, layout: Layout | None
+    ) -> Tensor:
         library = self._library
         type_ = TensorType()
         tensor = library.create(f"GetSubgraph{side}", graph, number)
         library.call("GetRankedTensorType", tensor, byref(type_))
+        if layout is not None:
+            type_.rank_and_flags = layout.rank
+            type_.dimensions[:] = layout.dimensions
         dtype = _DTYPES.get(type_.element_type)
         if dtype is None or type_.rank > MOST_DIMENSIONS:
             raise GeneralFailureError(

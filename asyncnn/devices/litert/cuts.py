@@ -1,21 +1,14 @@
-"""Where a run by LiteRT can stop: estimated times, barriers and segments.
+"""Where a run by LiteRT can stop: barriers and segments, by estimated times.
 
 A run ends at the next *barrier* when it is interrupted, for a cancellation, a deadline
 or a pause; what it has computed is lost. Behind a *segment* its results are kept, so
-that a pause costs at most one segment. Both are estimated by multiply-adds and bytes,
-and by how fast these were measured to be here: see `Speeds`.
+that a pause costs at most one segment.
 """
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-
-import msgspec
-
-from asyncnn.engine.delegation import Step
-from asyncnn.hal.operations.bound import BoundOperand, BoundOperation, Shape
-from asyncnn.hal.types import OperationType
+from typing import Protocol
 
 BARRIER_NS, MOST_BARRIER_NS = 150_000, 300_000
 """Estimated time between two barriers, at most; which of both, operations decide."""
@@ -40,82 +33,23 @@ WORTH_CUTTING = 1.5
 """Times that something takes longer than a part may, to be divided at all."""
 
 
-class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one kind of numbers, in each nanosecond of a thread.
+class Timed(Protocol):
+    """A step, or an operator of a file."""
 
-    ``macs`` are multiply-adds, ``depthwise_macs`` those of depthwise convolutions, and
-    ``bytes`` those that are read or written.
-    """
+    @property
+    def cost_ns(self) -> int:
+        """About what it takes."""
 
-    macs: float
-    depthwise_macs: float
-    bytes: float
+    @property
+    def inputs(self) -> Sequence[int]:
+        """What it reads, by number."""
 
-
-class Speeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Those of float and of 8-bit operations."""
-
-    floats: TypeSpeeds
-    integers: TypeSpeeds
+    @property
+    def outputs(self) -> Sequence[int]:
+        """What it makes."""
 
 
-USUAL = Speeds(TypeSpeeds(50.0, 12.5, 4.0), TypeSpeeds(100.0, 25.0, 4.0))
-"""Of the slower of usual CPUs, where nothing was measured."""
-
-_CALL_NS = 300.0
-"""Of one operation, however small."""
-
-_LARGE_INPUTS = 3
-
-_CHANNELS = 8
-"""That filters are applied to at once: images of three take as long."""
-
-_FILTERED = frozenset(
-    {
-        OperationType.CONV_2D,
-        OperationType.GROUPED_CONV_2D,
-        OperationType.FULLY_CONNECTED,
-    }
-)
-
-
-def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
-    """Return about how long ``operation`` takes; all shapes are known."""
-    # Behind the first inputs come scalars, and tensors that are as small.
-    elements = 0
-    for each in (*operation.inputs[:_LARGE_INPUTS], *operation.outputs):
-        elements += math.prod(_shape(each))
-    is_quantized = operation.outputs[0].scale != 0
-    of_type = speeds.integers if is_quantized else speeds.floats
-    is_depthwise = operation.type is OperationType.DEPTHWISE_CONV_2D
-    speed = of_type.depthwise_macs if is_depthwise else of_type.macs
-    size_bytes = elements * (1 if is_quantized else 4)
-    moving_ns = size_bytes / of_type.bytes
-    return int(_CALL_NS + moving_ns + _multiply_adds(operation) / speed)
-
-
-def _multiply_adds(operation: BoundOperation) -> float:
-    output = math.prod(operation.outputs[0].shape or ())
-    type_ = operation.type
-    if type_ in _FILTERED:  # filters are [outputs, ...]
-        *taps, channels = _shape(operation.inputs[1])[1:]
-        return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
-    if type_ is OperationType.DEPTHWISE_CONV_2D:  # [1, height, width, outputs]
-        return output * math.prod(_shape(operation.inputs[1])[1:3])
-    if type_ is OperationType.TRANSPOSE_CONV_2D:
-        source = math.prod(_shape(operation.inputs[0]))
-        filters = _shape(operation.inputs[1])
-        return float(source * math.prod(filters[:-1]))
-    if type_ is OperationType.BATCH_MATMUL:
-        return float(output * max(_shape(operation.inputs[0])[-2:], default=1))
-    return float(output)
-
-
-def _shape(operand: BoundOperand | None) -> Shape:
-    return () if operand is None or operand.shape is None else operand.shape
-
-
-def barriers(steps: Sequence[Step]) -> list[int]:
+def barriers(steps: Sequence[Timed]) -> list[int]:
     """Return where barriers divide the steps of a segment; see `cuts`.
 
     What is interrupted goes on for as long as the longest operation, at worst, whatever
@@ -125,7 +59,7 @@ def barriers(steps: Sequence[Step]) -> list[int]:
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
-def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
+def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
     No part has more than `MOST_STEPS`, and an operation that takes longer is one by
@@ -151,7 +85,7 @@ def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
         chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))
 
 
-def _crossing(steps: Sequence[Step]) -> list[int]:
+def _crossing(steps: Sequence[Timed]) -> list[int]:
     """Return, for each boundary, how many tensors made before are read behind it."""
     last = {index: at for at, step in enumerate(steps) for index in step.inputs}
     changes = [0] * (len(steps) + 1)

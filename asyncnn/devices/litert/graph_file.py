@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -81,6 +81,10 @@ class GraphFile(msgspec.Struct, frozen=True, eq=False):
         return b"".join(parts)
 
 
+Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
+"""What is compiled: a TFLite file."""
+
+
 def may_lie_apart(data: Array) -> bool:
     """Tell whether the bytes of a constant are worth it, and kernels can read them."""
     if data.size < _WORTH_BYTES:
@@ -90,9 +94,7 @@ def may_lie_apart(data: Array) -> bool:
 
 
 @contextmanager
-def for_want_of_room(
-    model: bytes | bytearray | memoryview | GraphFile,
-) -> Iterator[None]:
+def for_want_of_room(model: Source) -> Iterator[None]:
     """Compile a graph inside the block, if there is memory for its packed weights.
 
     XNNPACK ends the process where it gets none. What fails for want of anything else,
@@ -111,7 +113,7 @@ def for_want_of_room(
             raise
 
 
-def may_be_packed(model: bytes | bytearray | memoryview | GraphFile) -> bool:
+def may_be_packed(model: Source) -> bool:
     """Tell whether this process may write files as large as packed weights are.
 
     XNNPACK ends the process where it may not, be the file on a disk or in memory.
@@ -120,7 +122,7 @@ def may_be_packed(model: bytes | bytearray | memoryview | GraphFile) -> bool:
     return most == resource.RLIM_INFINITY or most >= _most_packed_bytes(model)
 
 
-def _most_packed_bytes(model: bytes | bytearray | memoryview | GraphFile) -> int:
+def _most_packed_bytes(model: Source) -> int:
     if isinstance(model, GraphFile):
         size = len(model.content) + sum(each.data.size for each in model.apart)
     else:
@@ -134,7 +136,7 @@ class ModelMemory:
     ``size`` reaches from its ``address`` to the end of what lies apart.
     """
 
-    def __init__(self, model: bytes | bytearray | memoryview | GraphFile) -> None:
+    def __init__(self, model: Source) -> None:
         self._mapped_bytes = 0
         self._kept: object = model
         if isinstance(model, GraphFile) and model.apart and self._map(model):

@@ -33,8 +33,7 @@ _BETAS = (2.0**-10, 2.0**10)
 
 def _reduction(name: str) -> Write:
     def write(writer: OperationWriter) -> None:
-        if writer.is_quantized:
-            writer.require_kept_quantization()
+        writer.require_kept_quantization()
         source = writer.input(0)
         axes = sorted(writer.operation.normalized_axes(1, len(source.shape)))
         writer.require(bool(axes), "no axis is reduced")
@@ -248,8 +247,7 @@ def _resize(name: str, kind: str) -> Write:
     """Write a resizing of NHWC images; codes are interpolated as real values."""
 
     def write(writer: OperationWriter) -> None:
-        if writer.is_quantized:
-            writer.require_kept_quantization()
+        writer.require_kept_quantization()
         nchw = writer.operation.boolean(3, False)
         source, shape = writer.input(0), writer.output_shape()
         if nchw:
@@ -302,6 +300,8 @@ def _check_nearest(writer: OperationWriter, before: Shape, after: Shape) -> None
         )
 
 
+_ALL = (*FLOATS, *CODES, I32)
+
 RULES: dict[OperationType, Rule] = {
     OperationType.MEAN: Rule(
         _reduction("MEAN"),
@@ -311,20 +311,14 @@ RULES: dict[OperationType, Rule] = {
     ),
     OperationType.REDUCE_SUM: Rule(_reduction("SUM"), FLOATS, "SUM"),
     OperationType.REDUCE_PROD: Rule(_reduction("REDUCE_PROD"), FLOATS, "REDUCE_PROD"),
-    OperationType.REDUCE_MAX: Rule(
-        _reduction("REDUCE_MAX"), (*FLOATS, *CODES), "REDUCE_MAX"
-    ),
-    OperationType.REDUCE_MIN: Rule(
-        _reduction("REDUCE_MIN"), (*FLOATS, *CODES), "REDUCE_MIN"
-    ),
+    **{
+        type_: Rule(_reduction(type_.name), (*FLOATS, *CODES), type_.name)
+        for type_ in (OperationType.REDUCE_MAX, OperationType.REDUCE_MIN)
+    },
     OperationType.REDUCE_ALL: Rule(_reduction("REDUCE_ALL"), (B8,), "REDUCE_ALL"),
     OperationType.REDUCE_ANY: Rule(_reduction("REDUCE_ANY"), (B8,), "REDUCE_ANY"),
-    OperationType.ARGMAX: Rule(
-        _arg("ARG_MAX", "ArgMaxOptions"), (*FLOATS, *CODES, I32), "ARG_MAX"
-    ),
-    OperationType.ARGMIN: Rule(
-        _arg("ARG_MIN", "ArgMinOptions"), (*FLOATS, *CODES, I32), "ARG_MIN"
-    ),
+    OperationType.ARGMAX: Rule(_arg("ARG_MAX", "ArgMaxOptions"), _ALL, "ARG_MAX"),
+    OperationType.ARGMIN: Rule(_arg("ARG_MIN", "ArgMinOptions"), _ALL, "ARG_MIN"),
     OperationType.SOFTMAX: Rule(
         _softmax,
         (*FLOATS, *CODES),

@@ -183,43 +183,40 @@ def _clamped(writer: OperationWriter, source: Tensor) -> Tensor:
 
 
 _COMPARED = (*FLOATS, I32, *CODES, B8)
-_QUANTIZED_APART = "codes of two quantisations: fixed-point comparison is not exact"
+
+_COMPARISONS = (
+    OperationType.EQUAL,
+    OperationType.NOT_EQUAL,
+    OperationType.GREATER,
+    OperationType.GREATER_EQUAL,
+    OperationType.LESS,
+    OperationType.LESS_EQUAL,
+)
 
 RULES: dict[OperationType, Rule] = {
-    OperationType.ADD: Rule(
-        _arithmetic("ADD", "AddOptions"),
-        (*FLOATS, *CODES, I32),
-        "ADD",
-        "int32 with a fused activation",
-    ),
-    OperationType.SUB: Rule(
-        _arithmetic("SUB", "SubOptions"),
-        (*FLOATS, *CODES, I32),
-        "SUB",
-        "int32 with a fused activation",
-    ),
-    OperationType.MUL: Rule(
-        _arithmetic("MUL", "MulOptions"),
-        (*FLOATS, *CODES, I32),
-        "MUL",
-        "int32 with a fused activation",
-    ),
+    **{
+        type_: Rule(
+            _arithmetic(type_.name, f"{type_.name.capitalize()}Options"),
+            (*FLOATS, *CODES, I32),
+            type_.name,
+            "int32 with a fused activation",
+        )
+        for type_ in (OperationType.ADD, OperationType.SUB, OperationType.MUL)
+    },
     OperationType.DIV: Rule(
         _arithmetic("DIV", "DivOptions"),
         FLOATS,
         "DIV",
         "int32: LiteRT truncates and fails on 0",
     ),
-    OperationType.MAXIMUM: Rule(
-        _on_floats("MAXIMUM", "MaximumMinimumOptions", 2),
-        (*FLOATS, *CODES, I32),
-        "MAXIMUM; codes as real values",
-    ),
-    OperationType.MINIMUM: Rule(
-        _on_floats("MINIMUM", "MaximumMinimumOptions", 2),
-        (*FLOATS, *CODES, I32),
-        "MINIMUM; codes as real values",
-    ),
+    **{
+        type_: Rule(
+            _on_floats(type_.name, "MaximumMinimumOptions", 2),
+            (*FLOATS, *CODES, I32),
+            f"{type_.name}; codes as real values",
+        )
+        for type_ in (OperationType.MAXIMUM, OperationType.MINIMUM)
+    },
     OperationType.POW: Rule(_power, FLOATS, "POW"),
     OperationType.PRELU: Rule(
         _prelu,
@@ -261,33 +258,15 @@ RULES: dict[OperationType, Rule] = {
         _reciprocal_root, FLOATS, "SQRT, DIV", "codes: LiteRT fails on negative ones"
     ),
     OperationType.SQRT: Rule(_unary("SQRT"), FLOATS, "SQRT"),
-    OperationType.EQUAL: Rule(
-        _comparison("EQUAL", "EqualOptions"), _COMPARED, "EQUAL", _QUANTIZED_APART
-    ),
-    OperationType.NOT_EQUAL: Rule(
-        _comparison("NOT_EQUAL", "NotEqualOptions"),
-        _COMPARED,
-        "NOT_EQUAL",
-        _QUANTIZED_APART,
-    ),
-    OperationType.GREATER: Rule(
-        _comparison("GREATER", "GreaterOptions"), _COMPARED, "GREATER", _QUANTIZED_APART
-    ),
-    OperationType.GREATER_EQUAL: Rule(
-        _comparison("GREATER_EQUAL", "GreaterEqualOptions"),
-        _COMPARED,
-        "GREATER_EQUAL",
-        _QUANTIZED_APART,
-    ),
-    OperationType.LESS: Rule(
-        _comparison("LESS", "LessOptions"), _COMPARED, "LESS", _QUANTIZED_APART
-    ),
-    OperationType.LESS_EQUAL: Rule(
-        _comparison("LESS_EQUAL", "LessEqualOptions"),
-        _COMPARED,
-        "LESS_EQUAL",
-        _QUANTIZED_APART,
-    ),
+    **{
+        type_: Rule(
+            _comparison(type_.name, f"{type_.name.title().replace('_', '')}Options"),
+            _COMPARED,
+            type_.name,
+            "codes of two quantisations: fixed-point comparison is not exact",
+        )
+        for type_ in _COMPARISONS
+    },
     OperationType.SELECT: Rule(
         _select, (*FLOATS, *CODES, I32), "SELECT, codes after QUANTIZE", typed_by=1
     ),

@@ -31,15 +31,13 @@ from asyncnn.hal.types import OperationType
 
 def _reshape(writer: OperationWriter) -> None:
     """RESHAPE, SQUEEZE and EXPAND_DIMS: the output's shape says it all."""
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     writer.reshape(source, writer.output(type_=source.type))
 
 
 def _transpose(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     order = [*range(len(source.shape))][::-1]
     if writer.operation.has(1):
@@ -49,8 +47,7 @@ def _transpose(writer: OperationWriter) -> None:
 
 def _pad(writer: OperationWriter) -> None:
     """PAD and PAD_V2; the value of codes is a stored one."""
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     paddings = paddings_of(writer.operation)
     source, output = writer.input(0), writer.output()
     inputs = [source, writer.graph.integers(paddings)]
@@ -76,8 +73,7 @@ def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
 
 
 def _slice(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     taken = slices_of(writer.operation)
     source = writer.as_it_is(0)
     begin = writer.graph.integers([part.start for part in taken])
@@ -88,8 +84,7 @@ def _slice(writer: OperationWriter) -> None:
 
 def _strided_slice(writer: OperationWriter) -> None:
     """Masks are resolved here; what is dropped, RESHAPE drops."""
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     taken, _ = strided_slices_of(writer.operation)
     resolved = [
@@ -171,16 +166,14 @@ def _pack(writer: OperationWriter) -> None:
 
 
 def _tile(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     multiples = writer.graph.integers(writer.operation.integers(1))
     writer.emit("TILE", [source, multiples], writer.output(type_=source.type))
 
 
 def _reverse(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     axis = writer.graph.integers(writer.operation.integers(1))
     table = options("ReverseV2Options")
@@ -190,8 +183,7 @@ def _reverse(writer: OperationWriter) -> None:
 
 def _channel_shuffle(writer: OperationWriter) -> None:
     """Split the axis in [groups, rest], swap the two, and join them again."""
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     shape = source.shape
     groups = writer.operation.integer(1)
@@ -204,18 +196,17 @@ def _channel_shuffle(writer: OperationWriter) -> None:
     writer.reshape(swapped, writer.output(type_=source.type))
 
 
-def _in_nhwc(name: str, kind: str, flag: int, *arguments: str) -> Write:
+def _in_nhwc(name: str, kind: str, flag: int) -> Write:
     """Write an operator on NHWC images whose HAL form has a layout flag."""
 
     def write(writer: OperationWriter) -> None:
-        if writer.is_quantized:
-            writer.require_kept_quantization()
+        writer.require_kept_quantization()
         nchw = writer.operation.boolean(flag, False)
         source = writer.as_it_is(0)
         type_ = source.type
         inputs = [writer.transposed(source, NCHW_TO_NHWC) if nchw else source]
         table: Options = options(kind)
-        if arguments == ("BlockSize",):
+        if "DEPTH" in name:
             table = options(kind, BlockSize=writer.operation.integer(1))
         elif name == "BATCH_TO_SPACE_ND":
             block = writer.operation.integers(1)
@@ -235,16 +226,14 @@ def _in_nhwc(name: str, kind: str, flag: int, *arguments: str) -> Write:
 
 
 def _gather(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization()
+    writer.require_kept_quantization()
     source = writer.as_it_is(0)
     axis = writer.operation.axis(1, len(source.shape))
     _write_gather(writer, source, writer.input(2), axis)
 
 
 def _embedding_lookup(writer: OperationWriter) -> None:
-    if writer.is_quantized:
-        writer.require_kept_quantization(1)
+    writer.require_kept_quantization(1)
     _write_gather(writer, writer.as_it_is(1), writer.input(0), 0)
 
 
@@ -260,6 +249,14 @@ _NO_CROPS = ((0, 0), (0, 0))
 _MOVED = (*FLOATS, *CODES)
 _MOVED_WITH_INTEGERS = (*_MOVED, I32)
 _KEPT = "an output that is quantised unlike the input"
+
+_BLOCKS = {
+    OperationType.DEPTH_TO_SPACE: ("DepthToSpaceOptions", 2),
+    OperationType.SPACE_TO_DEPTH: ("SpaceToDepthOptions", 2),
+    OperationType.BATCH_TO_SPACE_ND: ("BatchToSpaceNDOptions", 2),
+    OperationType.SPACE_TO_BATCH_ND: ("SpaceToBatchNDOptions", 3),
+}
+"""Options, and the input that says the layout."""
 
 RULES: dict[OperationType, Rule] = {
     OperationType.RESHAPE: Rule(_reshape, _MOVED_WITH_INTEGERS, "RESHAPE", _KEPT),
@@ -282,30 +279,15 @@ RULES: dict[OperationType, Rule] = {
     OperationType.CHANNEL_SHUFFLE: Rule(
         _channel_shuffle, _MOVED, "RESHAPE, TRANSPOSE, RESHAPE", _KEPT
     ),
-    OperationType.DEPTH_TO_SPACE: Rule(
-        _in_nhwc("DEPTH_TO_SPACE", "DepthToSpaceOptions", 2, "BlockSize"),
-        _MOVED,
-        "DEPTH_TO_SPACE; TRANSPOSE around it for NCHW",
-        _KEPT,
-    ),
-    OperationType.SPACE_TO_DEPTH: Rule(
-        _in_nhwc("SPACE_TO_DEPTH", "SpaceToDepthOptions", 2, "BlockSize"),
-        _MOVED,
-        "SPACE_TO_DEPTH; TRANSPOSE around it for NCHW",
-        _KEPT,
-    ),
-    OperationType.BATCH_TO_SPACE_ND: Rule(
-        _in_nhwc("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions", 2),
-        _MOVED,
-        "BATCH_TO_SPACE_ND; TRANSPOSE around it for NCHW",
-        _KEPT,
-    ),
-    OperationType.SPACE_TO_BATCH_ND: Rule(
-        _in_nhwc("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions", 3),
-        _MOVED,
-        "SPACE_TO_BATCH_ND; TRANSPOSE around it for NCHW",
-        _KEPT,
-    ),
+    **{
+        type_: Rule(
+            _in_nhwc(type_.name, kind, flag),
+            _MOVED,
+            f"{type_.name}; TRANSPOSE around it for NCHW",
+            _KEPT,
+        )
+        for type_, (kind, flag) in _BLOCKS.items()
+    },
     OperationType.GATHER: Rule(_gather, _MOVED_WITH_INTEGERS, "GATHER", _KEPT),
     OperationType.EMBEDDING_LOOKUP: Rule(
         _embedding_lookup, _MOVED_WITH_INTEGERS, "GATHER", _KEPT, typed_by=1

@@ -123,8 +123,7 @@ def _pool(name: str) -> Write:
         window = pool_window(writer.operation)
         axes = window.height, window.width
         check_steps(writer, axes)
-        if writer.is_quantized:
-            writer.require_kept_quantization()
+        writer.require_kept_quantization()
         image, scheme = image_of(writer, window, None), scheme_of(axes)
         if scheme is None:
             writer.require(name == "MAX_POOL_2D", "padding that is no scheme of TFLite")

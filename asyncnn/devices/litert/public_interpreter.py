@@ -9,18 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import first_words_discarded
-from asyncnn.devices.litert.compiled_graph import (
-    Array,
-    CompiledGraph,
-    Engine,
-    Source,
-    Tensor,
-)
-from asyncnn.devices.litert.graph_file import GraphFile, for_want_of_room
+from asyncnn.devices.litert.graph_file import GraphFile, Source, for_want_of_room
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.interpreter_hooks import disown_in_children, forked_error
 
 _MODULE = "ai_edge_litert.interpreter"
 
@@ -34,36 +28,23 @@ class InterpreterEngine(Engine):
     name = "interpreter"
 
     def __init__(self, version: str) -> None:
-        self.version = version
+        super().__init__(version)
         self._interpreter: Any = importlib.import_module(_MODULE).Interpreter
-        self._is_forked = False
-        disown_in_children(self)
 
-    def disown(self) -> None:
-        """Refuse all use: this is a forked child of the process that loaded it."""
-        self._is_forked = True
-
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
+    def _compile(
+        self, model: Source, threads: int, weights: PackedWeights | None
     ) -> CompiledGraph:
-        """See `Engine`; packed weights are of no use here."""
-        if self._is_forked:
-            raise forked_error("an engine")
-        with for_want_of_room(model):
-            content = model.joined() if isinstance(model, GraphFile) else bytes(model)
-            try:
-                with first_words_discarded(_MODULE):
-                    interpreter = self._interpreter(
-                        model_content=content, num_threads=threads
-                    )
-                    interpreter.allocate_tensors()
-            except (RuntimeError, ValueError) as error:
-                raise GeneralFailureError(_one_line(error)) from error
-            return InterpreterGraph(interpreter)
+        # Packed weights are of no use here.
+        content = model.joined() if isinstance(model, GraphFile) else bytes(model)
+        try:
+            with first_words_discarded(_MODULE):
+                interpreter = self._interpreter(
+                    model_content=content, num_threads=threads
+                )
+                interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise GeneralFailureError(_one_line(error)) from error
+        return InterpreterGraph(interpreter)
 
 
 class InterpreterGraph(CompiledGraph):
@@ -129,6 +110,30 @@ class InterpreterGraph(CompiledGraph):
 
 
 _left_to_the_parent: list[Any] = []
+
+
+def computed(file: GraphFile, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs of a graph whose shapes only a run tells.
+
+    :raises GeneralFailureError: if it fails.
+    """
+    make: Any = importlib.import_module(_MODULE).Interpreter
+    with for_want_of_room(file):
+        try:
+            with first_words_discarded(_MODULE):
+                interpreter = make(model_content=file.joined(), num_threads=1)
+                interpreter.allocate_tensors()
+            details = interpreter.get_input_details()
+            for detail, array in zip(details, inputs, strict=True):
+                shaped = array.reshape(detail["shape"])
+                interpreter.set_tensor(detail["index"], shaped)
+            interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise GeneralFailureError(_one_line(error)) from error
+    return [
+        interpreter.get_tensor(detail["index"])
+        for detail in interpreter.get_output_details()
+    ]
 
 
 def _views(interpreter: Any, details: Sequence[Any]) -> tuple[Callable[[], Any], ...]:

@@ -12,9 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph
-from asyncnn.devices.litert.cuts import USUAL, Speeds, TypeSpeeds
+from asyncnn.devices.compiled_graph import CompiledGraph
+from asyncnn.devices.litert.chain_model import scalar
 from asyncnn.devices.litert.writer import write_graph
+from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds
 from asyncnn.engine.delegation import Segment, Step
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operands import dtype_of
@@ -91,7 +92,7 @@ class _Operations:
         self._image = self._tensor(_PIXELS)
 
     def addition(self) -> BoundOperation:
-        operands = (self._image, self._image, _scalar(FusedActivationFunc.NONE))
+        operands = (self._image, self._image, scalar(FusedActivationFunc.NONE))
         return BoundOperation(OperationType.ADD, operands, (self._image,))
 
     def convolution(self) -> BoundOperation:
@@ -102,7 +103,7 @@ class _Operations:
     def depthwise_convolution(self) -> BoundOperation:
         filters = self._constant((1, _TAPS, _TAPS, _CHANNELS))
         *strides, activation = self._strides(same=True)
-        given = (self._image, filters, self._bias(), *strides, _scalar(1), activation)
+        given = (self._image, filters, self._bias(), *strides, scalar(1), activation)
         return BoundOperation(OperationType.DEPTHWISE_CONV_2D, given, (self._image,))
 
     def _tensor(self, shape: Shape, value: Array | None = None) -> BoundOperand:
@@ -128,11 +129,7 @@ class _Operations:
     def _strides(self, *, same: bool) -> tuple[BoundOperand, ...]:
         """Return an implicit padding scheme, strides of one, and no activation."""
         padding = 1 if same else 2
-        return tuple(map(_scalar, (padding, 1, 1, FusedActivationFunc.NONE)))
-
-
-def _scalar(value: int) -> BoundOperand:
-    return BoundOperand(OperandType.INT32, (), value=np.array(value, np.int32))
+        return tuple(map(scalar, (padding, 1, 1, FusedActivationFunc.NONE)))
 
 
 def _least_ns(engine: Compiler, operation: BoundOperation) -> int:

@@ -13,9 +13,15 @@ from asyncnn.hal.interfaces import (
     IPreparedModel,
     IPreparedModelCallback,
 )
-from asyncnn.hal.refusals import ForwardingDevice, forwarding, refuse_preparation
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    ForwardingDevice,
+    PrepareArguments,
+    PreparingDevice,
+    forwarding,
+    refuse_preparation,
+)
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     BufferDesc,
     BufferRole,
     ErrorStatus,
@@ -35,13 +41,13 @@ from asyncnn.hal.versions.convert import (
 )
 from asyncnn.hal.versions.prepared import VersionedPreparedModel
 
-_NO_TOKEN = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+_NO_CACHE = CacheArguments()
 
 OldCallback: TypeAlias = v1_0.IPreparedModelCallback | v1_2.IPreparedModelCallback
 """A callback that knows no status of HAL 1.3."""
 
 
-class VersionedDevice(ForwardingDevice):
+class VersionedDevice(PreparingDevice, ForwardingDevice):
     """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
 
     Models that come through an older method have to be valid in its version, and their
@@ -124,7 +130,7 @@ class VersionedDevice(ForwardingDevice):
     ) -> ErrorStatus:
         """Launch the preparation of a model for fast single answers (1.0)."""
         preference = ExecutionPreference.FAST_SINGLE_ANSWER
-        return self._prepare(model, HalVersion.V1_0, preference, callback)
+        return self._prepare_older(model, HalVersion.V1_0, preference, callback)
 
     def prepare_model_1_1(
         self,
@@ -133,7 +139,7 @@ class VersionedDevice(ForwardingDevice):
         callback: v1_0.IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of a model."""
-        return self._prepare(model, HalVersion.V1_1, preference, callback)
+        return self._prepare_older(model, HalVersion.V1_1, preference, callback)
 
     def prepare_model_1_2(
         self,
@@ -145,67 +151,37 @@ class VersionedDevice(ForwardingDevice):
         callback: v1_2.IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of a model, and maybe write it to cache files."""
-        cache = (model_cache, data_cache, token)
-        return self._prepare(model, HalVersion.V1_2, preference, callback, *cache)
-
-    def prepare_model_1_3(
-        self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
-        model_cache: Sequence[Handle],
-        data_cache: Sequence[Handle],
-        token: bytes,
-        callback: IPreparedModelCallback | None,
-    ) -> ErrorStatus:
-        """Launch the preparation of a model; see `IDevice.prepare_model_1_3`.
-
-        Operations that came after HAL 1.3 are INVALID_ARGUMENT.
-        """
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        refused = _refused(model, HalVersion.V1_3, callback)
-        if refused is not ErrorStatus.NONE:
-            return refused
-        return self.canonical.prepare_model_1_3(
-            model,
-            preference,
-            priority,
-            deadline,
-            model_cache,
-            data_cache,
-            token,
-            callback,
-        )
+        cache = CacheArguments(model_cache, data_cache, token)
+        return self._prepare_older(model, HalVersion.V1_2, preference, callback, cache)
 
     def _prepare(
+        self,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Launch it, unless an operation came after HAL 1.3."""
+        validate_model(arguments.model, HalVersion.V1_3)
+        return self.canonical.prepare_model_1_3(*arguments, *cache, callback)
+
+    def _prepare_older(
         self,
         model: AnyModel,
         version: HalVersion,
         preference: ExecutionPreference,
         callback: OldCallback | None,
-        model_cache: Sequence[Handle] = (),
-        data_cache: Sequence[Handle] = (),
-        token: bytes = _NO_TOKEN,
+        cache: CacheArguments = _NO_CACHE,
     ) -> ErrorStatus:
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_model(model)
         adapted = _AdaptedCallback(callback, newest)
-        refused = _refused(newest, version, adapted)
-        if refused is not ErrorStatus.NONE:
-            return refused
-        status = self.canonical.prepare_model_1_3(
-            newest,
-            preference,
-            Priority.MEDIUM,
-            None,
-            model_cache,
-            data_cache,
-            token,
-            adapted,
-        )
+        arguments = PrepareArguments(newest, preference, Priority.MEDIUM, None)
+        try:
+            validate_model(newest, version)
+        except AsyncnnError as error:
+            return refuse_preparation(adapted, error)
+        status = self.canonical.prepare_model_1_3(*arguments, *cache, adapted)
         return convert_status(status, version)
 
     def prepare_model_from_cache(
@@ -237,17 +213,6 @@ class VersionedDevice(ForwardingDevice):
             for model in prepared_models
         ]
         return await self.canonical.allocate(desc, models, input_roles, output_roles)
-
-
-def _refused(
-    model: Model, version: HalVersion, callback: IPreparedModelCallback
-) -> ErrorStatus:
-    """Notify ``callback`` if the model is not valid in ``version``; NONE if it is."""
-    try:
-        validate_model(model, version)
-    except AsyncnnError as error:
-        return refuse_preparation(callback, error)
-    return ErrorStatus.NONE
 
 
 class _AdaptedCallback(IPreparedModelCallback):

@@ -4,7 +4,7 @@
     every device by its name: built in, or brought by a package
 `sample_devices`
     devices that support a part of the operations, to try and to learn from
-`costs`, `partition`, `submodels`
+`partition`, `submodels`
     which operations run where, and each partition as a model; pure functions
 `device`
     `FrameworkDevice`, an `IDevice` over several devices

@@ -50,6 +50,7 @@ _FRAMEWORK = "asyncnn.runtime.framework"
 BUILT_IN: dict[str, str] = {
     CPU: "asyncnn.devices.reference:ReferenceDevice",
     "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
+    "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
     FRAMEWORK: f"{_FRAMEWORK}.opening:open_framework",
     "sample-float-fast": f"{_FRAMEWORK}.sample_devices:FloatFast",
     "sample-float-slow": f"{_FRAMEWORK}.sample_devices:FloatSlow",

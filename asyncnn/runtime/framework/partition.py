@@ -12,11 +12,13 @@ Source: the HAL's runtime (ExecutionPlan: partitionTheWork and
 findBestDeviceForEachOperation), which does not merge.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 import msgspec
 
+from asyncnn.engine.costs import ModelCosts, chosen_figure
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import element_size_bytes, has_unknown_dimensions, is_scalar
 from asyncnn.hal.types import (
@@ -27,12 +29,13 @@ from asyncnn.hal.types import (
     OperationType,
     Subgraph,
 )
-from asyncnn.runtime.framework.costs import (
-    ModelCosts,
-    chosen_figure,
-    moving_us,
-    step_us,
-)
+
+_STEP_US, _REMOTE_STEP_US = 25.0, 120.0
+"""To hand a partition to a device and to hear of its end: here, or another process's.
+"""
+
+_MOVED_BYTES_PER_US = 10_000.0
+"""To leave an intermediate tensor for another device: it is shared, and not copied."""
 
 MOST_ROUNDS = 24
 """Attempts to find something better by merging."""
@@ -195,7 +198,9 @@ class _Divider:
         self._costs = [costs.of_main(each.capabilities, choose) for each in candidates]
         times = chosen_figure(-1)
         self._times = [costs.of_main(each.capabilities, times) for each in candidates]
-        self._steps = [step_us(is_remote=each.is_remote) for each in candidates]
+        self._steps = [
+            _REMOTE_STEP_US if each.is_remote else _STEP_US for each in candidates
+        ]
         self._may = [self._allowed(position) for position in range(self._count)]
         self._reasons: list[str] = []
         self._constant = self._constant_operations()
@@ -314,7 +319,7 @@ class _Divider:
         cost = sum(self._costs[k][p] for p, k in enumerate(assignment))
         moving = sum(self._steps[device] for device, _ in partitions)
         crossing = crossing_operands(self._main, [taken for _, taken in partitions])
-        moving += sum(moving_us(operands[index]) for index in crossing)
+        moving += sum(_moving_us(operands[index]) for index in crossing)
         cost += self._weight * moving
         if not all(self._can_cross(index, assignment) for index in crossing):
             cost += _FORBIDDEN
@@ -395,7 +400,7 @@ class _Divider:
         inside = {i for p in taken for i in self._main.operations[p].outputs}
         read = {i for p in taken for i in self._main.operations[p].inputs} - inside
         moved = inside | {i for i in read if operands[i].lifetime in _WRITTEN}
-        return sum(moving_us(operands[index]) for index in moved)
+        return sum(_moving_us(operands[index]) for index in moved)
 
     def _on_one_device(self, grown: _Grown) -> _Grown:
         """Return all on one device instead, if one can and that costs no more."""
@@ -426,6 +431,13 @@ _FORBIDDEN = 1e60
 
 _KNOWN = frozenset(OperationType)
 _WITHOUT_SIZE = frozenset({OperandLifeTime.SUBGRAPH, OperandLifeTime.NO_VALUE})
+
+
+def _moving_us(operand: Operand) -> float:
+    """Return what it costs to leave an operand for another device."""
+    elements = math.prod(axis or 1 for axis in operand.dimensions)
+    size_bytes = elements * max(1, element_size_bytes(operand.type))
+    return size_bytes / _MOVED_BYTES_PER_US
 
 
 def is_open(operand: Operand) -> bool:

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
+from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
-    decoding,
     located,
     read_model_file,
 )

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from asyncnn.extensions.protobuf import Split, split
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model_description import ModelMetadata, Outline, TensorOutline
-from asyncnn.runtime.onnx.protobuf import Split, split
 from asyncnn.runtime.onnx.tensors import DTYPES, TYPE_NAMES, TensorReader, dtype_of
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 

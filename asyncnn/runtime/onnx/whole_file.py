@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn.extensions.protobuf import split
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
 from asyncnn.hal.types import Memory
+from asyncnn.input_files import decoding
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
-from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo, decoding
+from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo
 from asyncnn.runtime.onnx.open_axes import Constants, fixed_inputs, given_lengths
-from asyncnn.runtime.onnx.protobuf import split
 from asyncnn.runtime.onnx.schema import (
     NAMELESS,
     Axes,

@@ -9,11 +9,11 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite.node import Node
-from asyncnn.runtime.tflite.schema import Graph, Tensor
 from asyncnn.runtime.tflite.scope import Scope
 from asyncnn.runtime.tflite.subgraphs import Variable, referred
 from asyncnn.runtime.tflite.variables import FirstValues, Variables, own
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
+from asyncnn.tflite.tables import Graph, Tensor
 
 _FLOW = ("VAR_HANDLE", "READ_VARIABLE", "CALL")
 _CHEAP = frozenset(
@@ -100,7 +100,7 @@ class _Initialisation:
 
     def _evaluated(self) -> Sequence[Array]:
         # Most files begin with constants: the engine is loaded for the others only.
-        from asyncnn.engine.bound_execution import run_straight
+        from asyncnn.engine.plan_execution import run_straight
         from asyncnn.engine.program import Program
 
         model = self._builder.build().model

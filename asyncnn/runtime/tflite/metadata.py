@@ -20,8 +20,8 @@ from asyncnn.runtime.model_description import (
     Normalization,
     TensorMetadata,
 )
-from asyncnn.runtime.tflite import flatbuffer
-from asyncnn.runtime.tflite.schema import Graph
+from asyncnn.tflite import flatbuffer
+from asyncnn.tflite.tables import Graph
 
 IDENTIFIER = b"M001"
 """Bytes 4 to 8 of the metadata."""

@@ -26,11 +26,11 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.schema import Graph, Operator
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.tflite.tables import Graph, Operator
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,

@@ -24,16 +24,12 @@ from asyncnn.runtime.tflite.folding import folded
 from asyncnn.runtime.tflite.many_axes import convert_many, has_many_axes
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
-from asyncnn.runtime.tflite.schema import (
-    Graph,
-    Operator,
-    Tensor,
-)
 from asyncnn.runtime.tflite.shapes import result_shapes
 from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 _OPERATORS_PER_STEP = 16
 

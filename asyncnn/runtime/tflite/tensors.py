@@ -11,12 +11,8 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.tflite.schema import (
-    Graph,
-    Operator,
-    Tensor,
-)
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,

@@ -16,10 +16,10 @@ from asyncnn.hal.types import Operand, OperandLifeTime, OperandType, OperationTy
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.tflite.allowance import Allowance
-from asyncnn.runtime.tflite.schema import Graph, Tensor
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import add_constant, describe, elements
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.tflite.tables import Graph, Tensor
 
 
 class FirstValues:

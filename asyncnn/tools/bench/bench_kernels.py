@@ -16,7 +16,7 @@ from typing import TypeAlias
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asyncnn.engine import Program
-from asyncnn.engine.bound_execution import run_straight
+from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model_file import load

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from asyncnn.devices.cache_files import (
     CacheFiles,
@@ -13,11 +12,10 @@ from asyncnn.devices.cache_files import (
 )
 from asyncnn.devices.cache_format import CacheKey, Compiled
 from asyncnn.devices.cache_saving import new_identity, saving
-from asyncnn.devices.caching import Loaded, loading
+from asyncnn.devices.caching import ModelCaches
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.plan import Plan
-from asyncnn.extensions import NO_EXTENSIONS
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
 from asyncnn.pacing import completed
@@ -31,19 +29,26 @@ class Folder:
         self.delegate = delegate
         self.key = CacheKey(path / "key")
         self.model, self.data = path / "model", path / "data"
-        self.loaded: Loaded = WeakValueDictionary()
+        self.caches = {
+            may_map: ModelCaches(str(path / "key"), may_map=may_map, delegate=delegate)
+            for may_map in (False, True)
+        }
+
+    @contextmanager
+    def handles(self, *, writable: bool) -> Iterator[CacheArguments]:
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        fds = [os.open(path, flags, 0o600) for path in (self.model, self.data)]
+        try:
+            yield CacheArguments(*[(Handle((fd,)),) for fd in fds], TOKEN)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     @contextmanager
     def files(self, *, writable: bool) -> Iterator[CacheFiles]:
-        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
-        fds = [os.open(path, flags, 0o600) for path in (self.model, self.data)]
-        handles = [(Handle((fd,)),) for fd in fds]
-        if writable:
-            files = opened_for_saving(CacheArguments(*handles, TOKEN))
-        else:
-            files = opened_for_loading(CacheArguments(*handles, TOKEN))
-        for fd in fds:
-            os.close(fd)
+        with self.handles(writable=writable) as cache:
+            opened = opened_for_saving if writable else opened_for_loading
+            files = opened(cache)
         assert files is not None
         yield files
 
@@ -56,9 +61,9 @@ class Folder:
         return program
 
     def load(self, *, may_map: bool = True) -> Compiled:
-        with self.files(writable=False) as files:
-            given = files, self.key, NO_EXTENSIONS, self.delegate
-            return completed(loading(*given, may_map=may_map, loaded=self.loaded))
+        with self.handles(writable=False) as cache:
+            load = self.caches[may_map].loading(cache)
+        return completed(load())
 
 
 def decisions(plan: Plan) -> list[object]:

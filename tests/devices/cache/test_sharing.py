@@ -1,6 +1,7 @@
 """Clients that load a model from the same files share what is loaded."""
 
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def test_what_nobody_uses_any_more_is_loaded_again(tmp_path: Path) -> None:
     folder.save(dense(False).model)
     first, second = folder.load(), folder.load()
     assert first.program is second.program
+    shared = weakref.ref(first.program)
     del first, second
-    assert not folder.loaded
+    assert shared() is None
     assert folder.load().program.plan(((1, INPUTS),)).steps

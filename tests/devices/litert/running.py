@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import claims, write_graph
-from asyncnn.devices.litert.cuts import estimated_ns
 from asyncnn.engine import Program
+from asyncnn.engine.costs import estimated_ns
 from asyncnn.engine.delegation import Segment
 from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.operations.bound import Array, BoundOperation

@@ -12,7 +12,7 @@ from asyncnn.devices.litert import delegate as delegates
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import Engine
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.bound_execution import run_straight
+from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (

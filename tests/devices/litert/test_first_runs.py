@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.litert.compiled_graph import CompiledGraph, Engine, Source
+from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.delegate import LiteRtDelegate
+from asyncnn.devices.litert.graph_file import Source
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.engine import Program
 from asyncnn.engine.plan import Plan
@@ -28,20 +30,13 @@ class CountingEngine(Engine):
     """Counts the graphs that another engine compiles, and their runs."""
 
     def __init__(self, engine: Engine) -> None:
-        self.name, self.version, self.speeds = (
-            engine.name,
-            engine.version,
-            engine.speeds,
-        )
+        super().__init__(engine.version)
+        self.name, self.speeds = engine.name, engine.speeds
         self.compiled = self.runs = 0
         self._engine = engine
 
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
+    def _compile(
+        self, model: Source, threads: int, weights: PackedWeights | None
     ) -> CompiledGraph:
         self.compiled += 1
         graph = self._engine.compile(model, threads=threads, weights=weights)
@@ -97,10 +92,16 @@ def zeros(plan: Plan) -> list[Array]:
     return arrays
 
 
+class OneByOne(PlanExecution):
+    """Has Python run the segments, where they are counted."""
+
+    runs_jobs = False
+
+
 def run(program: Program) -> None:
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
-    PlanExecution(program, plan, zeros(plan), [None] * len(plan.outputs)).advance()
+    OneByOne(program, plan, zeros(plan), [None] * len(plan.outputs)).advance()
 
 
 @pytest.fixture

@@ -17,18 +17,15 @@ from asyncnn.devices.litert.cuts import (
     MOST_BARRIER_NS,
     MOST_STEPS,
     SLACK,
-    USUAL,
-    Speeds,
-    TypeSpeeds,
     barriers,
     cuts,
-    estimated_ns,
 )
 from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.devices.litert.self_test import speeds_of
 from asyncnn.devices.litert.speed_trials import measured_speeds
 from asyncnn.engine import PlanExecution, Program
+from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds, estimated_ns
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.types import Model
 from asyncnn.runtime.model_file import load

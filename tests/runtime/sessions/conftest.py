@@ -11,7 +11,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
@@ -81,18 +81,18 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, advance, abort = Gate(), ExecuteWork.advance, ExecuteWork.abort
+    gate, advance, abort = Gate(), Run.advance, Run.abort
 
-    def gated(self: ExecuteWork, *arguments: Any) -> bool:
+    def gated(self: Run, *arguments: Any) -> bool:
         gate.wait()
         return advance(self, *arguments)
 
-    def aborted(self: ExecuteWork, status: ErrorStatus) -> None:
+    def aborted(self: Run, status: ErrorStatus) -> None:
         abort(self, status)
         gate.aborted.set()
 
-    monkeypatch.setattr(ExecuteWork, "advance", gated)
-    monkeypatch.setattr(ExecuteWork, "abort", aborted)
+    monkeypatch.setattr(Run, "advance", gated)
+    monkeypatch.setattr(Run, "abort", aborted)
     yield gate
     gate.open()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.work import ExecuteWork
+from asyncnn.devices.run import Run
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.runtime import session as sessions
 from asyncnn.runtime.device import Device
@@ -110,13 +110,13 @@ async def test_one_that_goes_on_reading_keeps_its_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     advance, is_open, reached = (
-        ExecuteWork.advance,
+        Run.advance,
         threading.Event(),
         threading.Event(),
     )
     waits = iter((True,))
 
-    def gated(self: ExecuteWork, *arguments: Any) -> bool:
+    def gated(self: Run, *arguments: Any) -> bool:
         if next(waits, False):
             reached.set()
             assert is_open.wait(10)
@@ -127,7 +127,7 @@ async def test_one_that_goes_on_reading_keeps_its_state(
         prepared = await Device("reference", hal).prepare(counting())
         async with prepared.session() as session:
             await session.run(X)
-            monkeypatch.setattr(ExecuteWork, "advance", gated)
+            monkeypatch.setattr(Run, "advance", gated)
             run = asyncio.create_task(session.run(100 * X))
             assert await asyncio.to_thread(reached.wait, 10)
             run.cancel()

@@ -12,9 +12,9 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import completed
 from asyncnn.runtime.tflite import UnsupportedOperatorError, import_tflite
-from asyncnn.runtime.tflite.schema import reading_contents
 from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.tensors import OperatorTensors
+from asyncnn.tflite.contents import reading_contents
 from tests.runtime.tflite.cases import F32, Case, boolean, const, f32, i32, ramp
 from tests.runtime.tflite.files import G, Op, T, write
 from tests.runtime.tflite.flow_files import (

@@ -65,7 +65,7 @@ async def test_a_run_enters_few_functions(device: str, transport: str) -> None:
 async def test_loop_lanes_and_turns_are_told_apart() -> None:
     passed = (await count("reference", INPROCESS, load(bundled_file(MODEL))))[RUN]
     functions = {function for _, function in passed.by_function}
-    assert {"PreparedModel.run", "ExecuteWork.advance"} <= functions
+    assert {"PreparedModel.run", "Run.advance"} <= functions
     assert passed.on_loop >= 1
     assert passed.on_lanes >= 1
     assert 1 <= passed.files <= len(passed.by_function)

@@ -14,9 +14,9 @@ import pytest
 
 import asyncnn
 from asyncnn.engine import Program
-from asyncnn.engine.bound_execution import run_bound
 from asyncnn.engine.delegation import Delegate
 from asyncnn.engine.observation import ObservedExecution
+from asyncnn.engine.plan_execution import run_bound
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.profiling.observed_runs import (
     Observer,

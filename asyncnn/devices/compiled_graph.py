@@ -1,39 +1,52 @@
-"""What both ways of running LiteRT share: when a compiled graph may run, and when not.
+"""What all engines have in common: when a compiled graph may run, and when not.
 
 A graph runs once at a time, and is freed by nobody but the one who makes sure that it
 does not run: freeing it in the middle ends the process. So `CompiledGraph.close` leaves
 it to a run that is under way, and the end of the process stops all runs first. It does
 not free what is left then, nor does a forked child, whose parent it belongs to.
+
+A step of a plan that an engine computes is a `GraphKernel`: it has a graph for each
+workspace, and for each number of threads.
 """
 
 import atexit
+import logging
 import math
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncnn.devices.litert.cuts import USUAL, Speeds
-from asyncnn.devices.litert.graph_file import GraphFile
-from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import (
+    AsyncnnError,
     BusyError,
     DeviceClosedError,
     GeneralFailureError,
     InvalidArgumentError,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.kernels.kernel import (
+    EngineKernel,
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+    Scratch,
+)
+
+logger = logging.getLogger(__name__)
 
 Array: TypeAlias = NDArray[Any]
 
-Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
-"""What is compiled: a TFLite file."""
+_KEPT = 2
+"""Compiled graphs of one step that are kept while nothing uses them."""
 
 LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
@@ -180,30 +193,134 @@ def _check_all(kind: str, arrays: Sequence[Array], tensors: Sequence[Tensor]) ->
             raise InvalidArgumentError(f"{kind} {number} is not C-contiguous")
 
 
-class Engine(ABC):
-    """Compiles flatbuffers that asyncnn has written; others may end the process."""
+class GraphKernel(EngineKernel):
+    """Computes a step by graphs, which ``compiled`` makes for a number of threads.
 
-    name: str
-    version: str
-    speeds: Speeds = USUAL
-    """How fast it was measured to be."""
+    Each workspace has one; those that are freed leave theirs here for the next ones.
+    ``graph`` is the first: what is wrong with a graph is an error of the preparation.
+    Those of an engine that loses all in a pause are not to be paused.
+    """
 
-    @abstractmethod
-    def compile(
-        self,
-        model: Source,
-        *,
-        threads: int = 1,
-        weights: PackedWeights | None = None,
-    ) -> CompiledGraph:
-        """Return the graph of a TFLite flatbuffer, which is kept as long as needed.
+    may_pause = True
 
-        An open dimension counts as 1. ``weights`` keeps packed weights of this very
-        model, of what lies apart too; engines that have no use for it ignore it.
+    def __init__(
+        self, compiled: Callable[[int], CompiledGraph], graph: CompiledGraph
+    ) -> None:
+        self._compiled = compiled
+        self._widened = 1
+        # By the number of their threads.
+        self._spare: defaultdict[int, deque[CompiledGraph]] = defaultdict(deque)
+        self._spare[1].append(graph)
 
-        :raises GeneralFailureError: if it cannot be compiled.
-        :raises ForkedError: in a child of the process that loaded the engine.
+    def __call__(self, scratch: Scratch) -> InterruptibleRun:
+        """See `PreparedKernel`."""
+        run = GraphRun(self)
+        return InterruptibleRun(
+            run.attempt,
+            run.interrupt,
+            run.clear,
+            run.spread,
+            run.segment,
+            may_pause=self.may_pause,
+        )
+
+    def widen(self, threads: int) -> None:
+        """See `EngineKernel`."""
+        self.give_back(self._compiled(threads), threads)
+        self._widened = threads
+
+    def trim(self) -> None:
+        """Free all graphs that no workspace has, but for one, and what that knows."""
+        self._widened = 1
+        for threads, spare in list(self._spare.items()):
+            while len(spare) > (threads == 1):
+                with suppress(IndexError):  # a workspace has taken it
+                    spare.pop().close()
+        with suppress(IndexError):
+            graph = self._spare[1].pop()  # so that no workspace takes it meanwhile
+            graph.forget()
+            self._spare[1].append(graph)
+
+    def take(self, threads: int) -> CompiledGraph | None:
+        """Return a graph for one workspace; None if there is none for ``threads``.
+
+        There is always one for a single thread.
+
+        :raises AsyncnnError: if that cannot be compiled.
         """
+        if threads not in (1, self._widened):
+            return None
+        with suppress(IndexError):
+            return self._spare[threads].pop()
+        try:
+            return self._compiled(threads)
+        except (AsyncnnError, OSError, MemoryError) as error:
+            if threads == 1:
+                raise
+            self._widened = 1  # one thread does as well
+            logger.info("a graph keeps to one thread: %s", error)
+            return None
+
+    def give_back(self, graph: CompiledGraph, threads: int) -> None:
+        """Keep a graph for another workspace, or close it."""
+        if len(self._spare[threads]) < _KEPT:
+            self._spare[threads].append(graph)
+        else:
+            graph.close()
+
+
+class GraphRun:
+    """The graphs of one workspace, each of which is taken when it runs first."""
+
+    def __init__(self, kernel: GraphKernel) -> None:
+        self._kernel = kernel
+        self._threads = 1
+        self._graphs: dict[int, CompiledGraph] = {}
+        self._graph: CompiledGraph | None = None
+
+    def attempt(self, inputs: Inputs, outputs: Outputs) -> bool:
+        """See `InterruptibleRun`."""
+        graph = self._graph
+        if graph is None:
+            graph = self._taken()
+        reads = self._kernel.reads
+        if reads is not None:
+            inputs = [inputs[place] for place in reads]
+        return graph.run(inputs, outputs)
+
+    def interrupt(self) -> None:
+        """See `InterruptibleRun`."""
+        graph = self._graph  # the thread that runs may let go of it meanwhile
+        if graph is not None:
+            graph.interrupt()
+
+    def clear(self) -> None:
+        """See `InterruptibleRun`."""
+        graph = self._graph
+        if graph is None:
+            graph = self._taken()
+        graph.clear_interrupt()
+
+    def segment(self) -> CompiledGraph:
+        """See `InterruptibleRun`."""
+        return self._graph or self._taken()
+
+    def spread(self, threads: int) -> None:
+        """See `InterruptibleRun`."""
+        self._threads = threads
+        self._graph = self._graphs.get(threads)
+
+    def _taken(self) -> CompiledGraph:
+        graph = self._kernel.take(self._threads)
+        if graph is None:
+            self.spread(1)
+            return self._graph or self._taken()
+        self._graph = self._graphs[self._threads] = graph
+        return graph
+
+    def __del__(self) -> None:
+        for threads, graph in self._graphs.items():
+            self._kernel.give_back(graph, threads)
 
 
 class _Process:

@@ -1,9 +1,9 @@
-"""What operations and moves are expected to cost, as far as it is known beforehand.
+"""What an operation takes: one estimate, for every engine and device.
 
-A device declares its time and power for each operand type, relative to the CPU
-(`Capabilities`). What an operation takes on the CPU is estimated of its operands: its
-multiplications, the bytes that it touches, and something for beginning it. Estimates
-are in microseconds of a usual CPU; what counts is how they compare.
+It counts multiply-adds and bytes by an operation's type and shapes, and takes them at
+the `Speeds` of whoever computes: those of LiteRT were measured here, where they were.
+A device declares its time and power for each operand type, relative to the CPU that
+runs the reference kernels (`Capabilities`); `ModelCosts` are estimates for such.
 
 Source: HAL 1.0 to 1.3/types.hal (Capabilities), and the HAL's runtime for which operand
 type stands for an operation, and for IF and WHILE.
@@ -12,13 +12,15 @@ type stands for an operation, and for IF and WHILE.
 import math
 from collections.abc import Callable, Sequence
 
-from asyncnn.hal.operands import element_size_bytes, is_tensor
+import msgspec
+
+from asyncnn.hal.operands import QUANT8_TYPES, element_size_bytes, is_tensor
+from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.performance import NO_PERFORMANCE_INFO, performance_of
 from asyncnn.hal.types import (
     Capabilities,
     ExecutionPreference,
     Model,
-    Operand,
     OperandLifeTime,
     OperandType,
     Operation,
@@ -27,36 +29,46 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 
-BEGIN_US = 2.0
-"""To begin an operation."""
 
-MULTIPLICATIONS_PER_US = 5000.0
-BYTES_PER_US = 4000.0
+class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one kind of numbers, in each nanosecond of a thread.
 
-STEP_US = 25.0
-"""To hand a partition to a device of this process, and to be told of its end."""
+    ``macs`` are multiply-adds, ``depthwise_macs`` those of depthwise convolutions, and
+    ``bytes`` those that are read or written.
+    """
 
-REMOTE_STEP_US = 120.0
-"""The same, with a device of another process."""
+    macs: float
+    depthwise_macs: float
+    bytes: float
 
-MOVED_BYTES_PER_US = 10_000.0
-"""To leave an intermediate tensor for another device: it is shared, and not copied."""
+
+class Speeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Those of float and of 8-bit operations, and what it takes to begin one."""
+
+    floats: TypeSpeeds
+    integers: TypeSpeeds
+    call_ns: float = 300.0
+
+
+USUAL = Speeds(TypeSpeeds(50.0, 12.5, 4.0), TypeSpeeds(100.0, 25.0, 4.0))
+"""Of LiteRT on the slower of usual CPUs, where nothing was measured."""
+
+_OF_KERNELS = Speeds(TypeSpeeds(5.0, 5.0, 4.0), TypeSpeeds(5.0, 5.0, 4.0), 2000.0)
+"""Of the reference kernels there; what counts is how their estimates compare."""
+
+_CHANNELS = 8
+"""That filters are applied to at once: images of three take as long."""
 
 _DEEPEST = 32
 """Subgraphs that are nested deeper cost nothing: they may be nested without end."""
 
-Choose = Callable[[PerformanceInfo], float]
-"""Picks time or power."""
-
-_CONVOLUTIONS = frozenset(
+_FILTERED = frozenset(
     {
         OperationType.CONV_2D,
         OperationType.GROUPED_CONV_2D,
-        OperationType.TRANSPOSE_CONV_2D,
         OperationType.FULLY_CONNECTED,
     }
 )
-"""Each output element takes the elements of one of the filters: axis 0 counts these."""
 
 _RECURRENT = frozenset(
     {
@@ -74,6 +86,58 @@ _RECURRENT = frozenset(
 """Each row of the first input is multiplied with all weights."""
 
 
+Choose = Callable[[PerformanceInfo], float]
+"""Picks time or power."""
+
+
+def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
+    """Return about how long ``operation`` takes; all shapes are known."""
+    inputs, outputs = (
+        [() if each is None else each.shape or () for each in operands]
+        for operands in (operation.inputs, operation.outputs)
+    )
+    element = operation.outputs[0].type
+    return int(estimated_of_shapes_ns(operation.type, inputs, outputs, element, speeds))
+
+
+def estimated_of_shapes_ns(
+    type_: int,
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    element: int,
+    speeds: Speeds,
+) -> float:
+    """Return the same of the shapes alone, and the type of elements."""
+    of_type = speeds.integers if element in QUANT8_TYPES else speeds.floats
+    is_depthwise = type_ == OperationType.DEPTHWISE_CONV_2D
+    speed = of_type.depthwise_macs if is_depthwise else of_type.macs
+    elements = sum(map(math.prod, inputs)) + sum(map(math.prod, outputs))
+    moving_ns = elements * max(1, element_size_bytes(element)) / of_type.bytes
+    return speeds.call_ns + moving_ns + _multiply_adds(type_, inputs, outputs) / speed
+
+
+def _multiply_adds(
+    type_: int, inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> float:
+    if not inputs or not outputs:
+        return 0.0
+    first, output = inputs[0], math.prod(outputs[0])
+    filters = inputs[1] if len(inputs) > 1 else ()
+    if type_ in _FILTERED:  # filters are [outputs, ...]
+        *taps, channels = filters[1:] or (1,)
+        return output * math.prod(taps) * -(-channels // _CHANNELS) * _CHANNELS
+    if type_ == OperationType.DEPTHWISE_CONV_2D:  # [1, height, width, outputs]
+        return output * math.prod(filters[1:3])
+    if type_ == OperationType.TRANSPOSE_CONV_2D:
+        return math.prod(first) * math.prod(filters[:-1])
+    if type_ == OperationType.BATCH_MATMUL:
+        return output * max(first[-2:], default=1)
+    if type_ in _RECURRENT:
+        rows = math.prod(first[:-1])
+        return rows * sum(map(math.prod, inputs[1:]))
+    return output
+
+
 def chosen_figure(preference: int) -> Choose:
     """Return what matters to a preference: power, or time."""
     if preference == ExecutionPreference.LOW_POWER:
@@ -81,28 +145,13 @@ def chosen_figure(preference: int) -> Choose:
     return lambda info: info.exec_time
 
 
-def size_bytes(operand: Operand) -> int:
-    """Return the bytes of an operand, 1 standing for axes that are open."""
-    return _elements(operand) * max(1, element_size_bytes(operand.type))
-
-
-def moving_us(operand: Operand) -> float:
-    """Return what it costs to leave an operand for another device."""
-    return size_bytes(operand) / MOVED_BYTES_PER_US
-
-
-def step_us(*, is_remote: bool) -> float:
-    """Return what each partition of a device costs beside its operations."""
-    return REMOTE_STEP_US if is_remote else STEP_US
-
-
 class ModelCosts:
     """The costs of the operations of one model, for any device."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        operations = model.main.operations
-        self._work = [_work_us(each, model.main.operands) for each in operations]
+        main = model.main
+        self._work = [_work_us(each, main) for each in main.operations]
 
     def of_main(self, capabilities: Capabilities, choose: Choose) -> tuple[float, ...]:
         """Return what each operation of the main subgraph costs on a device."""
@@ -140,7 +189,8 @@ class _DeviceCosts:
         own = self._capabilities.while_performance
         if operation.type == OperationType.IF:
             own, inner = self._capabilities.if_performance, [sum(inner) / 2]
-        return BEGIN_US * self._choose(own) + sum(inner)
+        begin_us = _OF_KERNELS.call_ns / 1000
+        return begin_us * self._choose(own) + sum(inner)
 
     def _of_referenced(self, number: int, depth: int) -> float:
         if number not in self._known:
@@ -148,9 +198,7 @@ class _DeviceCosts:
             self._known[number] = 0.0
             if depth < _DEEPEST:
                 self._known[number] = sum(
-                    self.of(
-                        subgraph, each, _work_us(each, subgraph.operands), depth + 1
-                    )
+                    self.of(subgraph, each, _work_us(each, subgraph), depth + 1)
                     for each in subgraph.operations
                 )
         return self._known[number]
@@ -181,35 +229,16 @@ def performance(
     return performance_of(capabilities.operand_performance, known)
 
 
-def _work_us(operation: Operation, operands: Sequence[Operand]) -> float:
-    inputs = [operands[index] for index in operation.inputs]
-    outputs = [operands[index] for index in operation.outputs]
-    touched = sum(map(size_bytes, inputs)) + sum(map(size_bytes, outputs))
-    multiplications = _multiplications(operation.type, inputs, outputs)
-    return BEGIN_US + touched / BYTES_PER_US + multiplications / MULTIPLICATIONS_PER_US
+def _work_us(operation: Operation, subgraph: Subgraph) -> float:
+    """Return what an operation takes the kernels; axes that are open count as 1."""
 
+    def shapes(indexes: Sequence[int]) -> list[Shape]:
+        dimensions = [subgraph.operands[index].dimensions for index in indexes]
+        return [tuple(axis or 1 for axis in each) for each in dimensions]
 
-def _multiplications(
-    type_: int, inputs: Sequence[Operand], outputs: Sequence[Operand]
-) -> float:
-    if not inputs or not outputs:
-        return 0.0
-    results = _elements(outputs[0])
-    if type_ in _CONVOLUTIONS and len(inputs) > 1:
-        filters = inputs[1].dimensions
-        return results * _elements(inputs[1]) / max(1, filters[0] if filters else 1)
-    if type_ == OperationType.DEPTHWISE_CONV_2D and len(inputs) > 1:
-        filters = inputs[1].dimensions
-        return results * _elements(inputs[1]) / max(1, filters[-1] if filters else 1)
-    if type_ == OperationType.BATCH_MATMUL:
-        shape = inputs[0].dimensions
-        return results * max(1, shape[-1] if shape else 1)
-    if type_ in _RECURRENT:
-        shape = inputs[0].dimensions
-        rows = _elements(inputs[0]) / max(1, shape[-1] if shape else 1)
-        return rows * sum(map(_elements, inputs[1:]))
-    return 0.0
-
-
-def _elements(operand: Operand) -> int:
-    return math.prod(axis or 1 for axis in operand.dimensions)
+    inputs, outputs = shapes(operation.inputs), shapes(operation.outputs)
+    element = subgraph.operands[operation.outputs[0]].type if outputs else 0
+    return (
+        estimated_of_shapes_ns(operation.type, inputs, outputs, element, _OF_KERNELS)
+        / 1000
+    )

@@ -1,13 +1,14 @@
-"""Work that executes a prepared model on a request."""
+"""One run of a prepared model on a request: all that there is of it, to its end."""
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 
 from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.executable import Executable, Lesson
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
@@ -17,10 +18,10 @@ from asyncnn.engine.arguments import (
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.bound_execution import BoundExecution, run_bound, run_straight
-from asyncnn.engine.job import INativeLane
+from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, INativeLane
 from asyncnn.engine.plan import Plan
-from asyncnn.engine.workspace import aligned_like
+from asyncnn.engine.plan_execution import failed_at, longest_of, run_bound
+from asyncnn.engine.workspace import Workspace, aligned_like
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
 from asyncnn.hal.operations.bound import Array
@@ -54,11 +55,21 @@ def _tell_operations(plan: Plan) -> None:
     CPUEXE("run", operations=[step.name for step in plan.steps])
 
 
-class ExecuteWork(Work, Completion):
-    """Runs a program on a validated request and reports how it ended.
+class Run(Work, Completion):
+    """One run of a program on a validated request: work, and its own completion.
 
-    What a failing execution raises is passed to `fail`. The report gets the error or
-    None, the output shapes, and the timing, which includes the time in which it was
+    ``state`` says where it stands, which `RunQueue` alone moves on:
+
+    OUTSIDE: launched, not submitted: it waits for a plan, or for fences.
+    WAITING: for a lane. It has the caller's arrays and nothing else.
+    RUNNING: on a lane: in `advance` on one of Python, by a `PlanExecution`; or between
+    `offer` and `come_back` on a native one, by a job and its control.
+    SUSPENDED: stopped at a boundary. It keeps its workspace, and how far it has come.
+    OUTSIDE: ended, and reported by `finish`. One that `run` has done on the loop has
+    passed no other state.
+
+    What a failing run raises is passed to `fail`. The report gets the error or None,
+    the output shapes, and the timing, which includes the time in which it was
     suspended; ``computed_ns`` does not. Without a report, it is awaited.
 
     With a deadline, or if it ``may_be_left``, its outputs are computed apart and copied
@@ -69,6 +80,7 @@ class ExecuteWork(Work, Completion):
         "_abort_status",
         "_arrays",
         "_asked_ns",
+        "_control",
         "_cpu_ns",
         "_ended_ns",
         "_error",
@@ -88,6 +100,7 @@ class ExecuteWork(Work, Completion):
         "_threads",
         "_use",
         "_waiting",
+        "_workspace",
         "computed_ns",
         "has_plan",
     )
@@ -106,25 +119,22 @@ class ExecuteWork(Work, Completion):
         reports_early: bool = False,
         may_be_left: bool = False,
     ) -> None:
-        inliner = executable.inliner
         deadline_ns = options.deadline
         # All here, as the calls of the bases would be a tenth of a tiny model.
         self.priority = executable.priority
         self.deadline_ns = deadline_ns
         self.client = client
-        self.min_runtime_ns = (
-            inliner.min_runtime_ns if executable.refuses_unmeetable_deadlines else 0
-        )
+        self.min_runtime_ns = 0 if deadline_ns is None else executable.min_runtime_ns
         self.cost = executable.cost
         self.preemptions = 0
         self.state = _OUTSIDE
         self.is_stopping = False
         self.accounting = executable.accounting
         self.decision = None
-        if (may_be_left or deadline_ns is not None) and not inliner.are_short:
+        if (may_be_left or deadline_ns is not None) and not executable.are_short:
             self.decision = threading.Lock()
         self.is_left = self.is_withdrawn = False
-        self.should_inline = inliner.should_inline and deadline_ns is None
+        self.should_inline = executable.should_inline and deadline_ns is None
         self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
         self.ends_anywhere = False
@@ -140,7 +150,9 @@ class ExecuteWork(Work, Completion):
         self._result: ExecutionResult | None = None
         self._waiting: Waiter | None = None
         self._use: IBufferUse | None = None
-        self._execution: PlanExecution | BoundExecution | None = None
+        self._execution: PlanExecution | None = None
+        self._workspace: Workspace | None = None
+        self._control: IControl | None = None
         self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
@@ -173,7 +185,7 @@ class ExecuteWork(Work, Completion):
         arrays = self._arrays
         if arrays is None:
             with executable.computing:
-                self._shapes = self._run_unusual()
+                self._advance(Pause())
         else:
             plan = self._plan
             if CPUEXE.is_on:
@@ -186,38 +198,20 @@ class ExecuteWork(Work, Completion):
         self.computed_ns = self._cpu_ns = computed_ns = ended_ns - started_ns
         return computed_ns
 
-    def _run_unusual(self) -> tuple[OutputShape, ...]:
-        """Execute a request that is not bound."""
-        program, request = self._executable.program, self._request
-        plan = program.plan(input_shapes(program, request))
-        if CPUEXE.is_on:
-            _tell_operations(plan)
-        outputs = output_arrays(plan, request)
-        inputs = input_arrays(plan, request)
-        if plan.is_straight:
-            computed = run_straight(program, plan, inputs, outputs)
-        else:  # an omitted input has led to another plan than that for declared shapes
-            execution = PlanExecution(program, plan, inputs, outputs)
-            execution.advance()
-            computed = execution.outputs
-        return store_outputs(plan, request, outputs, computed)
-
     def advance(self, pause: Pause) -> bool:
         """Execute until the end, until `abort`, or until it is to pause."""
+        executable = self._executable
         # To ask for processor time is a call of the system.
-        takes_far_longer = self._executable.inliner.takes_far_longer
+        takes_far_longer = executable.takes_far_longer
         resumed_ns = perf_counter_ns()
         resumed_cpu_ns = 0 if takes_far_longer else thread_time_ns()
         if not self._started_ns:
             self._started_ns = resumed_ns
-        # Of what is not known to take long, several threads are no use.
-        spreading, lanes_each = self._executable.spreading, pause.lanes_each
-        if lanes_each and spreading is not None and takes_far_longer:
-            pause.lanes_each = 0  # that is decided once for each resumption
-            self._threads = pause.threads = spreading.threads(lanes_each)
+        if executable.may_spread and pause.lanes_each:
+            self._spread(pause)
         is_light = self._arrays is not None and not self._plan.uses_blas
         try:
-            with NOTHING if is_light else self._executable.computing:
+            with NOTHING if is_light else executable.computing:
                 return self._advance(pause)
         finally:
             self._ended_ns = ended_ns = perf_counter_ns()
@@ -228,90 +222,101 @@ class ExecuteWork(Work, Completion):
             else:
                 self._cpu_ns += thread_time_ns() - resumed_cpu_ns
 
-    def offer(self, lane: INativeLane) -> bool:
-        """Have a native lane go on with it; see `Work`."""
-        execution, pause = self._execution or self._bound(), self.pause
-        if type(execution) is not BoundExecution or self.ends_anywhere:
-            return False
-        takes_far_longer = self._executable.inliner.takes_far_longer
-        spreading, lanes_each = self._executable.spreading, pause.lanes_each
-        if lanes_each and spreading is not None and takes_far_longer:
-            pause.lanes_each = 0  # that is decided once for each resumption
-            self._threads = pause.threads = spreading.threads(lanes_each)
-        return pause.threads == 1 and execution.offer(lane, pause)
-
-    def come_back(self) -> tuple[bool, int]:
-        """Tell what a native lane has done; see `Work`."""
+    def _advance(self, pause: Pause) -> bool:
         execution = self._execution
-        assert type(execution) is BoundExecution
-        has_ended, started_ns, ended_ns, cpu_ns = execution.come_back(self.pause)
+        if execution is None:
+            execution = self._begin(pause)
+        if execution is None or not execution.advance(pause):
+            return False
+        plan, computed = self._plan, execution.outputs
+        self._executable.goes_native |= execution.is_job
+        if self.decision is not None:
+            self._deliver(computed)
+        if self._arrays is not None:
+            self._shapes = plan.known_outputs
+        else:
+            self._shapes = store_outputs(plan, self._request, self._places, computed)
+        return True
+
+    def offer(self, lane: INativeLane) -> bool:
+        """Have a native lane go on with it; see `Work`.
+
+        Nothing is made for it: there is a workspace, and a job. What is wrong with the
+        arrays is for `advance` to raise.
+        """
+        arrays, pause, executable = self._arrays, self.pause, self._executable
+        if arrays is None or self._execution is not None or self.ends_anywhere:
+            return False
+        if executable.may_spread and pause.lanes_each:
+            self._spread(pause)
+        if pause.threads > 1:
+            return False
+        workspace, control = self._workspace, self._control
+        if workspace is None or control is None:
+            try:
+                self._workspace = workspace = executable.program.idle.pop()
+            except IndexError:
+                return False
+            self._control = control = Control()
+            if CPUEXE.is_on:
+                _tell_operations(self._plan)
+        if workspace.job is None:
+            return False
+        # An abort and a pause are set first, then they call what they find here. So
+        # those that were before this are seen behind it.
+        pause.interrupt = control.pause
+        if self._abort_status is not None:
+            control.stop()
+        deadline_ns, review_ns = self.deadline_ns, pause.from_ns
+        try:
+            workspace.job.offer(
+                lane.thread, lane, arrays, control, deadline_ns, pause, review_ns
+            )
+        except Exception:
+            return False
+        return True
+
+    def come_back(
+        self,
+        outcome: int | BaseException,
+        started_ns: int,
+        ended_ns: int,
+        cpu_ns: int,
+    ) -> bool:
+        """Tell what a native lane has done; see `Work`."""
+        self.pause.interrupt = None
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
         self.computed_ns += ended_ns - started_ns
         self._cpu_ns += cpu_ns
-        if has_ended:
-            self._shapes = execution.plan.known_outputs
-        return has_ended, cpu_ns
-
-    def _bound(self) -> BoundExecution | None:
-        """Make its execution, if it is a usual one."""
-        if self._planning is not None:
-            return None
-        found = self._arrays
-        if found is None:
-            return None
-        plan = self._plan
-        if CPUEXE.is_on:
-            _tell_operations(plan)
-        arrays: Sequence[Array | None] = found
-        if self.decision is not None:
-            count = len(plan.inputs)
-            arrays = [*found[:count], *self._instead_of(found[count:])]
-        self._execution = execution = BoundExecution(
-            self._executable.program, plan, arrays, self.deadline_ns
-        )
-        # Behind the execution, which `abort` looks for after it has set this.
-        if self._abort_status is not None:
-            execution.abort(self._abort_status)
-        return execution
-
-    def _advance(self, pause: Pause) -> bool:
-        execution = self._execution or self._bound()
-        if type(execution) is not BoundExecution:
-            return self._advance_unusual(pause)
-        if not execution.advance(pause):
+        if outcome == DONE:
+            self._shapes = self._plan.known_outputs
+        elif outcome == PAUSED:
             return False
-        if self.decision is not None:
-            self._deliver(self._outputs)
-        self._shapes = execution.plan.known_outputs
-        self._executable.goes_native = execution.job is not None
+        elif outcome == LATE:
+            self._error = MissedDeadlineTransientError("the deadline passed")
+        elif isinstance(outcome, AsyncnnError):
+            self._error = outcome
+        elif isinstance(outcome, Exception) and self._control is not None:
+            raise failed_at(self._plan, self._control.position, outcome) from outcome
+        workspace, self._workspace = self._workspace, None
+        if workspace is not None:
+            self._executable.program.idle.append(workspace)
         return True
 
-    def _advance_unusual(self, pause: Pause) -> bool:
-        """Execute a request that is not bound."""
-        execution = self._execution
-        if execution is None:
-            plan = self._plan_by(pause)
-            if plan is None:
-                return False
-            self._instead_of(output_arrays(plan, self._request))
-            execution = self._begin(plan, input_arrays(plan, self._request))
-        assert isinstance(execution, PlanExecution)
-        if not execution.advance(pause):
-            return False
-        computed = execution.outputs
-        if self.decision is not None:
-            self._deliver(computed)
-        self._shapes = store_outputs(self._plan, self._request, self._places, computed)
-        return True
+    def _spread(self, pause: Pause) -> None:
+        """Decide how many threads of an engine compute, once for each resumption."""
+        lanes_each, pause.lanes_each = pause.lanes_each, 0
+        spreading = self._executable.spreading
+        assert spreading is not None
+        self._threads = pause.threads = spreading.threads(lanes_each)
 
-    def _instead_of(self, places: Sequence[Array | None]) -> Sequence[Array | None]:
-        """Return the arrays to compute into: ``places``, or what may be left behind."""
+    def _instead_of(self, places: Sequence[Array | None]) -> None:
+        """Have arrays to compute into: ``places``, or what may be left behind."""
         self._places = self._outputs = places
         if self.decision is not None:
             self._outputs = [None if a is None else aligned_like(a) for a in places]
-        return self._outputs
 
     def _deliver(self, computed: Sequence[Array | None]) -> None:
         """Copy outputs to their places, from now on as if they were computed there.
@@ -359,18 +364,38 @@ class ExecuteWork(Work, Completion):
     def _aborted(self) -> AsyncnnError:
         return error_for(self._abort_status or _MISSED, "the execution was aborted")
 
-    def _begin(self, plan: Plan, inputs: Sequence[Array | None]) -> PlanExecution:
-        self._planning = None
-        self._plan = plan
+    def _begin(self, pause: Pause) -> PlanExecution | None:
+        """Begin on a lane of Python, or go on there; None if paused meanwhile."""
+        arrays = self._arrays
+        inputs: Sequence[Array | None]
+        outputs: Sequence[Array | None]
+        if arrays is not None:
+            plan = self._plan
+            inputs = arrays[: len(plan.inputs)]
+            outputs = arrays[len(plan.inputs) :]
+        else:
+            planned = self._plan_by(pause)
+            if planned is None:
+                return None
+            self._planning = None
+            self._plan = plan = planned
+            inputs = input_arrays(plan, self._request)
+            outputs = output_arrays(plan, self._request)
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._execution = execution = self._execution_of(plan, inputs)
+        self._instead_of(outputs)
+        workspace, self._workspace = self._workspace, None
+        self._execution = execution = self._execution_of(plan, inputs, workspace)
+        # Behind the execution, which `abort` looks for after it has set this.
         if self._abort_status is not None:
             execution.abort(self._abort_status)
         return execution
 
     def _execution_of(
-        self, plan: Plan, inputs: Sequence[Array | None]
+        self,
+        plan: Plan,
+        inputs: Sequence[Array | None],
+        workspace: Workspace | None,
     ) -> PlanExecution:
         return PlanExecution(
             self._executable.program,
@@ -379,13 +404,19 @@ class ExecuteWork(Work, Completion):
             self._outputs,
             deadline_ns=self.deadline_ns,
             loop_timeout_ns=self._options.loop_timeout,
+            workspace=workspace,
+            control=self._control,
         )
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
         self._abort_status = status
-        if self._execution is not None:
-            self._execution.abort(status)
+        # Behind the status, which a lane looks at after it has set these.
+        control, execution = self._control, self._execution
+        if control is not None:
+            control.stop()
+        if execution is not None:
+            execution.abort(status)
 
     def fail(self, error: AsyncnnError) -> None:
         """Report ``error``: it has ended with that, or was never begun."""
@@ -441,15 +472,19 @@ class ExecuteWork(Work, Completion):
         if self._error is not None or self._shapes is None:
             return None
         spread = 0 if self.preemptions else self._threads
-        return Lesson(self._executable, self.computed_ns, self._cpu_ns, spread)
+        observe = self._executable.observe
+        return partial(observe, self.computed_ns, self._cpu_ns, spread)
 
     def _told_late(self, reason: str) -> str:
         """Say by how much the deadline was missed, and what has taken longest."""
+        part_ns, step = 0, None
         if self._execution is not None:
             part_ns, step = self._execution.longest_part()
-            if step is not None:
-                part = f"{step.longest_name}, the longest part"
-                reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
+        elif self._control is not None:
+            part_ns, step = longest_of(self._control, self._plan, (0, None))
+        if step is not None:
+            part = f"{step.longest_name}, the longest part"
+            reason = f"{part}, had taken {format_duration(part_ns / 1000)}"
         return f"{told_late(self.deadline_ns or 0, self._asked_ns)}; {reason}"
 
     def _let_go(self) -> str:
@@ -457,7 +492,10 @@ class ExecuteWork(Work, Completion):
         if self.is_left:  # a lane is still at work on it
             is_wanted = self._abort_status in (_MISSED, ErrorStatus.GENERAL_FAILURE)
             return "an operation took too long" if is_wanted else "it was aborted"
-        if self._execution is None:
-            return "the execution was aborted before it began"
-        self._execution.close()
-        return "the execution was aborted"
+        workspace, self._workspace = self._workspace, None
+        if workspace is not None:
+            self._executable.program.idle.append(workspace)
+        if self._execution is not None:
+            self._execution.close()
+        has_begun = self._execution is not None or self._control is not None
+        return "the execution was aborted" + ("" if has_begun else " before it began")
