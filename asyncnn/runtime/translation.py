@@ -75,9 +75,9 @@ def _onnx(region: Region) -> Steps[NamedModel]:
     outline = outline_of_onnx(region.graph)
     for tensor, given in zip(outline.inputs, region.inputs, strict=True):
         if isinstance(given, np.ndarray):
-            constants[tensor.name] = given if tensor.lengths else given.reshape(())
-        else:  # a tensor without axes has one here
-            shapes[tensor.name] = given if tensor.lengths else ()
+            constants[tensor.name] = given
+        elif given:
+            shapes[tensor.name] = given
     return (
         yield from importing_onnx(
             region.graph, input_shapes=shapes, constants=constants
