@@ -33,7 +33,9 @@ __version__ = "0.2.0"
 TYPE_CHECKING = False  # importing it takes as long as telling the version does
 if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings
+    from asyncnn.execution import Outputs
     from asyncnn.extensions import Extension
+    from asyncnn.fenced_run import FencedRun
     from asyncnn.hal.errors import (
         AsyncnnError,
         BusyError,
@@ -69,9 +71,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
     from asyncnn.runtime.device import Device
-    from asyncnn.runtime.execution_options import Outputs
     from asyncnn.runtime.explain import Explanation, explain
-    from asyncnn.runtime.fenced import FencedRun
     from asyncnn.runtime.framework import FrameworkSettings
     from asyncnn.runtime.framework.device_registry import device_names
     from asyncnn.runtime.graph_builder import GraphBuilder
@@ -94,6 +94,8 @@ else:
         {
             "asyncnn.devices": "DeviceSettings",
             "asyncnn.extensions": "Extension",
+            "asyncnn.execution": "Outputs",
+            "asyncnn.fenced_run": "FencedRun",
             "asyncnn.hal.errors": "AsyncnnError BusyError DeviceClosedError "
             "DeviceUnavailableError DriverDiedError EngineUnavailableError "
             "ExecutionFailedError ForkedError "
@@ -110,9 +112,7 @@ else:
             "asyncnn.runtime.builder": "ModelBuilder",
             "asyncnn.runtime.burst": "Burst",
             "asyncnn.runtime.device": "Device",
-            "asyncnn.runtime.execution_options": "Outputs",
             "asyncnn.runtime.explain": "Explanation explain",
-            "asyncnn.runtime.fenced": "FencedRun",
             "asyncnn.runtime.framework": "FrameworkSettings",
             "asyncnn.runtime.framework.device_registry": "device_names",
             "asyncnn.runtime.graph_builder": "GraphBuilder",

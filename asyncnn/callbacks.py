@@ -249,28 +249,32 @@ class Completion(ABC):
     __slots__ = ()
 
     _result: ExecutionResult | None
-    _waiting: Waiter | None
+    _waiting: dict[Waiter, None] | None
     _last_turn_ns: ClassVar[int] = 0
 
     @abstractmethod
     def abandon(self) -> None:
         """Stop the execution: nobody waits for its end."""
 
+    def _leave(self, waiter: Waiter) -> None:
+        """Note that the task of ``waiter`` was cancelled."""
+        self.abandon()
+
     def _resolve(self, result: ExecutionResult) -> None:
-        """Keep the result, and wake the task that awaits it.
+        """Keep the result, and wake the tasks that await it.
 
         :raises AlreadyNotifiedError: if there is one.
         """
         if self._result is not None:
             raise AlreadyNotifiedError("the execution was completed before")
         self._result = result  # type: ignore[misc]  # a slot of who has its layout
-        waiting = self._waiting
-        if waiting is not None and not waiting.done():
-            waiting.set_result(result)
-            if _turn.woken is None:
-                waiting.call_soon()
-            else:
-                _turn.woken.append(waiting)
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_result(result)
+                if _turn.woken is None:
+                    waiter.call_soon()
+                else:
+                    _turn.woken.append(waiter)
 
     def __await__(self) -> "Generator[Any, None, ExecutionResult]":
         if self._result is not None:
@@ -279,15 +283,15 @@ class Completion(ABC):
                 Completion._last_turn_ns = now
                 yield
             return self._result
-        waiting = self._waiting
-        if waiting is None:
-            waiting = Waiter(loop=asyncio.get_running_loop())
-            waiting.callbacks = []
-            self._waiting = waiting  # type: ignore[misc]
+        waiter = Waiter(loop=asyncio.get_running_loop())
+        waiter.callbacks = []
+        if self._waiting is None:
+            self._waiting = {}  # type: ignore[misc]
+        self._waiting[waiter] = None
         try:
-            result: ExecutionResult = yield from waiting.__await__()
+            result: ExecutionResult = yield from waiter.__await__()
         except asyncio.CancelledError:
-            self.abandon()
+            self._leave(waiter)
             raise
         return result
 
@@ -306,7 +310,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
         self._recipients = []
         self._route: Route | None = None
         self._result: ExecutionResult | None = None
-        self._waiting: Waiter | None = None
+        self._waiting: dict[Waiter, None] | None = None
 
     def notify_1_3(
         self,
@@ -336,9 +340,10 @@ class ExecutionFuture(Completion, IExecutionCallback):
         """
         if self._result is not None:
             return
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(result)
-            self._waiting.call_soon()
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_result(result)
+                waiter.call_soon()
         self.die()
 
     def took(self, route: Route) -> None:

@@ -33,6 +33,7 @@ FLOORS = {
     "qos": 3,
     "engine": 3,
     "execution": 3,
+    "fenced_run": 3,
     "burst": 4,
     "devices": 4,
     "service": 5,

@@ -227,6 +227,8 @@ def print_explanation(explanation: "Explanation") -> None:
     """Print a table of all operations, why some are not supported, and how many are."""
     from rich.table import Column, Table
 
+    from asyncnn.extensions.regions import ENGINES
+
     if explanation.unsupported:
         for refused in explanation.unsupported:
             typer.echo(f"{refused.place}: {refused.reason}")
@@ -268,10 +270,8 @@ def print_explanation(explanation: "Explanation") -> None:
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     if explanation.translated:
-        typer.echo(
-            f"{explanation.device} has no engine of {explanation.translated}: it would "
-            "run the file as these operations of the HAL"
-        )
+        engine, _ = ENGINES[explanation.translated]
+        typer.echo(f"{explanation.device} runs the file translated, not by {engine}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")

@@ -130,6 +130,7 @@ def _said(inspection: "Inspection") -> Iterable[str]:
 
 
 def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
+    from asyncnn.extensions.regions import ENGINES
     from asyncnn.runtime.axes import as_options
 
     options = as_options(inspection.example_shapes)
@@ -144,13 +145,13 @@ def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
         where = f" in {inspection.subgraphs} subgraphs"
     version = f"HAL version {inspection.hal_version} or newer"
     made = f"{counted(count, 'operation')}{where}, {version}"
-    if inspection.untranslated:
-        made = f"the HAL's operations cannot say it: {inspection.untranslated}"
-    elif inspection.region:
-        made = f"for other devices translated into {made}"
     if inspection.region:
-        yield f"one region, for devices with the engine of {inspection.region}"
-    yield made
+        engine, _ = ENGINES[inspection.region]
+        yield f"one region: devices with {engine} run the file as it is"
+    if inspection.untranslated:
+        yield f"not to be translated for others: {inspection.untranslated}"
+    else:
+        yield f"translated for others: {made}" if inspection.region else made
     yield f"weights: {_size(inspection.weight_bytes)}"
     for before, after in inspection.pairs:
         yield f"a session keeps {before}, which is {after} after a step"

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import default_device_name
+from asyncnn.devices.auto_device import default_device_name
+from asyncnn.execution import Outputs
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.execution_options import AnyPath, Outputs
+from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel

@@ -12,14 +12,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from asyncnn.callbacks import TURN_NS
+from asyncnn.callbacks import TURN_NS, in_this_turn
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
-from asyncnn.devices.fenced_execution import FencedExecution, Gate
+from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
-from asyncnn.execution import FencedCompletion
+from asyncnn.fenced_run import Source
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     DeviceClosedError,
@@ -27,7 +27,6 @@ from asyncnn.hal.errors import (
     failure_of,
     too_many,
 )
-from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.qos import Scheduler
 from asyncnn.tracing import active
@@ -59,7 +58,7 @@ class FencedExecutions:
         executable: Executable,
         request: Request,
         use: IBufferUse | None,
-        wait_for: Sequence[ISyncFence | FencedCompletion],
+        wait_for: Sequence[Source],
         options: ExecutionOptions,
     ) -> FencedExecution:
         """Launch an execution of a valid request once ``wait_for`` has signalled.
@@ -93,10 +92,8 @@ class FencedExecutions:
             self._begin(execution)
             return execution
         self._waiting.add(execution)
-        execution.gate = Gate(execution)
-        if awaited:
-            execution.gate.wait(awaited)
-        else:
+        execution.wait(awaited)
+        if not awaited:
             self.make_ready(execution)
         return execution
 
@@ -124,7 +121,7 @@ class FencedExecutions:
     def _take_turn_soon(self) -> None:
         if not self._turn_is_due:
             self._turn_is_due = True
-            self.loop.call_soon(self._take_turn)
+            self.loop.call_soon(in_this_turn, self._take_turn)
 
     def _take_turn(self) -> None:
         """Begin what is ready, as far as the loop can be kept."""
@@ -132,7 +129,7 @@ class FencedExecutions:
         until = time.monotonic_ns() + TURN_NS
         while self._ready and not self._is_stalled:
             execution = self._ready.popleft()
-            if execution.outcome is None:
+            if execution.status is None:
                 self._begin(execution)
             if time.monotonic_ns() > until:
                 break
@@ -145,12 +142,9 @@ class FencedExecutions:
     def _begin(self, execution: FencedExecution) -> None:
         """Run it at once if that is short, else have it scheduled, or let it fail."""
         try:
-            gate = execution.gate
-            if gate is not None and gate.failure is not None:
-                raise gate.failure
             execution.claim_buffers()
             waits = not execution.has_plan and execution.plan_first(self._new_shapes)
-            if not waits and self._scheduler.run_or_submit(execution):
+            if not waits and self._scheduler.submit(execution):
                 if not self._turn_spent_ns:
                     self.loop.call_soon(self._end_turn)
                 self._turn_spent_ns += execution.computed_ns
@@ -160,7 +154,8 @@ class FencedExecutions:
                 execution.refuse(error)
                 return
             self._waiting.add(execution)
-            execution.gate = execution.gate or Gate(execution)
+            if execution.gate is None:
+                execution.wait(())
             self._ready.appendleft(execution)
             self._is_stalled = True
         except Exception as error:
@@ -170,5 +165,5 @@ class FencedExecutions:
             self._waiting.discard(execution)
             self._scheduled += 1
             execution.is_scheduled = True
-            if gate is not None:
+            if execution.gate is not None:
                 execution.leave_gate()

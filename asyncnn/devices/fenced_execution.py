@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from time import monotonic_ns, perf_counter_ns
 from typing import Protocol
 
-from asyncnn.deadlines import late_for_fences
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.run import Run
-from asyncnn.execution import FencedCompletion
-from asyncnn.fences import SyncFence
+from asyncnn.fenced_run import FencedRun, Source
+from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import (
     AsyncnnError,
     ResourceExhaustedTransientError,
-    waited_in_vain,
 )
-from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -31,7 +29,6 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import calling_client
-from asyncnn.tracing import Layer, Phase, active
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +50,7 @@ class Owner(Protocol):
         ...
 
 
-class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
+class FencedExecution(FencedRun, Run):
     """Work that begins once fences have signalled, and the end that others wait for.
 
     It has a ``gate`` while it waits or is ready, and then ``is_scheduled``, unless it
@@ -61,9 +58,8 @@ class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
     """
 
     __slots__ = (
-        *FencedCompletion.slots,
+        *FencedRun.slots,
         "_asked_perf_ns",
-        "_dependants",
         "gate",
         "is_scheduled",
         "owner",
@@ -78,15 +74,16 @@ class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
         use: IBufferUse | None,
     ) -> None:
         client = calling_client.get()
-        super().__init__(executable, request, options, None, client, True)
+        Run.__init__(self, executable, request, options, None, client, True)
         self._use = use
         self.owner = owner
         self.loop = owner.loop
-        self._core = self._waiters = self.outcome = None
+        self._core = self._dependants = self.prepared = None
         self._asked_perf_ns = self._launched_ns
-        self._dependants: list[Gate] = []
         self.gate: Gate | None = None
         self.is_scheduled = False
+
+    abandon = Run.abandon
 
     def note_ready(self) -> None:
         """Note that it waits for nothing, or nothing more: it counts its time anew."""
@@ -110,6 +107,10 @@ class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
         if self._use is not None:
             self.claim(self._use)
 
+    def wait(self, sources: Sequence[Source]) -> None:
+        """Wait for these, which have not ended, or just its deadline."""
+        self.gate = Gate(sources, self.deadline_ns, self._opened)
+
     def leave_gate(self) -> None:
         """Have nothing that it has waited for, nor a timer, refer to it."""
         gate, self.gate = self.gate, None
@@ -125,14 +126,18 @@ class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
 
     def refuse(self, error: AsyncnnError) -> None:
         """End it before it was scheduled; does nothing if it has ended."""
-        if self.outcome is None:
+        if self._result is None:
             if self._use is not None:
                 self._use.settle(error.status, ())
             self._tell(error, (), NO_TIMING)
 
-    def tell_gate(self, gate: "Gate") -> None:
-        """Have ``gate`` told of the end, which is still to come."""
-        self._dependants.append(gate)
+    def _opened(self, failure: AsyncnnError | None) -> None:
+        """Have it begin in turn; or fail, but not at once, as a long chain may."""
+        if failure is not None:
+            self.loop.call_soon(self.refuse, failure)
+            return
+        self.note_ready()
+        self.owner.make_ready(self)
 
     def _tell(
         self,
@@ -148,97 +153,17 @@ class FencedExecution(FencedCompletion, Run):  # type: ignore[misc]  # __await__
             self._request = _NOTHING
             self._arrays = self._execution = self._use = None
             self._outputs = self._places = ()
+        fenced = timing
         if error is not None:
             status, reason = error.status, str(error)
             if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
                 status = ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
             logger.info("fenced execution failed: %s: %s", status.name, reason)
-            self.complete(status, reason)
-        elif timing is NO_TIMING:
-            self.complete(_NONE)
+            result = ExecutionResult(status, (), NO_TIMING, reason)
         else:
-            waited_us = (self._launched_ns - self._asked_perf_ns) // 1000
-            in_driver_us = timing.time_in_driver + waited_us
-            launched = Timing(timing.time_on_device, in_driver_us)
-            self.complete(_NONE, "", launched, timing)
-        if self._dependants:
-            for gate in self._dependants:
-                gate.tell(self)
-            self._dependants.clear()
-
-
-class Gate:
-    """What an execution waits for: fences, others of its device, and its deadline.
-
-    The execution is made ready, once, when all of them have signalled or one has
-    failed: then there is a ``failure``.
-    """
-
-    __slots__ = ("_begun_ns", "_execution", "_left", "_timer", "_watched", "failure")
-
-    def __init__(self, execution: FencedExecution) -> None:
-        self._execution = execution
-        self._begun_ns = monotonic_ns()
-        self._left = 0
-        self._watched: list[ISyncFence] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self.failure: AsyncnnError | None = None
-        if execution.deadline_ns is not None:
-            delay = (execution.deadline_ns - self._begun_ns) / 1e9
-            self._timer = execution.loop.call_later(delay, self._expire)
-
-    def wait(self, sources: Sequence[ISyncFence | FencedCompletion]) -> None:
-        """Wait for these, which are active, and some."""
-        self._left = len(sources)
-        for source in sources:
-            run = source.producer if isinstance(source, SyncFence) else source
-            if isinstance(run, FencedExecution) and run.owner is self._execution.owner:
-                run.tell_gate(self)
-                continue
-            own: ISyncFence
-            if isinstance(source, FencedCompletion):
-                own = source.fence
-            else:
-                own = source.duplicate()  # the caller may close the fence
-            self._watched.append(own)
-            own.add_done_callback(self.tell)
-
-    def tell(self, source: ISyncFence | FencedCompletion) -> None:
-        """Note that ``source`` has ended."""
-        if self._execution.gate is not self or self.failure is not None:
-            return
-        self._left -= 1
-        if source.status is not _NONE:
-            self.failure = waited_in_vain(source.reason)
-        elif self._left:
-            return
-        else:
-            self._unwatch()
-            self._execution.note_ready()
-            if active.recorder is not None:
-                active.recorder.add(
-                    "wait-fence",
-                    Layer.DRIVER,
-                    Phase.EXECUTION,
-                    self._begun_ns,
-                    monotonic_ns(),
-                    active.recorder.new_group(),
-                )
-        self._execution.owner.make_ready(self._execution)
-
-    def close(self) -> None:
-        """Wait no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._unwatch()
-
-    def _unwatch(self) -> None:
-        for fence in self._watched:
-            fence.remove_done_callback(self.tell)
-            fence.close()
-        self._watched.clear()
-
-    def _expire(self) -> None:
-        execution = self._execution
-        execution.refuse(late_for_fences(execution.deadline_ns, self._begun_ns))
+            if timing is not NO_TIMING:
+                waited_us = (self._launched_ns - self._asked_perf_ns) // 1000
+                in_driver_us = timing.time_in_driver + waited_us
+                timing = Timing(timing.time_on_device, in_driver_us)
+            result = ExecutionResult(_NONE, (), timing)
+        self.complete(result, fenced)

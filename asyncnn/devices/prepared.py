@@ -32,14 +32,15 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
 from asyncnn.engine.arguments import bound_arrays
-from asyncnn.execution import Execution, FencedByLaunch, FencedCompletion
+from asyncnn.execution import Execution
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.types import (
@@ -157,10 +158,16 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             callback.takes_early_results,
             callback.may_be_left,
         )
-        status = self._start(work, use)
-        if status is None:
+        try:
+            if use is not None:
+                work.claim(use)
+            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            is_over = not waits and self._scheduler.submit(work)
+        except AsyncnnError as error:
+            return _refused(work, error)
+        if not is_over:
             callback.link_to_death(work.abandon)
-        return status or _NONE
+        return _NONE
 
     def launch(
         self, execution: Request, options: ExecutionOptions
@@ -175,22 +182,14 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else recorded_work()
-        work = kind(
+        run = kind(
             self._executable, execution, options, None, calling_client.get(), True
         )
-        self._start(work)
-        return work
-
-    def _start(self, work: Run, use: IBufferUse | None = None) -> ErrorStatus | None:
-        """Have work executed; return the launch status, None if it is under way."""
         try:
-            if use is not None:
-                work.claim(use)
-            waits = not work.has_plan and work.plan_first(self._new_shapes)
-            is_over = not waits and self._scheduler.run_or_submit(work)
+            self._scheduler.submit(run)
         except AsyncnnError as error:
-            return _refused(work, error)
-        return _NONE if is_over else None
+            _refused(run, error)
+        return run
 
     def execute_threadsafe(
         self,
@@ -227,12 +226,9 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         return _NONE
 
     def launch_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence | FencedCompletion],
-        options: ExecutionOptions,
-    ) -> FencedCompletion:
-        """Launch a fenced execution that is its own fence; see `IFencing`.
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
         :raises AsyncnnError: if it is not taken.
         """
@@ -260,18 +256,13 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
 
     def create_reusable_execution(self, request: Request) -> Request:
         """Return a checked request; see `IReusing.create_reusable_execution`."""
-        if self._own(request) is not None:
+        if type(request) is Execution and request.executable is self._executable:
             return request
         self._check(request, is_fenced=False)
         found = self.buffers.found(request)
         if found:
             self.buffers.use(request, found)
         return self._bound(request, found)
-
-    def _own(self, request: Request) -> Execution | None:
-        """Return a request that this model has checked; None for any other."""
-        is_own = type(request) is Execution and request.executable is self._executable
-        return request if is_own else None  # type: ignore[return-value]
 
     def _check(self, request: Request, *, is_fenced: bool) -> None:
         with span("validate", Layer.DRIVER, Phase.EXECUTION):
@@ -300,14 +291,16 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        own = self._own(request)
-        if own is not None:
-            if own.arrays is not None:
-                return own, None
-            use = None if own.buffers is None else own.buffers.use(own)
+        is_own = False
+        if type(request) is Execution and request.executable is self._executable:
+            if request.arrays is not None:
+                return request, None
+            buffers = request.buffers
+            use = None if buffers is None else buffers.use(request)
             if use is not None:
-                return own, use
-        if own is None or is_fenced:
+                return request, use
+            is_own = True
+        if is_fenced or not is_own:
             self._check(request, is_fenced=is_fenced)
         found = self.buffers.found(request)
         if found:

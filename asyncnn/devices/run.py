@@ -45,7 +45,6 @@ ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing]
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 _OUTSIDE = JobState.OUTSIDE
-_ABANDONED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 _AT_ONCE = 1 << 20
 """Elements of an output that are copied between two looks at the clock."""
@@ -65,8 +64,7 @@ class Run(Work, Completion):
     RUNNING: on a lane: in `advance` on one of Python, by a `PlanExecution`; or between
     `offer` and `come_back` on a native one, by a job and its control.
     SUSPENDED: stopped at a boundary. It keeps its workspace, and how far it has come.
-    OUTSIDE: ended, and reported by `finish`. One that `run` has done on the loop has
-    passed no other state.
+    OUTSIDE: ended, and reported by `finish`; `run`, on the loop, leads here directly.
 
     What a failing run raises is passed to `fail`. The report gets the error or None,
     the output shapes, and the timing, which includes the time in which it was
@@ -133,7 +131,7 @@ class Run(Work, Completion):
         self.decision = None
         if (may_be_left or deadline_ns is not None) and not executable.are_short:
             self.decision = threading.Lock()
-        self.is_left = self.is_withdrawn = False
+        self.is_left = self.is_withdrawn = self.is_held_up = False
         self.should_inline = executable.should_inline and deadline_ns is None
         self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
@@ -148,7 +146,7 @@ class Run(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: Waiter | None = None
+        self._waiting: dict[Waiter, None] | None = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
@@ -157,11 +155,11 @@ class Run(Work, Completion):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
-        self._threads = 0
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
+        self._threads = self._launched_ns = 0
         self._asked_ns = 0 if deadline_ns is None else monotonic_ns()
-        is_measured = options.measure is not _NOT_MEASURED
-        self._launched_ns = perf_counter_ns() if is_measured else 0
+        if options.measure is not _NOT_MEASURED:
+            self._launched_ns = perf_counter_ns()
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -290,19 +288,19 @@ class Run(Work, Completion):
         self._ended_ns = ended_ns
         self.computed_ns += ended_ns - started_ns
         self._cpu_ns += cpu_ns
+        if outcome == PAUSED:
+            return False
+        workspace, self._workspace = self._workspace, None
+        if workspace is not None:
+            self._executable.program.idle.append(workspace)
         if outcome == DONE:
             self._shapes = self._plan.known_outputs
-        elif outcome == PAUSED:
-            return False
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, AsyncnnError):
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
             raise failed_at(self._plan, self._control.position, outcome) from outcome
-        workspace, self._workspace = self._workspace, None
-        if workspace is not None:
-            self._executable.program.idle.append(workspace)
         return True
 
     def _spread(self, pause: Pause) -> None:
@@ -465,7 +463,7 @@ class Run(Work, Completion):
 
     def abandon(self) -> None:
         """Stop at the next boundary: nobody waits for it."""
-        self._executable.cancel(self, _ABANDONED)
+        self._executable.cancel(self, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
 
     def lesson(self) -> Callable[[], None] | None:
         """Return what lets the model learn how long executions take."""

@@ -123,7 +123,7 @@ class TracedRun(Traced):
     __slots__ = ("_steps", "_trace")
 
 
-class TracedFencedExecution(Traced, FencedExecution):  # type: ignore[misc]
+class TracedFencedExecution(Traced, FencedExecution):
     """A fenced execution that is traced."""
 
     __slots__ = ("_steps", "_trace")

@@ -6,15 +6,15 @@ which one call runs. `run_bound` and `run_straight` run it in one go.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
 from asyncnn.engine.boundaries import (
     CALLS_PER_CHECK,
+    MOST_INTERRUPTED,
     QUIET,
     Pause,
-    Stoppable,
     ThreadYielder,
     Unpaused,
 )
@@ -28,20 +28,26 @@ from asyncnn.engine.workspace import Call, Frame, Workspace, outputs_for
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
+    error_for,
     failure_of,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     LOOP_TIMEOUT_DEFAULT_NS,
     LOOP_TIMEOUT_MAXIMUM_NS,
+    ErrorStatus,
 )
 from asyncnn.kernels.kernel import (
+    MOST_ATTEMPTS,
+    Inputs,
     InterruptibleRun,
+    Outputs,
     TiledRun,
 )
+from asyncnn.pacing import Stepwise
 
 
-class PlanExecution(Stoppable):
+class PlanExecution:
     """Runs ``plan`` of ``program`` on request arrays.
 
     ``inputs`` holds None for an omitted input; ``outputs`` holds None where the caller
@@ -73,8 +79,15 @@ class PlanExecution(Stoppable):
         self._plan = plan
         self._inputs = inputs
         self._given_outputs = outputs
-        super().__init__(deadline_ns)
+        self._deadline_ns = deadline_ns
         self._loop_timeout_ns = loop_timeout_ns
+        self._abort_status: ErrorStatus | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._interrupted = self._since_ns = 0
+        self._making: Stepwise[Workspace] | None = None
+        self._tiles: Iterator[None] | None = None
+        self._at_step: Step | None = None
+        self._longest: tuple[int, Step | None] = 0, None
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
         is_brief = plan.is_straight and len(plan.steps) < CALLS_PER_CHECK
@@ -123,21 +136,44 @@ class PlanExecution(Stoppable):
         if workspace is not None:
             self._program.release(workspace)
 
+    def abort(self, status: ErrorStatus) -> None:
+        """Make `advance` fail with ``status`` at the next boundary."""
+        self._abort_status = status
+        # Behind the status, which an engine looks at after it has set this.
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
     def longest_part(self) -> tuple[int, Step | None]:
-        """See `Stoppable`."""
-        return longest_of(self._control, self._plan, super().longest_part())
+        """Return the nanoseconds of the longest part yet, and its step; on any thread.
+
+        The part under way counts. Only of a run with a deadline.
+        """
+        taken_ns = time.monotonic_ns() - self._since_ns if self._since_ns else 0
+        longest = self._longest
+        if longest[0] <= taken_ns:
+            longest = taken_ns, self._at_step
+        return longest_of(self._control, self._plan, longest)
 
     def _begin(self, pause: Pause) -> bool:
         """Bind a workspace; False if paused before there is one."""
         if self._abort_status is not None or self._deadline_ns is not None:
             self._check()
-        workspace = self._begun
+        workspace = self._begun or self._program.idle_workspace(self._plan)
         if workspace is None:
-            workspace = self._workspace(self._program, self._plan, pause)
-        if workspace is None:
-            return False
+            if self._making is None:
+                self._making = Stepwise(self._program.equipping(self._plan))
+            if not self._making.advance(lambda: self._must_stop(pause)):
+                self._check()
+                return False
+            workspace = self._making.result
+        self._making = None
         # It goes on as it has begun, whatever its threads are then.
-        if workspace.job is None or not self.runs_jobs or pause.threads > 1:
+        if (
+            workspace.job is None
+            or not self.runs_jobs
+            or (self._control is None and pause.threads > 1)
+        ):
             self._begun = None
             self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
             return True
@@ -265,6 +301,85 @@ class PlanExecution(Stoppable):
         else:
             self._frames.append(following)
             self._waiting.append(control)
+
+    def _must_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._abort_status is not None or self._is_late
+
+    @property
+    def _is_late(self) -> bool:
+        deadline_ns = self._deadline_ns
+        return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
+    def _check(self, step: Step | None = None) -> None:
+        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
+        if self._abort_status is not None:
+            raise error_for(self._abort_status, "the execution was aborted")
+        deadline_ns = self._deadline_ns
+        if deadline_ns is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._since_ns > self._longest[0]:
+            self._longest = now_ns - self._since_ns, self._at_step
+        self._since_ns = now_ns
+        if step is not None:
+            self._at_step = step
+        if now_ns >= deadline_ns:
+            raise MissedDeadlineTransientError("the deadline passed")
+
+    def _run_tiles(
+        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Begin or go on with an operation in tiles; False if paused between two."""
+        tiles = self._tiles or run.tiles(inputs, outputs)
+        self._tiles = None
+        for _ in tiles:
+            if pause.requested:
+                self._tiles = tiles
+                return False
+            if self._abort_status is not None or self._deadline_ns is not None:
+                self._check()
+        return True
+
+    def _run_elsewhere(
+        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Have another engine compute; False if it was interrupted for a pause.
+
+        What it has computed by then is lost. So it may be interrupted a few times only,
+        to come to an end under any load.
+        """
+        was_asked = pause.requested  # then this is what is done in any case
+        threads = pause.threads
+        may_pause = run.may_pause and self._interrupted < MOST_INTERRUPTED
+        try:
+            if threads > 1:
+                run.spread(threads)
+            run.clear()  # which may take long, or fail: another engine compiles, maybe
+            # An abort and a pause are set first, then they interrupt what they find
+            # here. So what was asked before this is seen below, what comes later
+            # interrupts.
+            self._interrupt = run.interrupt
+            if may_pause:
+                pause.interrupt = run.interrupt
+            if may_pause and pause.requested and not was_asked:
+                self._interrupted += 1
+                return False
+            for _ in range(MOST_ATTEMPTS):
+                if self._abort_status is not None or self._deadline_ns is not None:
+                    self._check()
+                if run.attempt(inputs, outputs):
+                    self._interrupted = 0
+                    return True
+                run.clear()  # before looking why, or what comes now would be lost
+                self._check()
+                if may_pause and pause.requested:
+                    self._interrupted += 1
+                    return False
+            raise RuntimeError("it was interrupted each time, without a reason")
+        finally:
+            self._interrupt = pause.interrupt = None
+            if threads > 1:
+                run.spread(1)
 
 
 def longest_of(

@@ -145,6 +145,16 @@ class Program:
         return self._main is not None and self._main.is_straight
 
     @property
+    def is_foreseeable(self) -> bool:
+        """Whether it is straight, and one run of it takes as long as any other."""
+        plan = self._main
+        return (
+            plan is not None
+            and plan.is_straight
+            and all(kernel.is_foreseeable for kernel in _engine_kernels(plan))
+        )
+
+    @property
     def has_engine(self) -> bool:
         """Whether an engine computes, or may compute, some of it."""
         plan = self._main

@@ -47,6 +47,9 @@ from asyncnn.memory.pools import part_of
 LITERT = "org.asyncnn.litert"
 ONNX = "org.asyncnn.onnx"
 
+ENGINES = {LITERT: ("LiteRT", "accelerated"), ONNX: ("ONNX Runtime", "onnxruntime")}
+"""What runs regions, and the name of a device that has it."""
+
 Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
 """Type, dimensions, scale and zero point of an input or output of a region.
 

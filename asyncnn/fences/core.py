@@ -6,20 +6,24 @@ checks the outcome, and `Core.resolve` sets the outcome before it looks for wait
 any interleaving at least one of the two sees the other.
 """
 
+import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future
 from asyncio import _get_running_loop as running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from asyncnn.hal.errors import AsyncnnError, error_for
+from asyncnn.deadlines import late_for_fences
+from asyncnn.hal.errors import AsyncnnError, error_for, waited_in_vain
+from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.tracing import Layer, Phase, active
 
 
 class FenceState(Enum):
@@ -73,12 +77,34 @@ class Producer(Protocol):
         """Whether `hand_over` is to be called."""
         ...
 
+    def tell(self, callback: "Callable[[Any], object]") -> bool:
+        """Have ``callback`` called inside the call that ends the fence; False if not.
+
+        That is on the running loop; what cannot do so leaves it to the fence.
+        """
+        ...
+
     def hand_over(self, write_end: int) -> None:
         """Own and pass on the write end of the pipe that the outcome is written to.
 
         Called at most once, by the thread that asks for the fence's descriptor.
         """
         ...
+
+
+class IWaitable(Protocol):
+    """A fence, or what ends one; see `asyncnn.hal.interfaces.ISyncFence`."""
+
+    @property
+    def status(self) -> ErrorStatus | None:
+        """How it ended; None while it has not."""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty otherwise."""
+
+    def duplicate(self) -> ISyncFence:
+        """Return another fence that is done when this one is, closed by itself."""
 
 
 class Core(ABC):
@@ -200,3 +226,82 @@ def _settle(futures: "Iterable[Future[None]]") -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+class Gate:
+    """What an execution waits for: fences, others, and its deadline, if it has one.
+
+    ``opened`` is called on the running loop, inside the call that ends the last of
+    them, with the error if one of them has failed. Until `close` it is also called with
+    that of a deadline that has passed.
+    """
+
+    __slots__ = ("_begun_ns", "_deadline_ns", "_left", "_opened", "_timer", "_watched")
+
+    def __init__(
+        self,
+        sources: Sequence[IWaitable],
+        deadline_ns: int | None,
+        opened: Callable[[AsyncnnError | None], object],
+    ) -> None:
+        self._begun_ns = time.monotonic_ns()
+        self._deadline_ns = deadline_ns
+        self._left = len(sources)
+        self._opened: Callable[[AsyncnnError | None], object] | None = opened
+        self._watched: list[ISyncFence] = []
+        self._timer: asyncio.TimerHandle | None = None
+        if deadline_ns is not None:
+            delay = (deadline_ns - self._begun_ns) / 1e9
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay, self._expire)
+        for source in sources:
+            producer: Producer | None = getattr(source, "producer", None)
+            if producer is not None and producer.tell(self._tell):
+                continue
+            own = source.duplicate()  # the caller may close the fence
+            self._watched.append(own)
+            own.add_done_callback(self._tell)
+
+    def _tell(self, source: IWaitable) -> None:
+        """Note that ``source`` has ended."""
+        opened = self._opened
+        if opened is None or not self._left:
+            return
+        if source.status:
+            failure = waited_in_vain(source.reason or source.status.name)
+            self.close()
+            opened(failure)
+            return
+        self._left -= 1
+        if not self._left:
+            self._unwatch()
+            if active.recorder is not None:
+                active.recorder.add(
+                    "wait-fence",
+                    Layer.DRIVER,
+                    Phase.EXECUTION,
+                    self._begun_ns,
+                    time.monotonic_ns(),
+                    active.recorder.new_group(),
+                )
+            opened(None)
+
+    def close(self) -> None:
+        """Wait no more, and call nobody."""
+        self._opened = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._unwatch()
+
+    def _unwatch(self) -> None:
+        for fence in self._watched:
+            fence.remove_done_callback(self._tell)
+            fence.close()
+        self._watched.clear()
+
+    def _expire(self) -> None:
+        opened = self._opened
+        if opened is not None:
+            self.close()
+            opened(late_for_fences(self._deadline_ns, self._begun_ns))

@@ -375,7 +375,7 @@ def merge(*fences: SyncFence) -> SyncFence:
     return merged
 
 
-def pass_on(fence: SyncFence, source: FenceSource, at_ns: int | None = None) -> None:
+def pass_on(fence: IEnding, source: FenceSource, at_ns: int | None = None) -> None:
     """End the fence of ``source`` as ``fence`` has ended, just now or at ``at_ns``."""
     if fence.status:
         source.fail(fence.status, fence.reason, at_ns=at_ns)

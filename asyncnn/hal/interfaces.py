@@ -123,14 +123,14 @@ class IExecutionCallback(CallbackObject, ABC):
 
 
 class IFencedExecutionCallback(ABC):
-    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal).
-
-    ``route`` is how it went, if not the usual way. Not in the HAL.
-    """
+    """Tells how a fenced execution ended (1.3/IFencedExecutionCallback.hal)."""
 
     __slots__ = ()
 
-    route: Route | None = None
+    @property
+    def route(self) -> Route | None:
+        """How it went, if not the usual way. Not in the HAL."""
+        return None
 
     @abstractmethod
     def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:

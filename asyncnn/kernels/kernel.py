@@ -134,10 +134,12 @@ class NativeKernel(msgspec.Struct, frozen=True, eq=False):
 class EngineKernel:
     """A `PreparedKernel` by another engine, which has more of it for more threads.
 
-    It reads the operation's inputs of ``reads`` only, all of them if that is None.
+    It reads the operation's inputs of ``reads`` only, all of them if that is None. It
+    ``is_foreseeable`` if a run tells how long the next ones take.
     """
 
     reads: tuple[int, ...] | None = None
+    is_foreseeable = True
 
     def __call__(self, scratch: "Scratch") -> Run:
         """See `PreparedKernel`."""

@@ -11,6 +11,7 @@ from typing import Self, TypeAlias
 import numpy as np
 
 from asyncnn.deadlines import seconds_until
+from asyncnn.fenced_run import FencedRun
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import error_of
 from asyncnn.hal.operations.bound import Array
@@ -19,7 +20,6 @@ from asyncnn.memory.slabs import shared_array
 from asyncnn.pipeline.results import FrameResult, StageCounter
 from asyncnn.pipeline.wiring import FromPut, FromStage, FromState, Stage, Wiring
 from asyncnn.runtime.buffers import DeviceBuffer
-from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import Tensor
 from asyncnn.runtime.reusable import ReusableExecution
@@ -286,7 +286,7 @@ class Frame:
             elif self.error is None:
                 assert run.status is not None
                 hal = self.slot.stages[index].model.hal
-                self.error = error_of(hal, run.status, run.fence.reason)
+                self.error = error_of(hal, run.status, run.reason)
                 self.failed_stage = index
         if self.error is not None:
             counters[self.failed_stage].failed += 1

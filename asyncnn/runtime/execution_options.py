@@ -1,10 +1,11 @@
-"""What runs are given and return, and how many may be under way."""
+"""What runs are given, and how many may be under way."""
 
 import asyncio
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import (
     deadline_after,
@@ -12,16 +13,19 @@ from asyncnn.deadlines import (
     seconds_until,
     told_late,
 )
-from asyncnn.hal.errors import InvalidArgumentError, MissedDeadlineTransientError
-from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.routes import Route
+from asyncnn.execution import Outputs
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
-    NO_TIMING,
     ExecutionOptions,
     MeasureTiming,
-    Timing,
 )
+from asyncnn.offload import offload
+from asyncnn.runtime.buffers import SHORT_ELEMENTS
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
@@ -142,38 +146,27 @@ class InFlight:
         self.room += 1
 
 
-def timing_of(timing: Timing) -> Timing | None:
-    """Return what was measured, in the HAL's units; None if nothing was."""
-    return None if timing == NO_TIMING else timing
+async def copies_of(views: Outputs, names: Iterable[str]) -> Outputs:
+    """Return copies of outputs, those of many elements made on a thread.
 
-
-class Outputs(dict[str, Array]):
-    """Output arrays by name, in the model's order; also by position: ``outputs[0]``.
-
-    ``timing`` is None unless it was measured. ``route`` tells which devices have
-    computed them, if the device is made of several.
+    :raises ResourceExhaustedError: if there is no memory for them.
     """
+    names = tuple(names)
+    if sum(views[name].size for name in names) > SHORT_ELEMENTS:
+        return await offload(copies_now, views, names)
+    return copies_now(views, names)
 
-    __slots__ = ("route", "timing")
 
-    route: Route | None
-    timing: Timing | None
+def copies_now(views: Outputs, names: Iterable[str]) -> Outputs:
+    """Return copies of these outputs, however many their elements.
 
-    if TYPE_CHECKING:
-
-        def __getitem__(self, which: str | int) -> Array:
-            """Return an output by name or position.
-
-            :raises KeyError: if there is none.
-            """
-
-    def __getattr__(self, name: str) -> None:
-        if name not in Outputs.__slots__:
-            raise AttributeError(name)
-        # Nothing is known yet: the run has not ended.
-
-    def __missing__(self, which: object) -> Array:
-        arrays = tuple(self.values())
-        if isinstance(which, int) and -len(arrays) <= which < len(arrays):
-            return arrays[which]
-        raise KeyError(f"there is no output {which!r} (known: {', '.join(self)})")
+    :raises ResourceExhaustedError: if there is no memory for them.
+    """
+    outputs = Outputs()
+    try:
+        for name in names:
+            outputs[name] = views[name].copy()
+    except MemoryError as error:
+        raise failure_of(error, "arrays for the outputs") from error
+    outputs.timing, outputs.route = views.timing, views.route
+    return outputs

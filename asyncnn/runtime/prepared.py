@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
 from asyncnn.deadlines import DEADLINE_GRACE_S
-from asyncnn.execution import IInProcess, binding_of, fencing_of
+from asyncnn.execution import IInProcess, Outputs, binding_of, timing_of
+from asyncnn.fenced_run import FencedRun, execute_fenced, launched_for, launcher_of
 from asyncnn.fences import SyncFence
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.operations.bound import Array
@@ -39,17 +40,9 @@ from asyncnn.runtime.burst import Burst, IRecovering, IRoutedElsewhere, open_bur
 from asyncnn.runtime.execution_options import (
     AnyPath,
     InFlight,
-    Outputs,
     Path,
     check_path,
     options_for,
-    timing_of,
-)
-from asyncnn.runtime.fenced import (
-    FencedRun,
-    ends_of,
-    execute_fenced,
-    launch_fenced,
 )
 from asyncnn.runtime.home import Home, get_ident, running_loop
 from asyncnn.runtime.model import NamedModel, TensorInfo, position_of
@@ -141,7 +134,7 @@ class PreparedModel:
             owner=owner,
             loop=running_loop(),
             local=self._local if is_whole else None,
-            fencing=fencing_of(hal),
+            launch=launcher_of(hal),
         )
         self._in_flight = InFlight(max_in_flight)
 
@@ -290,13 +283,14 @@ class PreparedModel:
                 loop_timeout=loop_timeout,
                 measure=measure,
             )
-        fencing = target.fencing
-        awaited = ends_of(wait_for, fencing) if wait_for else ()
-        if wait_for and target.elsewhere:
-            target.check_settled(arrays, wait_for)
-        request = target.request(arrays, spaces)
+        sources = target.sources(wait_for, arrays) if wait_for else ()
+        local = target.local
+        request = None if local is None else local.bind((*arrays, *spaces))
+        if request is None:
+            request = target.build_request(arrays, spaces)
         outputs.route = target.route
-        return launch_fenced(self.hal, request, awaited, options, outputs, fencing)
+        launch = target.launch
+        return launched_for(self.hal, launch, request, sources, options, outputs)
 
     def reusable(
         self,
@@ -480,7 +474,7 @@ class PreparedModel:
         if path == "sync":
             return self._synchronously(request, options)
         check_path(path)
-        return execute_fenced(self.hal, request, options, self._target.fencing)
+        return execute_fenced(self._target.launch, request, options)
 
     async def _synchronously(
         self, request: Request, options: ExecutionOptions

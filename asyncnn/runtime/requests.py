@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import (
     InvalidArgumentError,
     WrongTypeError,
@@ -31,9 +32,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
+from asyncnn.offload import offload
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model import TensorInfo
 
 MAX_SPACE_ATTEMPTS = 4
@@ -149,6 +150,13 @@ class InputCheck:
                 "numpy.array([...])",
             )
         return values
+
+    async def converted(self, inputs: Any) -> Sequence[Array | None]:
+        """Do what a call does, on a thread where that may take long."""
+        usual = self.usual(inputs)
+        if usual is not None:
+            return usual
+        return await offload(self, inputs) if self.is_long(inputs) else self(inputs)
 
     def is_long(self, inputs: Any) -> bool:
         """Tell whether it may take long to make arrays of inputs that are unusual."""

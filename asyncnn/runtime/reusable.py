@@ -9,9 +9,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import IFencing, IInProcess, reusable
+from asyncnn.execution import IInProcess, Outputs, reusable, timing_of
+from asyncnn.fenced_run import FencedRun, Launch, Source, launched_for
 from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import AsyncnnError, BusyError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    BusyError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
@@ -26,8 +32,7 @@ from asyncnn.interpreter_hooks import forked_error
 from asyncnn.memory.slabs import Part, isolated_array, place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.buffers import DeviceBuffer, MakeArray
-from asyncnn.runtime.execution_options import Outputs, options_for, timing_of
-from asyncnn.runtime.fenced import FencedRun, ends_of, launch_fenced
+from asyncnn.runtime.execution_options import options_for
 from asyncnn.runtime.home import Home, get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.requests import (
@@ -57,7 +62,7 @@ class Target(NamedTuple):
     ``make_shared`` makes arrays that are. A burst that was cancelled at its deadline is
     waited for ``deadline_grace`` seconds. It is used at its ``home`` alone, that is on
     ``loop``, if one ran, and keeps its ``owner``, the device. ``route`` is how
-    executions usually go.
+    executions usually go. ``launch`` launches fenced ones.
     """
 
     hal: IPreparedModel
@@ -68,19 +73,11 @@ class Target(NamedTuple):
     make_shared: MakeArray
     deadline_grace: float
     home: Home
+    launch: Launch
     owner: object = None
     route: Route | None = None
     loop: asyncio.AbstractEventLoop | None = None
     local: IInProcess | None = None
-    fencing: IFencing | None = None
-
-    def request(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> Request:
-        """Return the request of one run in this process, or of any elsewhere."""
-        local = self.local
-        bound = None if local is None else local.bind((*inputs, *outputs))
-        return self.build_request(inputs, outputs) if bound is None else bound
 
     def copies(self, array: Array) -> bool:
         """Tell whether an array that reaches it is copied."""
@@ -163,21 +160,29 @@ class Target(NamedTuple):
                 break
         return request, spaces, result
 
-    def check_settled(
-        self, inputs: Sequence[Tensor | None], wait_for: Iterable[SyncFence | FencedRun]
-    ) -> None:
-        """Check that no input that is copied now is still being written by a run.
+    def sources(
+        self, wait_for: Iterable[Source], inputs: Sequence[Tensor | None]
+    ) -> Sequence[Source]:
+        """Return what a run with these inputs waits for.
 
-        :raises InvalidArgumentError: if one is.
+        :raises WrongTypeError: if something that cannot be waited for is among it.
+        :raises InvalidArgumentError: if an input that is copied now is still being
+            written by one of the runs.
         """
-        if not self.elsewhere:
-            return
-        given = [run for run in wait_for if isinstance(run, FencedRun)]
-        runs = [run for run in given if run.status is None]
-        plain = [array for array in inputs if isinstance(array, np.ndarray)]
-        for array in filter(self.copies, plain):
-            for run in runs:
-                run.check_not_written(array)
+        sources = tuple(wait_for) if isinstance(wait_for, Iterable) else (None,)
+        if not all(isinstance(each, SyncFence | FencedRun) for each in sources):
+            raise WrongTypeError(
+                f"wait_for is {wait_for!r}",
+                hint="give a list of fenced runs and fences: wait_for=[run]",
+            )
+        if self.elsewhere:
+            runs = [each for each in sources if isinstance(each, FencedRun)]
+            runs = [run for run in runs if run.status is None]
+            plain = [array for array in inputs if isinstance(array, np.ndarray)]
+            for array in filter(self.copies, plain):
+                for run in runs:
+                    run.check_not_written(array)
+        return sources
 
 
 class ReusableExecution:
@@ -426,18 +431,16 @@ class ReusableExecution:
         if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         target.space.check_fixed()
-        wait_for = tuple(wait_for)
-        awaited = ends_of(wait_for, target.fencing)
-        if any(end.status is None for end in awaited):
+        sources = target.sources(wait_for, self._inputs)
+        if any(source.status is None for source in sources):
             self._forget_ended()
-            target.check_settled(self._inputs, wait_for)
         else:
             self.check_free()
         self._result = None
         options = self._options_for(timeout, duration, measure)
         self._outputs.route = target.route
-        run = launch_fenced(
-            target.hal, self._request, awaited, options, self._outputs, target.fencing
+        run = launched_for(
+            target.hal, target.launch, self._request, sources, options, self._outputs
         )
         self._launched.append(run)
         return run

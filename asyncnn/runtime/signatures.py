@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from asyncnn.execution import Outputs
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.execution_options import Outputs
 from asyncnn.runtime.model_description import Signature
 from asyncnn.runtime.opening import Opened, opens
 from asyncnn.runtime.requests import Inputs, Results

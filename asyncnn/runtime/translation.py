@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, ONNX, Region, region_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Model
@@ -17,6 +17,7 @@ from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.tflite import importing_tflite
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def has_extensions_of(device: IDevice, model: Model) -> bool:
@@ -53,11 +54,18 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    if region.extension == ONNX:
-        translated = yield from _onnx(region)
-    else:
-        shapes = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-        translated = yield from importing_tflite(region.graph, input_shapes=shapes)
+    try:
+        if region.extension == ONNX:
+            translated = yield from _onnx(region)
+        else:
+            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+            translated = yield from importing_tflite(region.graph, input_shapes=given)
+    except UnsupportedOperatorError as error:
+        engine, device = ENGINES[region.extension]
+        hint = error.hint or f"{engine} may run it: try the device {device}"
+        raise UnsupportedOperatorError(
+            error.message, hint=hint, operators=error.operators
+        ) from error
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),

@@ -8,20 +8,19 @@ from typing import NamedTuple, TypeAlias
 from asyncnn.callbacks import (
     IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     IPreparedModelCallback,
     OneShot,
     PreparedModelFuture,
     SynchronousByCallback,
 )
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IDescribed,
     IPreparedModel,
     ISavable,
-    ISyncFence,
-    refusal_of,
+    error_of,
 )
 from asyncnn.hal.refusals import (
     CacheArguments,
@@ -32,6 +31,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
+    ExecutionOptions,
     Handle,
     MeasureTiming,
     Model,
@@ -99,7 +99,7 @@ AnyOrder: TypeAlias = Order | CachedOrder
 """What it takes to have a prepared model once more."""
 
 
-class SupervisedModel(SynchronousByCallback):
+class SupervisedModel(SynchronousByCallback, FencedByLaunch):
     """A model of a supervised device; it is prepared again by each new driver.
 
     Executions that are asked for while it is not prepared wait.
@@ -227,22 +227,18 @@ class SupervisedModel(SynchronousByCallback):
         if self._refusal is not None and not self._remote.is_lost:
             raise error_for(self._refusal.status, str(self._refusal))
 
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Ask the driver; fail while there is none."""
+    def launch_fenced(
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Ask the driver; fail while there is none.
+
+        :raises AsyncnnError: if it is not taken.
+        """
         prepared = self.usable
         if prepared is None:
-            return ErrorStatus.DEVICE_UNAVAILABLE, None, None
-        return prepared.execute_fenced(
-            request, wait_for, measure, deadline, loop_timeout_duration, duration
-        )
+            unavailable = ErrorStatus.DEVICE_UNAVAILABLE
+            raise error_of(self, unavailable, "there is no driver at the moment")
+        return launcher_of(prepared)(request, wait_for, options)
 
     async def save_to_cache(
         self, model_cache: Handle, data_cache: Handle, token: bytes
@@ -252,11 +248,6 @@ class SupervisedModel(SynchronousByCallback):
         if not isinstance(prepared, ISavable):
             return ErrorStatus.DEVICE_UNAVAILABLE
         return await prepared.save_to_cache(model_cache, data_cache, token)
-
-    @property
-    def refusal(self) -> str:
-        """Why the driver's model refused a fenced execution last; see `IExplaining`."""
-        return refusal_of(self._prepared, "")
 
     async def configure_execution_burst(
         self,

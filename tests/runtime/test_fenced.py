@@ -62,6 +62,43 @@ async def test_awaiting_it_gives_the_outputs(device: Device) -> None:
         assert outputs.timing is None
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_whoever_awaits_it_goes_on_in_the_turn_that_ends_it(
+    device: Device, waits: bool
+) -> None:
+    loop, turns = asyncio.get_running_loop(), [0]
+    prepared = await device.prepare(addition(4))
+
+    def turn() -> None:
+        turns[0] += 1
+        if len(turns) < 5:
+            loop.call_soon(turn)
+
+    async def awaits(run: asyncnn.FencedRun) -> None:
+        await run
+        turns.append(turns[0])
+
+    fence, source = SyncFence.pair()
+    run = prepared.run_fenced([ONE, ONE], wait_for=[fence])
+    tasks = [asyncio.create_task(awaits(run)) for _ in range(2)]
+    await asyncio.sleep(0)
+    last = run
+    if waits:  # it is ended by another one's end
+        last = prepared.run_fenced([ONE, ONE], wait_for=[run])
+    last.add_done_callback(lambda _: turns.append(turns[0]))
+    tasks.append(asyncio.create_task(awaits(last)))
+    await asyncio.sleep(0)
+    source.signal()
+    turn()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*tasks)
+    first, second, third, fourth = turns[1:]
+    if waits:
+        assert first == second <= third == fourth
+    else:
+        assert first == second == third == fourth
+
+
 async def test_outputs_of_one_run_are_inputs_of_the_next(device: Device) -> None:
     prepared = await device.prepare(addition(4))
     run = prepared.run_fenced([ONE, ONE])

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import IFencedExecutionCallback
 from asyncnn.devices import ReferenceDevice
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -34,7 +35,6 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory import as_array, map_file, shared_array
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server, ServiceLimits, Supervision

@@ -4,10 +4,10 @@ import asyncio
 
 import numpy as np
 
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.fenced import FencedRun
 from tests.networks import chain
 from tests.sweep.scenario import EVERYWHERE, ON_ONE_LOOP, add_scenario, scenario
 from tests.sweep.stages import LENGTH, SIZE, Stage, X, check

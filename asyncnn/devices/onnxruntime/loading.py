@@ -1,22 +1,14 @@
 """ONNX Runtime in this process: found, tried, and loaded once."""
 
-import importlib.util
 import os
 import threading
 from pathlib import Path
 
 from asyncnn.devices.engine_verdicts import Tried
+from asyncnn.devices.onnxruntime.finding import KNOWN_HINT, PACKAGE, found
 from asyncnn.devices.onnxruntime.region_kernels import Regions
 from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
-
-PACKAGE = "onnxruntime"
-
-_HINT = "install it with: pip install asyncnn[onnxruntime]"
-_KNOWN_HINT = (
-    "pip install asyncnn[onnxruntime] installs a version that is known to work; the "
-    "device reference needs none"
-)
 
 TRIED = Tried("onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.trial", 1)
 
@@ -48,7 +40,7 @@ def load_onnx_runtime() -> OnnxRuntime:
 
 
 def _load() -> OnnxRuntime:
-    path, version = _found()
+    path, version = found()
     try:
         reason = TRIED.reason_against(path, version)
         if reason:
@@ -58,28 +50,8 @@ def _load() -> OnnxRuntime:
         if shortage_of(error) is not None:
             raise failure_of(error, f"{PACKAGE} cannot be loaded") from error
         raise EngineUnavailableError(
-            f"{PACKAGE} {version} does not work here: {error}", hint=_KNOWN_HINT
+            f"{PACKAGE} {version} does not work here: {error}", hint=KNOWN_HINT
         ) from error
-
-
-def _found() -> tuple[Path, str]:
-    """Return the shared library and its version, which is a part of its name.
-
-    To look for the package imports nothing of it.
-    """
-    try:
-        spec = importlib.util.find_spec(PACKAGE)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        raise EngineUnavailableError(f"{PACKAGE} is not installed", hint=_HINT)
-    name = "libonnxruntime.so."
-    found = sorted((Path(spec.origin).parent / "capi").glob(f"{name}[0-9]*"))
-    if len(found) != 1:
-        raise EngineUnavailableError(
-            f"{PACKAGE} is installed without its shared library", hint=_KNOWN_HINT
-        )
-    return found[0], found[0].name.removeprefix(name)
 
 
 def _renew() -> None:

@@ -1,21 +1,24 @@
 """The device that runs graphs of ONNX as they are, by ONNX Runtime."""
 
-from itertools import groupby
+from typing import TYPE_CHECKING
 
 from asyncnn.devices.engine_device import EngineDevice, loaded
 from asyncnn.engine.delegation import Delegate
-from asyncnn.extensions import Extensions
+from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import ONNX, region_extension
-from asyncnn.hal.operands import ExtensionOperationType
-from asyncnn.hal.routes import EngineShare
-from asyncnn.hal.types import Model, Operation
+from asyncnn.hal.errors import EngineUnavailableError
+from asyncnn.hal.operations.bound import BoundOperation, Shape
+from asyncnn.kernels.kernel import InterruptibleRun, PreparedKernel
+
+if TYPE_CHECKING:
+    from asyncnn.devices.onnxruntime.loading import OnnxRuntime
 
 
 class OnnxRuntimeDevice(EngineDevice):
     """An `IDevice` with the extension ``org.asyncnn.onnx``. Use as a context manager.
 
     ONNX Runtime computes regions, kernels the operations of the HAL. Otherwise it is
-    like `AcceleratedDevice`.
+    like `EngineDevice`.
 
     :raises EngineUnavailableError: on entering the context, if ``onnxruntime`` is
         missing or does not work here.
@@ -30,37 +33,45 @@ class OnnxRuntimeDevice(EngineDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        # A process that has no use for the engine does not import it.
-        from asyncnn.devices.onnxruntime.loading import load_onnx_runtime
-
+        self.engines = ()
         engine = await loaded("ONNX Runtime", load_onnx_runtime)
-        self._engine = f"ONNX Runtime {engine.version}"
-        extension = region_extension(
-            ONNX,
-            version=engine.version,
-            prepare=engine.regions.prepare,
-            compute=engine.regions.compute,
-        )
-        self._extensions = Extensions((*self._settings.extensions, extension))
+        self._add(f"ONNX Runtime {engine.version}", onnx_extension(engine.version))
         return None
 
-    async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
-        """Return which regions and which other operations there are.
 
-        See `IEngineShares`.
-        """
-        shares: list[EngineShare] = []
-        operations = enumerate(self._extensions.resolved(model).main.operations)
-        for is_region, group in groupby(operations, lambda each: _is_region(each[1])):
-            positions = tuple(position for position, _ in group)
-            if is_region:
-                shares.append(EngineShare("ONNX Runtime", positions))
-            else:
-                reasons = ("an operation of the HAL",) * len(positions)
-                shares.append(EngineShare("kernels", positions, reasons))
-        return tuple(shares)
+def load_onnx_runtime() -> "OnnxRuntime":
+    """Return ONNX Runtime; see `asyncnn.devices.onnxruntime.loading`.
+
+    :raises EngineUnavailableError: if it is not there, or does not work here.
+    """
+    # A process that has no use for the engine does not import it.
+    from asyncnn.devices.onnxruntime import loading
+
+    return loading.load_onnx_runtime()
 
 
-def _is_region(operation: Operation) -> bool:
-    type_ = operation.type
-    return isinstance(type_, ExtensionOperationType) and type_.extension == ONNX
+def found_onnx_runtime() -> str:
+    """Return the version of ONNX Runtime that is installed; empty for none."""
+    from asyncnn.devices.onnxruntime.finding import found
+
+    try:
+        return found()[1]
+    except EngineUnavailableError:
+        return ""
+
+
+def onnx_extension(version: str) -> Extension:
+    """Return the extension; its first kernel loads ONNX Runtime of that version."""
+
+    def prepare(operation: BoundOperation) -> PreparedKernel:
+        return load_onnx_runtime().regions.prepare(operation)
+
+    def compute(operation: BoundOperation) -> InterruptibleRun:
+        return load_onnx_runtime().regions.compute(operation)
+
+    def shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
+        return load_onnx_runtime().regions.shapes(operation)
+
+    return region_extension(
+        ONNX, version=version, shape=shapes, prepare=prepare, compute=compute
+    )

@@ -42,19 +42,24 @@ _FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 7, 10
 _Name = tuple[bytes, bytes]
 
 
-def check_graph(data: memoryview) -> None:
-    """Check an ONNX file that ONNX Runtime is to run.
+def check_graph(data: memoryview) -> bool:
+    """Check an ONNX file that ONNX Runtime is to run; tell if it may loop.
+
+    How long that takes may depend on the data.
 
     :raises InvalidArgumentError: if it is damaged, or has what no graph may have.
     """
     if not 0 < len(data) <= MOST_BYTES:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
-    _Check(data).check()
+    check = _Check(data)
+    check.check()
+    return check.may_loop
 
 
 class _Check:
     def __init__(self, data: memoryview) -> None:
         self._data = data
+        self.may_loop = False
         self._domains = set(DOMAINS)
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
@@ -152,6 +157,7 @@ class _Check:
         nodes = 0
         for field in self._within(attribute):
             if field.number in _GRAPHS_OF:
+                self.may_loop = True
                 nodes += self._graph(field, depth + 1, callers)
             elif field.number in _TENSORS_OF:
                 self._tensor(field)

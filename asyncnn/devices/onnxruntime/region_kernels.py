@@ -106,6 +106,20 @@ class Regions:
         self._library = library
         self._sessions = Sessions(library)
 
+    def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
+        """Return the shapes of the outputs; see `ShapeRule`.
+
+        :raises AsyncnnError: as `prepare`: what is wrong with a graph is said at once.
+        """
+        session = self._sessions.of(operation)
+        declared = tuple(output.shape for output in operation.outputs)
+        if len(declared) != len(session.outputs):
+            return declared  # which is refused
+        return tuple(
+            known or port.known_shape
+            for known, port in zip(declared, session.outputs, strict=True)
+        )
+
     def prepare(self, operation: BoundOperation) -> GraphKernel:
         """Return the kernel of a region whose shapes are all known; see `Prepare`.
 
@@ -137,6 +151,7 @@ class _RegionKernel(GraphKernel):
         session = sessions.of(operation)
         signature = signature_of(operation, session)
         self.reads = signature.reads
+        self.is_foreseeable = not session.may_loop
 
         def compiled(threads: int) -> CompiledGraph:
             session = sessions.of(operation, threads)

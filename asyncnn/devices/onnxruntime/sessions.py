@@ -60,6 +60,13 @@ class Port(NamedTuple):
     element_type: int
     lengths: Sequence[int] | None
 
+    @property
+    def known_shape(self) -> Shape | None:
+        """The shape that operands for it have; None if a length is open."""
+        if self.lengths is None or any(length < 0 for length in self.lengths):
+            return None
+        return tuple(self.lengths) or (1,)
+
     def shape_of(self, what: str, operand: BoundOperand) -> Shape:
         """Return the shape of a tensor for this port, which ``operand`` is.
 
@@ -98,8 +105,11 @@ class Session:
     :raises AsyncnnError: if ONNX Runtime does not take it.
     """
 
-    def __init__(self, library: Library, content: bytes, threads: int) -> None:
+    def __init__(
+        self, library: Library, content: bytes, threads: int, *, may_loop: bool
+    ) -> None:
         self._library = library
+        self.may_loop = may_loop
         self.handle = 0
         options = library.create("CreateSessionOptions")
         try:
@@ -143,8 +153,9 @@ class Session:
 class Region:
     """A graph, by the digest of its file, and the sessions that it has by now."""
 
-    def __init__(self, library: Library, digest: bytes) -> None:
+    def __init__(self, library: Library, digest: bytes, *, may_loop: bool) -> None:
         self._library = library
+        self._may_loop = may_loop
         self._digest = digest
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], Session]
@@ -168,7 +179,7 @@ class Region:
             content = source if isinstance(source, bytes) else source.tobytes()
             if content is not source and digest_of(content) != self._digest:
                 raise GeneralFailureError("the graph has changed since it was prepared")
-            made = Session(self._library, content, threads)
+            made = Session(self._library, content, threads, may_loop=self._may_loop)
             self._sessions[threads, makes_way] = made
             return made
 
@@ -209,12 +220,13 @@ class Sessions:
         if known is not None and is_known:
             return known[1].session(source, threads, makes_way=makes_way)
         content = source.tobytes()
-        check_graph(memoryview(content))
+        may_loop = check_graph(memoryview(content))
         digest = digest_of(content)
         with self._lock:
             region = self._regions.get(digest)
             if region is None:
-                self._regions[digest] = region = Region(self._library, digest)
+                region = Region(self._library, digest, may_loop=may_loop)
+                self._regions[digest] = region
         session = region.session(content, threads, makes_way=makes_way)
         number, regions = id(source), self._known
         regions[number] = ref(source, lambda _: regions.pop(number, None)), region

@@ -49,6 +49,7 @@ _FRAMEWORK = "asyncnn.runtime.framework"
 
 BUILT_IN: dict[str, str] = {
     CPU: "asyncnn.devices.reference:ReferenceDevice",
+    "auto": "asyncnn.devices.auto_device:AutoDevice",
     "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
     "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
     FRAMEWORK: f"{_FRAMEWORK}.opening:open_framework",

@@ -9,25 +9,16 @@ callback instead may go the same way.
 Source: HAL 1.3/IPreparedModel.hal (executeFenced).
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from asyncnn.callbacks import (
-    ExecutionResult,
-    FencedOutcome,
-    IFencedExecutionCallback,
-)
-from asyncnn.deadlines import late_for_fences
-from asyncnn.fences import SyncFence
-from asyncnn.hal.errors import (
-    ResourceExhaustedTransientError,
-    waited_in_vain,
-)
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.fenced_run import FencedRun, Source, launcher_of
+from asyncnn.fences.core import Gate
+from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import ISyncFence
-from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     UINT64_MAX,
@@ -47,13 +38,18 @@ from asyncnn.runtime.framework.steps import Partitioned
 _NONE = ErrorStatus.NONE
 
 
-class FencedChain(FencedOutcome):
-    """One fenced execution; ``fence`` tells of its end, ``route`` how it went.
+class FencedChain(FencedRun):
+    """One fenced execution; it `is_done` once it has ended.
 
-    The route is None if it is the usual one. It is over already if ``is_done`` after
-    `launch`; the fence of one that went well is of no use then. One that has ``ended``
-    is not fenced: that is told the result.
+    One that has ``ended`` is not fenced: that is told the result.
     """
+
+    __slots__ = (
+        *FencedRun.slots,
+        *("_awaited", "_client", "_ended", "_failure", "_gate", "_is_cancelled"),
+        *("_launched_ns", "_model", "_options", "_ready_ns", "_request", "_run"),
+        *("_runs", "_space", "_use", "is_done"),
+    )
 
     def __init__(
         self,
@@ -71,76 +67,65 @@ class FencedChain(FencedOutcome):
         self._ended = ended
         self._client = calling_client.get()
         self._launched_ns = self._ready_ns = time.monotonic_ns()
-        self.fence, self._source = SyncFence.pair()
         self._awaited: list[ISyncFence] = []
-        self._waiting = 0
-        self._callbacks: list[IFencedExecutionCallback] = []
-        self._fences: list[ISyncFence | None] = []
+        self._gate: Gate | None = None
+        self._runs: list[FencedRun] = []
         self._failure: ExecutionResult | None = None
         self._space: Space | None = None
         self._run: SteppedRun | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._is_cancelled = False
         self.is_done = False
-        self.route: Route | None = None
 
-    def launch(
-        self, wait_for: Sequence[ISyncFence], *, was_refused: bool = False
-    ) -> None:
+    def launch(self, wait_for: Sequence[Source], *, was_refused: bool = False) -> None:
         """Begin once ``wait_for``, which are active, have signalled.
 
         The only device does not take it as a fenced one, if it ``was_refused``.
         """
         self._model.host.active.add(self)
         # The caller may close its own.
-        self._awaited = [fence.duplicate() for fence in wait_for]
+        self._awaited = [each.duplicate() for each in wait_for]
         if not was_refused and self._may_chain():
             self._guarded(lambda: self._chain(wait_for))
-            if self._callbacks or self.is_done:
+            if self._runs or self.is_done:
                 return
         self._guarded(self._wait)
 
-    def adopt(
-        self,
-        callback: IFencedExecutionCallback,
-        fence: ISyncFence,
-        wait_for: Sequence[ISyncFence],
-    ) -> None:
+    def adopt(self, run: FencedRun, wait_for: Sequence[Source]) -> None:
         """Go on where the only partition was launched before."""
         self._model.host.active.add(self)
         self._awaited = [each.duplicate() for each in wait_for]
-        self._callbacks.append(callback)
-        self._fences.append(fence)
-        fence.add_done_callback(self._chain_done)
+        self._runs.append(run)
+        run.add_done_callback(self._chain_done)
 
     def cancel(self) -> None:
         """End at the next boundary, or before it begins."""
         self._is_cancelled = True
         if self._run is not None:
             self._run.die()
-        elif self._callbacks:
-            for callback in self._callbacks:
-                callback.cancel()
+        elif self._runs:
+            for run in self._runs:
+                run.cancel()
         else:
             self._fail(_cancelled())
 
     def close(self) -> None:
         """End at once, since the framework is closed."""
-        for callback in self._callbacks:
-            callback.cancel()
+        for run in self._runs:
+            run.cancel()
         self._fail(closed_error())
 
     def _wait(self) -> None:
         """Begin here once all that it waits for has signalled."""
-        deadline = self._options.deadline
-        if deadline is not None and self._awaited:
-            delay = (deadline - time.monotonic_ns()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
-        self._waiting = len(self._awaited)
-        for fence in self._awaited:
-            fence.add_done_callback(self._fence_done)
-        if not self._awaited:
+        if self._awaited:
+            self._gate = Gate(self._awaited, self._options.deadline, self._opened)
+        else:
             self._go_on(0, None)
+
+    def _opened(self, failure: AsyncnnError | None) -> None:
+        if failure is not None:
+            self.loop.call_soon(self._fail, failure)
+        else:
+            self.loop.call_soon(self._go_on, 0, self._failure)
 
     def _may_chain(self) -> bool:
         """Tell whether partitions can be launched before their inputs are there."""
@@ -163,7 +148,7 @@ class FencedChain(FencedOutcome):
             )
         )
 
-    def _chain(self, wait_for: Sequence[ISyncFence]) -> None:
+    def _chain(self, wait_for: Sequence[Source]) -> None:
         """Launch partitions, each behind the one before, until one is refused."""
         options, spaces = self._options, self._model.spaces
         if spaces is not None:
@@ -174,55 +159,43 @@ class FencedChain(FencedOutcome):
             if self._space is not None:
                 request = self._space.request_of(index, request, step.prepared)
             try:
-                _, fence, callback = step.prepared.execute_fenced(
-                    request,
-                    waits,
-                    options.measure,
-                    options.deadline,
-                    options.loop_timeout,
-                    None,
-                )
-            except Exception:
-                callback = None  # what is wrong shows when it is executed
-            if callback is None:
+                run = launcher_of(step.prepared)(request, waits, options)
+            except Exception:  # what is wrong shows when it is executed
                 if not index:
                     return
                 break
-            self._callbacks.append(callback)
-            self._fences.append(fence)
-            waits = [] if fence is None else [fence]
-        last = self._fences[-1] if self._fences else None
-        if last is None:
-            self._go_on(len(self._callbacks), None)
+            self._runs.append(run)
+            waits = [] if run.status is _NONE else [run]
+        if waits:
+            self._runs[-1].add_done_callback(self._chain_done)
         else:
-            last.add_done_callback(self._chain_done)
+            self._go_on(len(self._runs), None)
 
     def _chain_done(self, _: object) -> None:
         """Go on behind the partitions that were launched, or at one that has failed."""
-        if self.is_done:
-            self._give_space_back(is_clean=False)
-            return
-        for index, callback in enumerate(self._callbacks):
-            fence = self._fences[index]
-            if fence is not None and fence.status is None:
+        for index, run in enumerate(self._runs):
+            status = run.status
+            if status is None and not self.is_done:
                 # A later one has failed before this one, which is at work, has ended.
-                fence.add_done_callback(self._chain_done)
+                run.add_done_callback(self._chain_done)
                 return
-            status, _launched, _fenced = callback.get_execution_info()
             if status is not _NONE:
-                reason = "" if fence is None else fence.reason
-                self._go_on(index, ExecutionResult(status, (), NO_TIMING, reason))
+                # Not within the call that ends another execution.
+                failure = ExecutionResult(status or _NONE, (), NO_TIMING, run.reason)
+                self.loop.call_soon(self._go_on, index, failure)
                 return
-        self._go_on(len(self._callbacks), None)
+        self._go_on(len(self._runs), None)
 
     def _go_on(self, index: int, failure: ExecutionResult | None) -> None:
         """Execute from partition ``index`` on, unless that was the last."""
+        if self.is_done:
+            self._give_space_back(is_clean=False)
+            return
         on_device_us = self._on_device_us(index)
         if index == len(self._model.steps):
             in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
             fenced_us = sum(
-                callback.get_execution_info()[2].time_in_driver
-                for callback in self._callbacks
+                run.get_execution_info()[2].time_in_driver for run in self._runs
             )
             fenced_us = min(fenced_us, in_driver_us)
             result = ExecutionResult(_NONE, self._model.declared, NO_TIMING)
@@ -239,8 +212,7 @@ class FencedChain(FencedOutcome):
             # A device may have taken down what this waits for as well; that falls back
             # or fails, and its fence, which is not of the device, tells which.
             self._failure = failure
-            self._callbacks.clear()
-            self._fences.clear()
+            self._runs.clear()
             self._guarded(self._wait)
 
     def _may_begin(self) -> bool:
@@ -252,7 +224,7 @@ class FencedChain(FencedOutcome):
     ) -> None:
         options = self._options
         now = self._ready_ns = time.monotonic_ns()
-        if self._callbacks:
+        if self._runs:
             self._ready_ns = self._launched_ns
         if options.duration is not None:
             due = now + options.duration
@@ -267,7 +239,6 @@ class FencedChain(FencedOutcome):
 
     def _stepped(self, result: ExecutionResult) -> None:
         """Take the result of what went step by step."""
-        self.route = result.route
         if result.status is not _NONE:
             self._end(result)
             return
@@ -298,23 +269,21 @@ class FencedChain(FencedOutcome):
         """Tell the result, unless one was told before."""
         if self.is_done:
             return
-        is_clean, status = result.status is _NONE, _as_fenced(result.status)
-        if self._ended is None:
-            self.complete(status, result.timing, fenced)
+        is_clean = result.status is _NONE
         self._finish(is_clean=is_clean)
         if self._ended is not None:
             self._ended(result)
-        elif is_clean:
-            self._source.signal()
-        else:
-            self._source.fail(status, result.reason)
+            return
+        status = result.status
+        if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+            status = ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
+        self.complete(replace(result, status=status, output_shapes=()), fenced)
 
     def _finish(self, *, is_clean: bool) -> None:
         self.is_done = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._gate is not None:
+            self._gate.close()
         for fence in self._awaited:
-            fence.remove_done_callback(self._fence_done)
             fence.close()
         self._awaited.clear()
         if self._use is not None and self._run is None:
@@ -327,25 +296,9 @@ class FencedChain(FencedOutcome):
         if space is not None and self._model.spaces is not None:
             self._model.spaces.give_back(space, is_clean=is_clean)
 
-    def _fence_done(self, fence: ISyncFence) -> None:
-        if self.is_done:
-            return
-        if fence.status:
-            self._fail(waited_in_vain(fence.reason or fence.status.name))
-            return
-        self._waiting -= 1
-        if not self._waiting:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._go_on(0, self._failure)
-
-    def _expire(self) -> None:
-        self._fail(late_for_fences(self._options.deadline, self._launched_ns))
-
     def _on_device_us(self, count: int) -> int:
         times = [
-            callback.get_execution_info()[2].time_on_device
-            for callback in self._callbacks[:count]
+            run.get_execution_info()[2].time_on_device for run in self._runs[:count]
         ]
         return UINT64_MAX if UINT64_MAX in times else sum(times)
 
@@ -358,10 +311,3 @@ class FencedChain(FencedOutcome):
 
 def _cancelled() -> ResourceExhaustedTransientError:
     return ResourceExhaustedTransientError("the execution was cancelled")
-
-
-def _as_fenced(status: ErrorStatus) -> ErrorStatus:
-    """Return the status of a fence, which knows of no insufficient sizes."""
-    if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-        return ErrorStatus.GENERAL_FAILURE
-    return status

@@ -9,6 +9,7 @@ each request as it is; only how it ends is looked at. Several partitions go step
 import logging
 import time
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import cast
 
@@ -18,20 +19,18 @@ from asyncnn.callbacks import (
     ExecutionResult,
     IBurstCallback,
     IExecutionCallback,
-    IFencedExecutionCallback,
     launched,
 )
 from asyncnn.execution import Execution, binding_of, reusable
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     MissedDeadlinePersistentError,
-    failure_of,
 )
 from asyncnn.hal.interfaces import (
     IBurstContext,
-    ISyncFence,
     cause_of_death,
 )
 from asyncnn.hal.operands import size_of_data_bytes
@@ -68,7 +67,7 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class FrameworkPreparedModel(Partitioned):
+class FrameworkPreparedModel(Partitioned, FencedByLaunch):
     """An `IPreparedModel` of partitions that are prepared on several devices."""
 
     def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
@@ -78,7 +77,6 @@ class FrameworkPreparedModel(Partitioned):
         self.signature: Model = signature_of(model)
         self.buffers = host.buffers.of(self.signature)
         self.has_buffers = False
-        self.refusal = ""
         self._rules = RequestRules(model)
         self._binding = binding_of(self.direct)
         self._plain = plain_request(model)
@@ -233,16 +231,13 @@ class FrameworkPreparedModel(Partitioned):
             for argument, size in zip(request.outputs, self._output_bytes, strict=True)
         )
 
-    def execute_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence],
-        measure: MeasureTiming,
-        deadline: int | None,
-        loop_timeout_duration: int | None,
-        duration: int | None,
-    ) -> tuple[ErrorStatus, ISyncFence | None, IFencedExecutionCallback | None]:
-        """Launch a fenced execution; see `IPreparedModel.execute_fenced`."""
+    def launch_fenced(
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
         direct, was_refused = self.direct, False
         if (
             direct is not None
@@ -251,46 +246,24 @@ class FrameworkPreparedModel(Partitioned):
             and not self.host.is_closed
         ):
             was_refused = True
-            try:
-                launched = direct.execute_fenced(
-                    request,
-                    wait_for,
-                    measure,
-                    deadline,
-                    loop_timeout_duration,
-                    duration,
-                )
-            except Exception as error:  # what is wrong shows when it is executed
-                launched = failure_of(error).status, None, None
-            _, fence, callback = launched
-            if callback is not None:
-                if fence is None:
-                    return launched
-                options = ExecutionOptions(
-                    measure, deadline, loop_timeout_duration, duration
-                )
+            with suppress(Exception):  # what is wrong shows when it is executed
+                run = launcher_of(direct)(request, wait_for, options)
+                if run.status is _NONE:
+                    return run
                 chain = FencedChain(self, request, options)
-                chain.adopt(callback, fence, wait_for)
-                return _NONE, chain.fence, chain
-        try:
-            if self.host.is_closed:
-                raise closed_error()
-            self._rules.check(request, allow_unspecified_output=False)
-            use = self._in_use(request)
-            options = execution_options(
-                measure, deadline, loop_timeout_duration, duration
-            )
-            if deadline is not None and time.monotonic_ns() >= deadline:
-                raise MissedDeadlinePersistentError("the deadline has passed already")
-            chain = FencedChain(self, request, options, use)
-            chain.launch(active_fences(wait_for), was_refused=was_refused)
-        except AsyncnnError as error:
-            logger.info("fenced execution refused: %s: %s", error.status.name, error)
-            self.refusal = str(error)
-            return error.status, None, None
-        if chain.is_done and chain.get_execution_info()[0] is _NONE and not wait_for:
-            return _NONE, None, chain
-        return _NONE, chain.fence, chain
+                chain.adopt(run, wait_for)
+                return chain
+        if self.host.is_closed:
+            raise closed_error()
+        self._rules.check(request, allow_unspecified_output=False)
+        awaited = active_fences(wait_for)
+        deadline = options.deadline
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            raise MissedDeadlinePersistentError("the deadline has passed already")
+        use = self._in_use(request)
+        chain = FencedChain(self, request, options, use)
+        chain.launch(awaited, was_refused=was_refused)
+        return chain
 
     async def configure_execution_burst(
         self,

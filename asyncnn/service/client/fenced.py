@@ -7,14 +7,14 @@ from functools import partial
 
 import msgspec
 
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import unanswered
-from asyncnn.execution import FencedCompletion
+from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences import FenceSource, SyncFence, merge
 from asyncnn.fences.core import outcome_now
 from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.memory.descriptors import Descriptor
@@ -43,7 +43,7 @@ class Named(msgspec.Struct, frozen=True, eq=False):
 NO_FENCES = Named(())
 
 
-class RemoteFenced(FencedCompletion):
+class RemoteFenced(FencedRun):
     """One execution under way, in a driver.
 
     How it ends is state of this process, told by a message of the driver. Others wait
@@ -51,24 +51,27 @@ class RemoteFenced(FencedCompletion):
     """
 
     __slots__ = (
-        *FencedCompletion.slots,
+        *FencedRun.slots,
         "_fences",
         "_memory",
+        "_route",
         "exported",
         "number",
-        "route",
     )
 
     is_remote = True
 
     def __init__(self, fences: "RemoteFences", memory: SentMemory) -> None:
-        self._core = self._waiters = self.outcome = None
-        self.loop = fences.loop
+        super().__init__()
         self.number = 0
-        self.route: Route | None = None
+        self._route: Route | None = None
         self.exported: WriteEnd | None = None
         self._fences = fences
         self._memory = memory
+
+    def took(self, route: Route) -> None:
+        """Learn of an unusual route; the end is going to follow."""
+        self._route = route
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""
@@ -87,23 +90,16 @@ class RemoteFenced(FencedCompletion):
 
         That is done once the outputs are in place here.
         """
-        source, fence = FenceSource.adopt(write_end), self.fence
+        source = FenceSource.adopt(write_end)
+        self.add_done_callback(lambda _: pass_on(self, source, self.ended_ns))
 
-        def pass_on_now(fence: SyncFence) -> None:
-            pass_on(fence, source, fence.signalled_at_ns)
-
-        if fence.status is None:
-            fence.add_done_callback(pass_on_now)
-        else:
-            pass_on_now(fence)
-
-    def ended(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
+    def told(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
         """Take the outcome, and the outputs that are not in place yet.
 
         Large ones are copied on a thread; the fence is active for so much longer.
         """
         self.exported = None  # the driver has written it
-        if self.outcome is not None:
+        if self._result is not None:
             self._memory.let_go(status)
         else:
             end_here = partial(self._settle, end, status)
@@ -117,9 +113,10 @@ class RemoteFenced(FencedCompletion):
             self._fail(failure.status, str(failure), end.at_ns)
         elif status is not ErrorStatus.NONE:
             self._fail(status, end.reason, end.at_ns)
-        elif self.outcome is None:  # while its outputs were copied on a thread
-            times = end.launched or NO_TIMING, end.fenced or NO_TIMING
-            self.complete(status, "", *times, end.at_ns)
+        elif self._result is None:  # while its outputs were copied on a thread
+            launched, fenced = end.launched or NO_TIMING, end.fenced or NO_TIMING
+            result = ExecutionResult(status, (), launched, "", None, self._route)
+            self.complete(result, fenced, end.at_ns)
 
     def fail(self, status: ErrorStatus, reason: str) -> None:
         """Let go of the memory; fail the fence unless it is done."""
@@ -127,9 +124,10 @@ class RemoteFenced(FencedCompletion):
         self._fail(status, reason)
 
     def _fail(self, status: ErrorStatus, reason: str, at_ns: int | None = None) -> None:
-        if self.outcome is None:
+        if self._result is None:
             logger.info("fenced execution failed: %s: %s", status.name, reason)
-            self.complete(status, reason, at_ns=at_ns)
+            result = ExecutionResult(status, (), NO_TIMING, reason, None, self._route)
+            self.complete(result, at_ns=at_ns)
 
     def expire(self, error: AsyncnnError) -> None:
         """Put the fence into the error state, also for processes that poll its pipe.
@@ -168,7 +166,7 @@ class RemoteFences:
         self._is_holding = False
         self._is_lost = False
 
-    def named(self, fences: Sequence[ISyncFence | FencedCompletion]) -> Named:
+    def named(self, fences: Sequence[Source]) -> Named:
         """Return how to tell the driver which of ``fences`` to wait for.
 
         :raises InvalidArgumentError: if one has failed, or has no descriptor to send.
@@ -178,7 +176,7 @@ class RemoteFences:
             return Named(numbers)
         foreign: list[SyncFence] = []
         for each in active_fences(fences):
-            fence = each.fence if isinstance(each, FencedCompletion) else each
+            fence = each.fence if isinstance(each, FencedRun) else each
             if not isinstance(fence, SyncFence):
                 raise InvalidArgumentError(f"{fence!r} cannot be sent to a driver")
             if self._number_of(fence) == _BY_DESCRIPTOR:
@@ -188,7 +186,7 @@ class RemoteFences:
             foreign = [merge(*foreign)]
         return Named(own + (_BY_DESCRIPTOR,) * len(foreign), foreign)
 
-    def _number_of(self, fence: ISyncFence | FencedCompletion) -> int:
+    def _number_of(self, fence: Source) -> int:
         """Return the number of the execution under way that is or signals ``fence``.
 
         The driver forgets it once this client has heard of the end.
@@ -196,7 +194,7 @@ class RemoteFences:
         producer = fence.producer if isinstance(fence, SyncFence) else fence
         if isinstance(producer, RemoteFenced) and producer.is_of(self):
             number = producer.number
-            is_known = producer.outcome is None and number in self._waiting
+            is_known = producer.status is None and number in self._waiting
             return number if is_known else _BY_DESCRIPTOR
         return _BY_DESCRIPTOR
 
@@ -261,13 +259,13 @@ class RemoteFences:
             if fenced is not None:
                 if self._deadlines.due or self._deadlines.unanswered:
                     self._deadlines.answered(end.execution)
-                fenced.ended(end, wire.status_of(end.status))
+                fenced.told(end, wire.status_of(end.status))
 
     def took(self, execution: int, route: Route) -> None:
         """Note the unusual route of an execution whose end is going to follow."""
         fenced = self._waiting.get(execution)
         if fenced is not None:
-            fenced.route = route
+            fenced.took(route)
 
     def cancel(self, fenced: RemoteFenced) -> None:
         """Tell the driver that nobody waits for an execution."""
@@ -296,7 +294,7 @@ class RemoteFences:
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
             # Another thread has asked for it, and it may have ended since.
-            if fenced.number in self._waiting and fenced.outcome is None:
+            if fenced.number in self._waiting and fenced.status is None:
                 if fenced.number in self._deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
                 self._send(wire.ExportFence(fenced.number), [write_end.fd])

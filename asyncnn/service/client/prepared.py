@@ -19,9 +19,9 @@ from asyncnn.callbacks import (
     Waiter,
 )
 from asyncnn.deadlines import check_deadline
-from asyncnn.execution import FencedByLaunch, FencedCompletion
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
-from asyncnn.hal.interfaces import IBurstContext, ISyncFence
+from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
@@ -242,12 +242,9 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         return connection.execute(prepared, request, options, execution, bound)
 
     def launch_fenced(
-        self,
-        request: Request,
-        wait_for: Sequence[ISyncFence | FencedCompletion],
-        options: ExecutionOptions,
-    ) -> FencedCompletion:
-        """Launch a fenced execution that is its own fence; see `IFencing`.
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
 
         :raises AsyncnnError: if it is not taken.
         """
@@ -329,7 +326,7 @@ class _Execution(Completion):
         self.sendable = sendable
         self._callback = callback
         self._result: ExecutionResult | None = None
-        self._waiting: Waiter | None = None
+        self._waiting: dict[Waiter, None] | None = None
         self._route: Route | None = None
         self.memory = memory
         self.number: int | None = None

@@ -11,25 +11,24 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import msgspec
 from msgspec.structs import replace
 
-from asyncnn.callbacks import FencedOutcome, IFencedExecutionCallback
-from asyncnn.deadlines import late_for_fences, seconds_until
-from asyncnn.fences import FenceSource, SyncFence, merge
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.fenced_run import EndedRun, FencedRun, Source, launcher_of
+from asyncnn.fences import FenceSource, SyncFence
+from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import pass_on
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
-    error_for,
     too_many,
     waited_in_vain,
 )
-from asyncnn.hal.interfaces import refusal_of
-from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions
+from asyncnn.hal.validate import execution_options
 from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
 from asyncnn.service.driver.parts import Common, SessionPart
@@ -38,25 +37,37 @@ from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, log
 
 
-class FencedOnCopies(FencedOutcome):
+class FencedOnCopies(FencedRun):
     """One such execution; `run` is a task that its connection owns."""
+
+    __slots__ = (
+        *FencedRun.slots,
+        *(
+            "_bound",
+            "_inner",
+            "_launched_ns",
+            "_options",
+            "_pools",
+            "_sources",
+            "_task",
+        ),
+    )
 
     def __init__(
         self,
         pools: AnnouncedPools,
         bound: Bound,
-        message: wire.ExecuteFenced,
-        fences: Sequence[SyncFence],
+        options: ExecutionOptions,
+        sources: Sequence[Source],
     ) -> None:
         super().__init__()
         self._pools = pools
         self._bound = bound
-        self._message = message
-        self._fences = fences
+        self._options = options
+        self._sources = sources
         self._launched_ns = time.monotonic_ns()
-        self._inner: IFencedExecutionCallback | None = None
+        self._inner: FencedRun | None = None
         self._task: asyncio.Task[None] | None = None
-        self.fence, self._source = SyncFence.pair()
 
     def cancel(self) -> None:
         """End it soon; see `IFencedExecutionCallback.cancel`."""
@@ -71,7 +82,7 @@ class FencedOnCopies(FencedOutcome):
         """Wait, copy, execute, write back and signal."""
         self._task = asyncio.current_task()
         try:
-            if self.fence.status is None:
+            if self._result is None:
                 await self._wait()
                 await self._execute()
         except AsyncnnError as error:
@@ -83,56 +94,41 @@ class FencedOnCopies(FencedOutcome):
             self._fail(explained(error))
 
     async def _wait(self) -> None:
-        deadline = self._message.order.deadline
+        opened: asyncio.Future[AsyncnnError | None] = self.loop.create_future()
+        gate = Gate(self._sources, self._options.deadline, opened.set_result)
         try:
-            async with asyncio.timeout(seconds_until(deadline)):
-                await merge(*self._fences)
-        except AsyncnnError as error:
-            raise waited_in_vain(str(error)) from None
-        except TimeoutError:
-            raise late_for_fences(deadline, self._launched_ns) from None
+            failure = await opened if self._sources else None
         finally:
-            self._fences = ()
+            gate.close()
+            self._sources = ()
+        if failure is not None:
+            raise failure
 
     async def _execute(self) -> None:
-        bound, order = self._bound, self._message.order
+        bound = self._bound
         copies = await self._pools.copied(bound.request.pools)
-        status, fence, inner = bound.prepared.execute_fenced(
-            replace(bound.request, pools=copies),
-            (),
-            order.measure,  # type: ignore[arg-type]
-            order.deadline,
-            order.loop_timeout,
-            self._message.duration,
-        )
-        if inner is None:
-            raise error_for(status, "the device refused the fenced execution")
-        self._inner = inner
-        if fence is not None:
-            await fence
+        request = replace(bound.request, pools=copies)
+        self._inner = run = launcher_of(bound.prepared)(request, (), self._options)
+        result = await run.ended()
         await self._pools.write_back(copies, bound.request.outputs)
-        _, launched, fenced = inner.get_execution_info()
-        self.route = inner.route
+        _, launched, fenced = run.get_execution_info()
         if launched != NO_TIMING:
             in_driver_us = (time.monotonic_ns() - self._launched_ns) // 1000
             launched = replace(launched, time_in_driver=in_driver_us)
-        self.complete(ErrorStatus.NONE, launched, fenced)
-        self._source.signal()
+        self.complete(replace(result, timing=launched), fenced)
 
     def _fail(self, error: AsyncnnError) -> None:
-        if self.fence.status is None:
-            self.complete(error.status, NO_TIMING, NO_TIMING)
-            self._source.fail(error.status, str(error))
+        if self._result is None:
+            status, reason = error.status, str(error)
+            self.complete(ExecutionResult(status, (), NO_TIMING, reason))
 
 
 class _Fenced(msgspec.Struct, eq=False):
-    """An execution, its fence, and the fences of others that it waits for."""
+    """An execution, and the fences of others that it waits for."""
 
-    fence: SyncFence
-    outcome: IFencedExecutionCallback
+    run: FencedRun
     borrowed: Sequence[SyncFence] = ()
     exported: FenceSource | None = None
-    ended_ns: int = 0
 
     @property
     def descriptors(self) -> int:
@@ -142,7 +138,7 @@ class _Fenced(msgspec.Struct, eq=False):
     def cancel(self) -> None:
         """End the execution soon, whatever a device makes of it."""
         try:
-            self.outcome.cancel()
+            self.run.cancel()
         except Exception as error:
             message = "a fenced execution could not be cancelled"
             log.log(logging.ERROR, message, error=error)
@@ -160,11 +156,11 @@ class FencedOrders(SessionPart):
         self._executions = executions
         self._quota = quota
         self._known: Table[_Fenced] = quota.table()
-        self._signalled = SyncFence.signalled()
         self.descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0
         self._untold: list[wire.FencedEnd] = []
+        self._routes: list[wire.Took] = []
 
     def execute(
         self,
@@ -182,16 +178,17 @@ class FencedOrders(SessionPart):
         if number in self._known:
             raise InvalidArgumentError(f"fenced execution {number} exists already")
         try:
-            fenced = _failed(refusal) if refusal else self._launch(message, fds)
+            if refusal is not None:
+                raise refusal
+            fenced = self._launch(message, fds)
         except Exception as error:
-            fenced = _failed(explained(error))
+            fenced = _Fenced(EndedRun(explained(error)))
         self._known[number] = fenced
-        status = fenced.fence.status
-        if status is None:
+        if fenced.run.status is None:
             self.descriptors += fenced.descriptors
-            fenced.fence.add_done_callback(partial(self._done, number))
+            fenced.run.add_done_callback(partial(self._done, number, fenced))
         else:
-            self._end(number, fenced, status)
+            self._end(number, fenced)
 
     def export(self, number: int, fds: Sequence[int]) -> None:
         """Write the end of an execution to a pipe of the client's as well.
@@ -208,18 +205,17 @@ class FencedOrders(SessionPart):
         except AsyncnnError as error:
             explained(error)
             return
-        if fenced.fence.status is None:
+        if fenced.run.status is None:
             fenced.exported = source
             self.descriptors += 1
         else:
             # The client may be told of the end later than this pipe.
-            fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
-            pass_on(fenced.fence, source, fenced.ended_ns)
+            pass_on(fenced.run, source, fenced.run.ended_ns)
 
     def cancel(self, number: int) -> None:
         """Stop an execution that nobody waits for; it is still answered."""
         fenced = self._known.get(number)
-        if fenced is not None and fenced.fence.status is None:
+        if fenced is not None and fenced.run.status is None:
             fenced.cancel()
 
     def close(self) -> None:
@@ -228,8 +224,9 @@ class FencedOrders(SessionPart):
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()
+        self._routes.clear()
         for fenced in known:
-            if fenced.fence.status is None:
+            if fenced.run.status is None:
                 fenced.cancel()
 
     def _launch(self, message: wire.ExecuteFenced, fds: Sequence[int]) -> _Fenced:
@@ -238,52 +235,43 @@ class FencedOrders(SessionPart):
         if fds:
             self._check_descriptors(len(fds))
             borrowed = [SyncFence.from_fd(fd) for fd in fds]
-        fences = self._fences(message.wait_for, borrowed)
+        sources = self._sources(message.wait_for, borrowed)
         order = message.order
         bound = self._executions.find(order)
-        if not bound.is_mapped:
-            self._tasks.check_room()
-            copying = FencedOnCopies(self._pools, bound, message, fences)
-            self._tasks.start(copying.run())
-            return _Fenced(copying.fence, copying, borrowed)
-        status, fence, outcome = bound.prepared.execute_fenced(
-            bound.request,
-            fences,
-            order.measure,  # type: ignore[arg-type]
-            order.deadline,
-            order.loop_timeout,
-            message.duration,
-        )
-        if outcome is None:
-            refused = refusal_of(bound.prepared, "the device refused the execution")
-            raise error_for(status, refused)
-        # Every device makes fences of this class, which alone can be exported.
-        signals = cast("SyncFence", fence or self._signalled)
-        return _Fenced(signals, outcome, borrowed)
+        limits = order.deadline, order.loop_timeout, message.duration
+        options = execution_options(order.measure, *limits)  # type: ignore[arg-type]
+        if bound.is_mapped:
+            run = launcher_of(bound.prepared)(bound.request, sources, options)
+            return _Fenced(run, borrowed)
+        self._tasks.check_room()
+        copying = FencedOnCopies(self._pools, bound, options, sources)
+        self._tasks.start(copying.run())
+        return _Fenced(copying, borrowed)
 
-    def _fences(
+    def _sources(
         self, numbers: Sequence[int], borrowed: Sequence[SyncFence]
-    ) -> list[SyncFence]:
-        """Return the fences that are active yet, of those that a message names.
+    ) -> list[Source]:
+        """Return what is active yet of what a message names.
 
         :raises GeneralFailureError: if one has failed, since the client asked.
         :raises InvalidArgumentError: if one is unknown, or lacks its descriptor.
         """
         unnamed = iter(borrowed)
-        active: list[SyncFence] = []
+        active: list[Source] = []
         for number in numbers:
+            source: Source | None
             if number:
                 fenced = self._known.get(number)
-                fence = None if fenced is None else fenced.fence
+                source = None if fenced is None else fenced.run
             else:
-                fence = next(unnamed, None)
-            if fence is None:
+                source = next(unnamed, None)
+            if source is None:
                 raise InvalidArgumentError(f"there is no fence {number}")
-            status = fence.status
+            status = source.status
             if status is None:
-                active.append(fence)
+                active.append(source)
             elif status is not ErrorStatus.NONE:
-                raise waited_in_vain(fence.reason or status.name)
+                raise waited_in_vain(source.reason or status.name)
         return active
 
     def _check_descriptors(self, more: int) -> None:
@@ -294,31 +282,30 @@ class FencedOrders(SessionPart):
                 self._limits.max_fence_fds,
             )
 
-    def _done(self, number: int, fence: SyncFence) -> None:
-        fenced = self._known.get(number)
-        if fenced is not None and fenced.fence is fence:
+    def _done(self, number: int, fenced: _Fenced, _: object) -> None:
+        if self._known.get(number) is fenced:
             self.descriptors -= fenced.descriptors
-            self._end(number, fenced, fence.status or ErrorStatus.NONE)
+            self._end(number, fenced)
 
-    def _end(self, number: int, fenced: _Fenced, status: ErrorStatus) -> None:
-        at_ns = fenced.ended_ns = fenced.ended_ns or time.monotonic_ns()
+    def _end(self, number: int, fenced: _Fenced) -> None:
+        """Note the end, to be told outside of whatever has brought it."""
+        run = fenced.run
         fenced.borrowed = ()
         if fenced.exported is not None:
-            pass_on(fenced.fence, fenced.exported, at_ns)
+            pass_on(run, fenced.exported, run.ended_ns)
             fenced.exported = None
         self._ended.append(number)
         if not self._untold:
             self._loop.call_soon(self._tell)
-        if fenced.outcome.route is not None:
-            self._send(wire.Took(number, fenced.outcome.route))
-        reason = fenced.fence.reason if status is not ErrorStatus.NONE else ""
-        _, launched, since_fences = fenced.outcome.get_execution_info()
+        if run.route is not None:
+            self._routes.append(wire.Took(number, run.route))
+        status, launched, since_fences = run.get_execution_info()
         self._untold.append(
             wire.FencedEnd(
                 number,
                 status,
-                reason,
-                at_ns,
+                run.reason,
+                run.ended_ns,
                 None if launched is NO_TIMING else launched,
                 None if since_fences is NO_TIMING else since_fences,
             )
@@ -327,6 +314,9 @@ class FencedOrders(SessionPart):
     def _tell(self) -> None:
         """Tell of all that has ended in this turn of the loop, in one message."""
         untold, self._untold = self._untold, []
+        routes, self._routes = self._routes, []
+        for took in routes:
+            self._send(took)
         if untold:
             self._send(wire.FencedDone(tuple(untold)))
 
@@ -336,9 +326,3 @@ class FencedOrders(SessionPart):
         while self._seen < seen:
             del self._known[self._ended.popleft()]
             self._seen += 1
-
-
-def _failed(error: AsyncnnError) -> _Fenced:
-    outcome = FencedOutcome()
-    outcome.complete(error.status, NO_TIMING, NO_TIMING)
-    return _Fenced(SyncFence.failed(error.status, str(error)), outcome)

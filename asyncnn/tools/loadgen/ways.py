@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import usual_device_name
+from asyncnn.devices.auto_device import usual_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array

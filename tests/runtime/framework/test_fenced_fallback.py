@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings
+from asyncnn.fenced_run import FencedRun
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import DeviceStatus
 from asyncnn.pipeline import Pipeline, Stage
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.fenced import FencedRun
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.runtime.framework.steps import OnCpu

@@ -5,6 +5,7 @@ import pytest
 
 import asyncnn
 from asyncnn.callbacks import ExecutionFuture
+from asyncnn.fenced_run import execute_fenced, launcher_of
 from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
@@ -14,7 +15,6 @@ from asyncnn.hal.types import (
     RequestArgument,
 )
 from asyncnn.memory.slabs import place_of, shared_array
-from asyncnn.runtime.fenced import execute_fenced
 from tests.runtime.framework.mixed import (
     DEVICES,
     SHAPE,
@@ -57,7 +57,8 @@ async def test_an_output_that_is_read_further_on_may_be_omitted(
             y[...] = 0
             options = (MeasureTiming.NO, None, None)
             if path == "fenced" and open_axis is None:
-                result = await execute_fenced(prepared, request, ExecutionOptions())
+                launch = launcher_of(prepared)
+                result = await execute_fenced(launch, request, ExecutionOptions())
             elif path == "sync":
                 result = await prepared.execute_synchronously_1_3(request, *options)
             else:

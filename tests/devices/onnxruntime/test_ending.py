@@ -1,0 +1,291 @@
+"""Runs of regions end when they are to: cancelled, late, closed, forked or at exit."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asyncnn
+from asyncnn import Device, PreparedModel
+from asyncnn.devices import DeviceSettings
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    ForkedError,
+    MissedDeadlineTransientError,
+)
+from asyncnn.hal.types import Priority
+from asyncnn.runtime.opening_devices import open_device
+from tests.devices.onnxruntime.conftest import opened
+from tests.devices.onnxruntime.graphs import (
+    ENDLESS,
+    F32,
+    looping,
+    port,
+    region,
+    relu,
+    turned,
+    turns,
+)
+from tests.forks import in_child
+
+LONG_S = 30.0
+"""No run is waited for longer: it would never end by itself."""
+
+PATHS = ["async", "sync", "fenced"]
+
+
+async def works(prepared: PreparedModel) -> None:
+    async with asyncio.timeout(LONG_S):
+        outputs = await prepared.run(turns(3))
+    np.testing.assert_allclose(outputs["y0"], turned(3), rtol=1e-6)
+
+
+async def until_running(device: Device, count: int = 1) -> None:
+    async with asyncio.timeout(LONG_S):
+        while (await device.statistics()).executions.running < count:
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture(params=["fixed", "open"])
+async def prepared(request: pytest.FixtureRequest, device: Device) -> PreparedModel:
+    """A model that runs as long as it is told, as a job and by undeclared shapes."""
+    model = looping()
+    if request.param == "open":
+        blob = model.model.pools[0]
+        assert blob.buffer is not None
+        ends = [port(np.int64, 1), port(F32, 0, 0)]
+        model = region(bytes(blob.buffer), ends, [port(F32, 0, 0)])
+    return await device.prepare(model)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_cancelled_run_ends_and_its_lane_is_free(
+    device: Device, prepared: PreparedModel, path: str
+) -> None:
+    for _ in range(4):  # more than there are lanes
+        run = asyncio.ensure_future(prepared.run(turns(ENDLESS), path=path))
+        await until_running(device)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    await works(prepared)
+    async with asyncio.timeout(LONG_S):
+        while (await device.statistics()).executions.running:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_run_ends_at_its_deadline(
+    device: Device, prepared: PreparedModel, path: str
+) -> None:
+    for _ in range(3):
+        with pytest.raises(MissedDeadlineTransientError):
+            await prepared.run(turns(ENDLESS), timeout=0.05, path=path)
+        await works(prepared)
+    async with asyncio.timeout(LONG_S):
+        while (await device.statistics()).executions.running:
+            await asyncio.sleep(0.001)
+
+
+async def test_outputs_of_a_run_that_is_late_are_as_they_were(
+    prepared: PreparedModel,
+) -> None:
+    out = np.full((64, 64), -1, F32)
+    with pytest.raises(MissedDeadlineTransientError):
+        await prepared.run(turns(ENDLESS), timeout=0.05, out=[out])
+    await works(prepared)
+    assert (out == -1).all()
+
+
+async def test_a_burst_is_cancelled_and_goes_on(
+    device: Device, prepared: PreparedModel
+) -> None:
+    async with prepared.burst() as burst:
+        await burst.run(turns(2))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(burst.run(turns(ENDLESS)), 0.1)
+        async with asyncio.timeout(LONG_S):
+            outputs = await burst.run(turns(5))
+        np.testing.assert_allclose(outputs["y0"], turned(5), rtol=1e-6)
+
+
+async def test_a_flag_of_the_last_run_does_not_end_the_next(
+    prepared: PreparedModel,
+) -> None:
+    for number in range(100):
+        run = asyncio.ensure_future(prepared.run(turns(50)))
+        await asyncio.sleep(0)
+        if number % 2:
+            await asyncio.sleep(0.0005)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        await works(prepared)
+
+
+async def test_low_runs_make_way_and_share_no_session() -> None:
+    async with open_device(
+        "onnxruntime", settings=DeviceSettings(inline_below_us=0, lanes=1)
+    ) as device:
+        low = await device.prepare(looping(), priority=Priority.LOW)
+        high = await device.prepare(looping(), priority=Priority.HIGH)
+        for prepared in low, high:
+            await works(prepared)
+            await works(prepared)
+        run = asyncio.ensure_future(low.run(turns(ENDLESS)))
+        await until_running(device)
+        for _ in range(5):
+            await works(high)
+        assert not run.done()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+
+async def test_a_device_that_closes_ends_what_runs() -> None:
+    async with opened("inprocess") as device:
+        prepared = await device.prepare(looping())
+        await works(prepared)
+        runs = [asyncio.ensure_future(prepared.run(turns(ENDLESS))) for _ in range(3)]
+        await until_running(device)
+    for run in runs:
+        with pytest.raises(DeviceUnavailableError):
+            await run
+
+
+async def test_models_may_go_while_they_run(device: Device) -> None:
+    prepared = await device.prepare(looping())
+    run = asyncio.ensure_future(prepared.run(turns(ENDLESS)))
+    await until_running(device)
+    del prepared
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    other = await device.prepare(relu(2))
+    assert (await other.run([np.array([-1, 1], F32)]))["y0"].tolist() == [0, 1]
+
+
+async def test_a_forked_child_refuses_and_the_parent_goes_on() -> None:
+    async with opened("inprocess") as device:
+        prepared = await device.prepare(looping())
+        await works(prepared)
+        run = asyncio.ensure_future(prepared.run(turns(ENDLESS)))
+        await until_running(device)
+
+        def use() -> str:
+            try:
+                asyncio.run(asyncio.wait_for(prepared.run(turns(1)), LONG_S))
+            except ForkedError:
+                return "forked"
+            return "ran"
+
+        assert await in_child(use) == "forked"
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await works(prepared)
+
+
+PROGRAM = """
+import asyncio, sys, threading, time
+from tests.devices.onnxruntime.graphs import looping, turns, ENDLESS
+from asyncnn import open_device
+from asyncnn.devices import DeviceSettings
+
+async def main():
+    settings = DeviceSettings(inline_below_us=0)
+    device = await open_device("onnxruntime", settings=settings).__aenter__()
+    prepared = await device.prepare(looping())
+    await prepared.run(turns(1))
+    await prepared.run(turns(1))
+    runs = [asyncio.ensure_future(prepared.run(turns(ENDLESS))) for _ in range(3)]
+    while not (await device.statistics()).executions.running:
+        await asyncio.sleep(0.001)
+    return device, prepared, runs
+
+loop = asyncio.new_event_loop()
+kept = loop.run_until_complete(main())
+print("ending", flush=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_a_process_ends_in_the_middle_of_runs(pure: str) -> None:
+    root = Path(__file__).parents[3]
+    program = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM)]
+    ended = subprocess.run(
+        program,
+        cwd=root,
+        env={**os.environ, "ASYNCNN_PURE_JOB": pure},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 3, ended.stderr.decode()
+    assert ended.stdout == b"ending\n"
+
+
+async def test_a_driver_that_dies_is_started_anew() -> None:
+    async with asyncnn.connect(device="onnxruntime", supervise=True) as device:
+        prepared = await device.prepare(looping())
+        await works(prepared)
+        pid = device.driver_pid
+        assert pid is not None
+        os.kill(pid, 9)
+        async with asyncio.timeout(LONG_S):
+            while True:
+                try:
+                    await works(prepared)
+                    break
+                except DeviceUnavailableError:
+                    await asyncio.sleep(0.01)
+
+
+def test_python_lanes_do_the_same(tmp_path: Path) -> None:
+    """Without what is compiled: cancels, deadlines and undeclared shapes."""
+    root = Path(__file__).parents[3]
+    tests = [
+        f"{__file__}::test_a_cancelled_run_ends_and_its_lane_is_free",
+        f"{__file__}::test_a_run_ends_at_its_deadline",
+        f"{__file__}::test_a_flag_of_the_last_run_does_not_end_the_next",
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "inprocess", *tests],
+        cwd=root,
+        env={**os.environ, "ASYNCNN_PURE_JOB": "1"},
+        capture_output=True,
+        timeout=110,
+        check=False,
+    )
+    assert not ended.returncode, ended.stdout.decode()
+
+
+def test_nothing_of_the_module_is_imported() -> None:
+    program = """
+        import asyncio, sys
+        from asyncnn import open_device
+        async def main():
+            async with open_device("onnxruntime"):
+                pass
+        asyncio.run(main())
+        assert "onnxruntime" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+
+async def test_an_interpreter_that_is_held_does_not_delay_it() -> None:
+    async with opened("inprocess") as device:
+        prepared = await device.prepare(looping())
+        await works(prepared)
+        threads = {thread.name for thread in threading.enumerate()}
+        started = time.perf_counter()
+        await works(prepared)
+        assert time.perf_counter() - started < LONG_S
+        assert {thread.name for thread in threading.enumerate()} == threads
