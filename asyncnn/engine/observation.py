@@ -11,7 +11,7 @@ recording is on.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.control_flow import ControlFlow
@@ -114,20 +114,11 @@ class ObservedExecution(PlanExecution):
         plan: Plan,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
-        observation: Observation,
-        *,
-        deadline_ns: int | None = None,
-        loop_timeout_ns: int | None = None,
+        observation: Observation | None = None,
+        **limits: Any,
     ) -> None:
-        super().__init__(
-            program,
-            plan,
-            inputs,
-            outputs,
-            deadline_ns=deadline_ns,
-            loop_timeout_ns=loop_timeout_ns,
-        )
-        self._observation = observation
+        super().__init__(program, plan, inputs, outputs, **limits)
+        self.observation = observation or Observation(lambda step: None)
         self._entered_ns: list[int] = []
 
     def _begin(self, pause: Pause) -> bool:
@@ -150,14 +141,14 @@ class ObservedExecution(PlanExecution):
             inputs = [slots[index] for index in step.inputs]
             outputs = [slots[index] for index in step.outputs]
             times_ns = self._entered_ns.pop(), perf_counter_ns()
-            self._observation.observe((frame.plan, step, inputs, outputs, *times_ns))
+            self.observation.observe((frame.plan, step, inputs, outputs, *times_ns))
         super()._continue(frame, control, following)
 
     def _watch(self, frame: Frame) -> None:
         """Put calls that tell of themselves in the place of those of ``frame``."""
         steps = frame.plan.steps
         frame.calls = frame.calls.copy()  # a workspace has those of a straight plan
-        for position, run in enumerate(self._observation.runs(frame)):
+        for position, run in enumerate(self.observation.runs(frame)):
             call = frame.calls[position]
             if run is not None and call is not None:
                 frame.calls[position] = run, call[1], call[2]
@@ -167,7 +158,7 @@ class ObservedExecution(PlanExecution):
     def _dynamic(self, frame: Frame, step: Step) -> Call:
         """Return a call of a step that is prepared when its turn comes."""
         plan, slots = frame.plan, frame.slots
-        observe = self._observation.observe
+        observe = self.observation.observe
 
         def run(_: Inputs, __: Outputs) -> None:
             begun_ns = perf_counter_ns()

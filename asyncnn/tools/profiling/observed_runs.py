@@ -22,6 +22,7 @@ from asyncnn.offload import offload
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import form_for
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.facts import Facts, facts_of_run
@@ -120,7 +121,8 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
         raise InvalidArgumentError(
             "runs that are traced are not profiled, too", hint="leave out --trace"
         )
-    prepared = await device.prepare(order.model)
+    form = await form_for(device.hal, order.model)
+    prepared = await device.prepare(form)
     inputs = order.inputs
     for _ in range(_WARM_UPS):
         outputs = await prepared.run(inputs)
@@ -148,7 +150,7 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
     route = outputs.route
     steps = () if route is None else route.steps
     seen = Seen(first, steps, look.facts, parts, lines)
-    return Summary(order.model.model, device.name, seen).profile(
+    return Summary(form.model, device.name, seen).profile(
         model=order.name,
         version=device.version,
         inputs=order.told,
