@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.execution import Outputs
 from asyncnn.hal.interfaces import IDevice
@@ -59,7 +58,7 @@ class SessionModel(NamedTuple):
 
     def burst(
         self, *, spins: bool = True
-    ) -> AbstractAsyncContextManager[tuple[BurstController, Carry]]:
+    ) -> AbstractAsyncContextManager[tuple[object, Carry]]:
         """Open what executes steps by burst, for an ``async with`` block.
 
         :raises AsyncnnError: if the driver refuses it.
