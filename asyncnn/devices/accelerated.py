@@ -5,105 +5,36 @@ device compute the other operations of the same plan. Everything else, from prio
 to caches, is the reference device's.
 """
 
-import logging
-import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncnn import __version__
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.measured_capabilities import sped_up
+from asyncnn.devices.engine_device import EngineDevice, loaded
 from asyncnn.devices.private_files import state_folder
-from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.engine import Program
-from asyncnn.engine.delegation import Delegate, Step
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    ResourceExhaustedError,
-)
-from asyncnn.hal.routes import EngineShare
-from asyncnn.hal.types import Capabilities, ErrorStatus, Model
-from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.engine.delegation import Delegate
 from asyncnn.memory.pages import os_errors
-from asyncnn.offload import offload_steps
-from asyncnn.pacing import Steps
 
 if TYPE_CHECKING:
     from asyncnn.devices.litert.engine import Engine
 
-logger = logging.getLogger(__name__)
 
-DEVICE_VARIABLE = "ASYNCNN_DEVICE"
-"""Environment variable that names the device to open where no other name is given."""
+def load_litert() -> "Engine":
+    """Return LiteRT; see `asyncnn.devices.litert.engine.load_engine`.
 
-
-def default_device_name(*, exact: bool = False) -> str:
-    """Return the name of the device to open where none is given.
-
-    It is what `DEVICE_VARIABLE` says; else empty, which stands for the fastest that
-    works and is what `default_device` opens. What is compared with ``exact`` results
-    is computed by ``reference`` then, whose rounding is stated.
+    :raises EngineUnavailableError: if it does not work here.
     """
-    return os.environ.get(DEVICE_VARIABLE) or ("reference" if exact else "")
+    # A process that has no use for the engine does not import it.
+    from asyncnn.devices.litert.engine import load_engine
+
+    return load_engine()
 
 
-async def usual_device_name() -> str:
-    """Return the same, with the name of the fastest device in place of none."""
-    return default_device_name() or await _fastest_device_name()
-
-
-async def _fastest_device_name() -> str:
-    """Return ``accelerated`` where its engine works, else ``reference``."""
-    try:
-        await offload_abandonable("loading LiteRT", in_one(_load_engine))
-    except GeneralFailureError as error:
-        logger.info("the reference device is used: %s", error)
-        return "reference"
-    except ResourceExhaustedError as error:
-        # Which may be over in a moment, but the device was asked for now.
-        logger.warning("the reference device is used this time: %s", error)
-        return "reference"
-    return "accelerated"
-
-
-@asynccontextmanager
-async def default_device(
-    settings: DeviceSettings, name: str = ""
-) -> AsyncIterator[ReferenceDevice]:
-    """Open ``accelerated`` or ``reference``: the first where its engine works.
-
-    :raises InvalidArgumentError: if ``name`` is neither of them, nor empty.
-    :raises GeneralFailureError: if it names a device whose engine does not work here.
-    """
-    devices = {each.name.partition("-")[2]: each for each in _DEVICES}
-    if name and name not in devices:
-        named = f"{DEVICE_VARIABLE} names it; " if name == default_device_name() else ""
-        raise InvalidArgumentError(
-            f"there is no device {name!r} for a driver of one's own to publish",
-            hint=f"{named}known: {', '.join(devices)}; asyncnn serve --device has more",
-        )
-    async with devices[name or await _fastest_device_name()](settings) as device:
-        yield device
-
-
-def _load_engine() -> "Engine":
-    with os_errors("LiteRT cannot be loaded"):
-        # A process that has no use for the engine does not import it.
-        from asyncnn.devices.litert.engine import load_engine
-
-        return load_engine()
-
-
-class AcceleratedDevice(ReferenceDevice):
+class AcceleratedDevice(EngineDevice):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     LiteRT computes the operations that `asyncnn.devices.litert` claims, kernels the
-    others. Otherwise it is like `ReferenceDevice`, but plans run on as many worker
-    threads as there are CPUs for this process.
+    others. Otherwise it is like `EngineDevice`. It says by which API LiteRT is called:
+    ``c_api`` or, where that does not work, ``interpreter``.
 
     :raises EngineUnavailableError: on entering the context, if ``ai-edge-litert`` is
         missing or does not work here.
@@ -113,96 +44,22 @@ class AcceleratedDevice(ReferenceDevice):
 
     name = "asyncnn-accelerated"
 
-    def __init__(self, settings: DeviceSettings | None = None) -> None:
-        super().__init__(settings)
-        self._engine = ""
-        self._delegate: Delegate | None = None
-
-    @property
-    def usual_lanes(self) -> int:
-        """One for each CPU that this process may use."""
-        return len(os.sched_getaffinity(0))
-
-    async def load_delegate(self) -> Delegate:
+    async def load_delegate(self) -> Delegate | None:
         """Load LiteRT, and return what gives it segments of plans.
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        engine = await offload_abandonable("loading LiteRT", in_one(_load_engine))
+        self.engines = ()
+        engine = await loaded("LiteRT", load_litert)
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
+            from asyncnn.devices.litert.region_kernels import Regions
 
-        self._engine = f"LiteRT {engine.version}, {engine.name}"
+        self._add(
+            f"LiteRT {engine.version}, {engine.name}", Regions(engine).extension()
+        )
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate
-
-    async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
-        """Return what LiteRT computes, and what the kernels; see `IEngineShares`.
-
-        Found out by preparing the model.
-
-        :raises AsyncnnError: if it cannot be.
-        """
-        return await offload_steps(self._sharing(model))
-
-    def _sharing(self, model: Model) -> Steps[tuple[EngineShare, ...]]:
-        # What is prepared here ends here, too: freeing it takes as long as a trial.
-        program = yield from Program.compiling(
-            model, None, self._extensions, self._delegate
-        )
-        if program.declared_shapes is None:
-            return ()
-        steps = program.plan(program.declared_shapes).steps
-        shares: list[EngineShare] = []
-        for is_litert, group in groupby(steps, lambda step: bool(step.parts)):
-            if is_litert:
-                shares += map(_share, group)
-            else:
-                shares.append(_kernels_share(tuple(group)))
-        return tuple(shares)
-
-    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return those of the reference device, better by what the engine gains.
-
-        That was measured by reference models, or else is what is usual.
-        """
-        status, capabilities = super().get_capabilities_1_3()
-        floats = integers = None
-        if self._measured is not None:
-            floats = self._measured.engine_share(quantized=False)
-            integers = self._measured.engine_share(quantized=True)
-        return status, sped_up(
-            capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
-        )
-
-    def get_version_string(self) -> tuple[ErrorStatus, str]:
-        """Return the versions of asyncnn and of LiteRT, and by which API it is called.
-
-        The API is ``c_api`` or, where that does not work, ``interpreter``.
-        """
-        return ErrorStatus.NONE, f"{__version__} ({self._engine})"
-
-
-def _share(step: Step) -> EngineShare:
-    positions = tuple(part.position for part in step.parts)
-    return EngineShare("LiteRT", positions)
-
-
-def _kernels_share(steps: Sequence[Step]) -> EngineShare:
-    from asyncnn.devices.litert.claims import refusal
-
-    positions = tuple(step.position for step in steps)
-    reasons = tuple(
-        refusal(step.operation) or "too short to be worth a call of LiteRT"
-        for step in steps
-    )
-    return EngineShare("kernels", positions, reasons)
-
-
-_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
-"""Time for MobileNets and ResNets, divided by what the kernels take for them."""
-
-_DEVICES: tuple[type[ReferenceDevice], ...] = (AcceleratedDevice, ReferenceDevice)
 
 
 def _weights_folder(settings: DeviceSettings) -> Path | None:

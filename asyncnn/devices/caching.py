@@ -149,6 +149,7 @@ class ModelCaches:
                 extensions=self._extensions,
                 delegate=self._delegate,
                 identity=b"" if files is None else new_identity(),
+                makes_way=priority is Priority.LOW,
             )
             compiled = Compiled(program, preference, priority)
             if files is not None:
@@ -188,7 +189,8 @@ class ModelCaches:
             at = end
         yield
         program = yield from Program.compiling(
-            model, plans, self._extensions, self._delegate, record.compilation
+            *(model, plans, self._extensions, self._delegate, record.compilation),
+            makes_way=record.priority is Priority.LOW,
         )
         # Others may have loaded it meanwhile.
         program = self._loaded.setdefault(known, program)

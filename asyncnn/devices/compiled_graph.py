@@ -198,7 +198,10 @@ class GraphKernel(EngineKernel):
 
     Each workspace has one; those that are freed leave theirs here for the next ones.
     ``graph`` is the first: what is wrong with a graph is an error of the preparation.
+    Those of an engine that loses all in a pause are not to be paused.
     """
+
+    may_pause = True
 
     def __init__(
         self, compiled: Callable[[int], CompiledGraph], graph: CompiledGraph
@@ -213,7 +216,12 @@ class GraphKernel(EngineKernel):
         """See `PreparedKernel`."""
         run = GraphRun(self)
         return InterruptibleRun(
-            run.attempt, run.interrupt, run.clear, run.spread, run.segment
+            run.attempt,
+            run.interrupt,
+            run.clear,
+            run.spread,
+            run.segment,
+            may_pause=self.may_pause,
         )
 
     def widen(self, threads: int) -> None:

@@ -88,7 +88,7 @@ class Executable:
         It tells nothing of several threads if ``threads`` is 0.
         """
         if self._is_foreseeable is None:
-            self._is_foreseeable = self.program.is_straight
+            self._is_foreseeable = self.program.is_foreseeable
             # Without fixed shapes, or with loops, one tells little of the next.
             self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING

@@ -144,7 +144,7 @@ class FencedExecutions:
         try:
             execution.claim_buffers()
             waits = not execution.has_plan and execution.plan_first(self._new_shapes)
-            if not waits and self._scheduler.run_or_submit(execution):
+            if not waits and self._scheduler.submit(execution):
                 if not self._turn_spent_ns:
                     self.loop.call_soon(self._end_turn)
                 self._turn_spent_ns += execution.computed_ns

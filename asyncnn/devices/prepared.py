@@ -115,7 +115,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         match compiled.preference:
             case ExecutionPreference.FAST_SINGLE_ANSWER:
                 threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.delegate is not None:
+                if threads > 1 and program.has_engine:
                     spreading = Spreading(program, threads, in_background)
                     self._executable.spreading = spreading
             case ExecutionPreference.LOW_POWER:
@@ -158,10 +158,16 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             callback.takes_early_results,
             callback.may_be_left,
         )
-        status = self._start(work, use)
-        if status is None:
+        try:
+            if use is not None:
+                work.claim(use)
+            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            is_over = not waits and self._scheduler.submit(work)
+        except AsyncnnError as error:
+            return _refused(work, error)
+        if not is_over:
             callback.link_to_death(work.abandon)
-        return status or _NONE
+        return _NONE
 
     def launch(
         self, execution: Request, options: ExecutionOptions
@@ -176,22 +182,14 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else recorded_work()
-        work = kind(
+        run = kind(
             self._executable, execution, options, None, calling_client.get(), True
         )
-        self._start(work)
-        return work
-
-    def _start(self, work: Run, use: IBufferUse | None = None) -> ErrorStatus | None:
-        """Have work executed; return the launch status, None if it is under way."""
         try:
-            if use is not None:
-                work.claim(use)
-            waits = not work.has_plan and work.plan_first(self._new_shapes)
-            is_over = not waits and self._scheduler.run_or_submit(work)
+            self._scheduler.submit(run)
         except AsyncnnError as error:
-            return _refused(work, error)
-        return _NONE if is_over else None
+            _refused(run, error)
+        return run
 
     def execute_threadsafe(
         self,

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
+from typing import ClassVar
 
 from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
 from asyncnn.deadlines import format_duration, told_late
@@ -45,7 +46,6 @@ ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing]
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 _OUTSIDE = JobState.OUTSIDE
-_ABANDONED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 
 _AT_ONCE = 1 << 20
 """Elements of an output that are copied between two looks at the clock."""
@@ -65,8 +65,7 @@ class Run(Work, Completion):
     RUNNING: on a lane: in `advance` on one of Python, by a `PlanExecution`; or between
     `offer` and `come_back` on a native one, by a job and its control.
     SUSPENDED: stopped at a boundary. It keeps its workspace, and how far it has come.
-    OUTSIDE: ended, and reported by `finish`. One that `run` has done on the loop has
-    passed no other state.
+    OUTSIDE: ended, and reported by `finish`; `run`, on the loop, leads here directly.
 
     What a failing run raises is passed to `fail`. The report gets the error or None,
     the output shapes, and the timing, which includes the time in which it was
@@ -105,6 +104,7 @@ class Run(Work, Completion):
         "has_plan",
     )
 
+    execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
     _plan: Plan
     _outputs: Sequence[Array | None]
     _places: Sequence[Array | None]
@@ -128,12 +128,13 @@ class Run(Work, Completion):
         self.cost = executable.cost
         self.preemptions = 0
         self.state = _OUTSIDE
-        self.is_stopping = False
+        self.is_stopping = self.was_starved = False
+        self.review_ns = None
         self.accounting = executable.accounting
         self.decision = None
         if (may_be_left or deadline_ns is not None) and not executable.are_short:
             self.decision = threading.Lock()
-        self.is_left = self.is_withdrawn = False
+        self.is_left = self.is_withdrawn = self.is_held_up = False
         self.should_inline = executable.should_inline and deadline_ns is None
         self.goes_native = executable.goes_native and self.decision is None
         self.reports_early = reports_early
@@ -157,11 +158,11 @@ class Run(Work, Completion):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
-        self._threads = 0
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
+        self._threads = self._launched_ns = 0
         self._asked_ns = 0 if deadline_ns is None else monotonic_ns()
-        is_measured = options.measure is not _NOT_MEASURED
-        self._launched_ns = perf_counter_ns() if is_measured else 0
+        if options.measure is not _NOT_MEASURED:
+            self._launched_ns = perf_counter_ns()
 
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
@@ -290,19 +291,19 @@ class Run(Work, Completion):
         self._ended_ns = ended_ns
         self.computed_ns += ended_ns - started_ns
         self._cpu_ns += cpu_ns
+        if outcome == PAUSED:
+            return False
+        workspace, self._workspace = self._workspace, None
+        if workspace is not None:
+            self._executable.program.idle.append(workspace)
         if outcome == DONE:
             self._shapes = self._plan.known_outputs
-        elif outcome == PAUSED:
-            return False
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, AsyncnnError):
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
             raise failed_at(self._plan, self._control.position, outcome) from outcome
-        workspace, self._workspace = self._workspace, None
-        if workspace is not None:
-            self._executable.program.idle.append(workspace)
         return True
 
     def _spread(self, pause: Pause) -> None:
@@ -311,12 +312,6 @@ class Run(Work, Completion):
         spreading = self._executable.spreading
         assert spreading is not None
         self._threads = pause.threads = spreading.threads(lanes_each)
-
-    def _instead_of(self, places: Sequence[Array | None]) -> None:
-        """Have arrays to compute into: ``places``, or what may be left behind."""
-        self._places = self._outputs = places
-        if self.decision is not None:
-            self._outputs = [None if a is None else aligned_like(a) for a in places]
 
     def _deliver(self, computed: Sequence[Array | None]) -> None:
         """Copy outputs to their places, from now on as if they were computed there.
@@ -383,21 +378,11 @@ class Run(Work, Completion):
             outputs = output_arrays(plan, self._request)
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._instead_of(outputs)
+        self._places = self._outputs = outputs
+        if self.decision is not None:
+            self._outputs = [None if a is None else aligned_like(a) for a in outputs]
         workspace, self._workspace = self._workspace, None
-        self._execution = execution = self._execution_of(plan, inputs, workspace)
-        # Behind the execution, which `abort` looks for after it has set this.
-        if self._abort_status is not None:
-            execution.abort(self._abort_status)
-        return execution
-
-    def _execution_of(
-        self,
-        plan: Plan,
-        inputs: Sequence[Array | None],
-        workspace: Workspace | None,
-    ) -> PlanExecution:
-        return PlanExecution(
+        self._execution = execution = self.execution_kind(
             self._executable.program,
             plan,
             inputs,
@@ -407,6 +392,10 @@ class Run(Work, Completion):
             workspace=workspace,
             control=self._control,
         )
+        # Behind the execution, which `abort` looks for after it has set this.
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""
@@ -465,7 +454,7 @@ class Run(Work, Completion):
 
     def abandon(self) -> None:
         """Stop at the next boundary: nobody waits for it."""
-        self._executable.cancel(self, _ABANDONED)
+        self._executable.cancel(self, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
 
     def lesson(self) -> Callable[[], None] | None:
         """Return what lets the model learn how long executions take."""

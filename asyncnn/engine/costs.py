@@ -97,16 +97,17 @@ def estimated_ns(operation: BoundOperation, speeds: Speeds = USUAL) -> int:
         for operands in (operation.inputs, operation.outputs)
     )
     element = operation.outputs[0].type
-    return int(_estimated_ns(operation.type, inputs, outputs, element, speeds))
+    return int(estimated_of_shapes_ns(operation.type, inputs, outputs, element, speeds))
 
 
-def _estimated_ns(
+def estimated_of_shapes_ns(
     type_: int,
     inputs: Sequence[Shape],
     outputs: Sequence[Shape],
     element: int,
     speeds: Speeds,
 ) -> float:
+    """Return the same of the shapes alone, and the type of elements."""
     of_type = speeds.integers if element in QUANT8_TYPES else speeds.floats
     is_depthwise = type_ == OperationType.DEPTHWISE_CONV_2D
     speed = of_type.depthwise_macs if is_depthwise else of_type.macs
@@ -237,4 +238,7 @@ def _work_us(operation: Operation, subgraph: Subgraph) -> float:
 
     inputs, outputs = shapes(operation.inputs), shapes(operation.outputs)
     element = subgraph.operands[operation.outputs[0]].type if outputs else 0
-    return _estimated_ns(operation.type, inputs, outputs, element, _OF_KERNELS) / 1000
+    return (
+        estimated_of_shapes_ns(operation.type, inputs, outputs, element, _OF_KERNELS)
+        / 1000
+    )

@@ -1,14 +1,14 @@
 """Steps whose shapes depend on data, prepared at each execution."""
 
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.plan import check_declared
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operands import AnyOperationType
+from asyncnn.hal.operands import AnyOperationType, check_declared
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -19,24 +19,53 @@ from asyncnn.hal.operations.bound import (
 )
 from asyncnn.hal.types import Operand
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import ExtensionOperation, HeapScratch
+from asyncnn.kernels.kernel import (
+    ExtensionOperation,
+    HeapScratch,
+    Inputs,
+    InterruptibleRun,
+    Outputs,
+)
 
 Slots: TypeAlias = list[Array | None]
 """Arrays by operand index, None where an operand is omitted or not computed yet."""
 
 
-def run_dynamic_step(step: Step, slots: Slots, operands: tuple[Operand, ...]) -> None:
+Elsewhere: TypeAlias = Callable[[InterruptibleRun, Inputs, Outputs], bool]
+"""Has another engine run; False if it was interrupted for a pause."""
+
+
+def _to_the_end(run: InterruptibleRun, inputs: Inputs, outputs: Outputs) -> bool:
+    run(inputs, outputs)
+    return True
+
+
+def run_dynamic_step(
+    step: Step,
+    slots: Slots,
+    operands: tuple[Operand, ...],
+    elsewhere: Elsewhere = _to_the_end,
+) -> bool:
     """Infer shapes, prepare and run ``step``; set its outputs in ``slots``.
+
+    False if it was interrupted for a pause, and is to be run anew.
 
     :raises GeneralFailureError: if the values do not fit the operation.
     """
     operation = _with_values(step, slots)
+    computed: Sequence[Array] | InterruptibleRun
     if kernels.is_data_dependent(operation.type):
-        results = kernels.compute(operation)
+        computed = kernels.compute(operation)
     else:
-        results = _prepare_and_run(operation, step, slots)
+        computed = _prepare_and_run(operation, step, slots)
+    results: Sequence[Array] = []
+    if not isinstance(computed, InterruptibleRun):
+        results = computed
+    elif not elsewhere(computed, [], results):
+        return False
     for index, result in zip(step.outputs, results, strict=True):
         store(slots, index, result, operands[index], operation.type)
+    return True
 
 
 def store(
@@ -58,12 +87,12 @@ def store(
 
 def _prepare_and_run(
     operation: BoundOperation, step: Step, slots: Slots
-) -> list[Array]:
+) -> Sequence[Array] | InterruptibleRun:
     try:
         shapes = infer_shapes(operation)
         type_ = operation.type
         if None in shapes and isinstance(type_, ExtensionOperation) and type_.compute:
-            return [*kernels.compute(operation)]
+            return kernels.compute(operation)
         outputs = [
             _array_for(slots[index], shape, operand)
             for index, shape, operand in zip(

@@ -23,6 +23,7 @@ from asyncnn.hal.operands import (
     AnyOperationType,
     ExtensionOperandType,
     ExtensionOperationType,
+    check_declared,
     dtype_of,
     has_unknown_dimensions,
     is_scalar,
@@ -47,7 +48,12 @@ from asyncnn.hal.types import (
     SymmPerChannelQuantParams,
 )
 from asyncnn.kernels import registry as kernels
-from asyncnn.kernels.kernel import HeapScratch, NativeKernel, PreparedKernel
+from asyncnn.kernels.kernel import (
+    EngineKernel,
+    HeapScratch,
+    NativeKernel,
+    PreparedKernel,
+)
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, take_apart
 
@@ -149,16 +155,21 @@ def building_plan(
     input_shapes: Sequence[Shape | None],
     delegate: Delegate | None = None,
     identity: bytes = b"",
+    regions: dict[int, Array] | None = None,
+    *,
+    makes_way: bool = False,
 ) -> Steps[Plan]:
     """Prepare ``subgraph`` of a validated model for inputs of these shapes, in steps.
 
     An input shape of None is an input that the request omits. What ``delegate`` claims
-    it computes; ``identity`` tells it the model.
+    it computes; ``identity`` tells it the model. ``regions`` keeps constants of types
+    of extensions, which are the same arrays in all plans of a program then. For
+    ``makes_way`` see `BoundOperation`.
 
     :raises GeneralFailureError: if an operation has no kernel, or its operands have
         illegal values or shapes.
     """
-    builder = _PlanBuilder(model, subgraph, delegate, identity)
+    builder = _PlanBuilder(model, subgraph, delegate, identity, regions, makes_way)
     try:
         return (yield from builder.building(input_shapes))
     except GeneratorExit as given_up:
@@ -205,7 +216,7 @@ def assembled(
         is_straight=is_straight,
         uses_blas=any(
             not step.parts
-            and not isinstance(step.kernel, NativeKernel)
+            and not isinstance(step.kernel, NativeKernel | EngineKernel)
             and (step.kernel is None or kernels.may_use_blas(step.operation.type))
             for step in steps
         ),
@@ -222,7 +233,11 @@ class _PlanBuilder:
         subgraph: Subgraph,
         delegate: Delegate | None,
         identity: bytes,
+        regions: dict[int, Array] | None,
+        makes_way: bool,
     ) -> None:
+        self._regions = {} if regions is None else regions
+        self._makes_way = makes_way
         self._model = model
         self._subgraph = subgraph
         self._delegate = delegate
@@ -243,7 +258,12 @@ class _PlanBuilder:
         self, index: int, operand: Operand, inputs: dict[int, Shape | None]
     ) -> None:
         if operand.lifetime in CONSTANT_LIFETIMES:
-            self._values[index] = value = constant_array(self._model, operand)
+            value = self._regions.get(index)
+            if value is None:
+                value = constant_array(self._model, operand)
+                if isinstance(operand.type, ExtensionOperandType):
+                    self._regions[index] = value
+            self._values[index] = value
             self._shapes[index] = value.shape
         elif operand.lifetime == OperandLifeTime.NO_VALUE:
             self._omitted.add(index)
@@ -311,6 +331,7 @@ class _PlanBuilder:
             outputs=tuple(map(self._bind_output, operation.outputs)),
             relaxed=self._model.relax_computation_float32_to_float16,
             packed={},
+            makes_way=self._makes_way,
         )
 
     def _bind_output(self, index: int) -> BoundOperand:
@@ -437,23 +458,6 @@ class _PlanBuilder:
             if shape is not None and index not in self._output_indexes:
                 size = array_bytes(self._operands[index], shape)
                 yield Lifespan(index, size, born, last[index])
-
-
-def check_declared(operand: Operand, shape: Shape, type_: AnyOperationType) -> None:
-    """Check a computed shape against the dimensions that the model declares.
-
-    :raises GeneralFailureError: if the rank or a declared axis differs.
-    """
-    declared = operand.dimensions
-    if not declared:
-        return
-    if len(declared) != len(shape) or any(
-        axis and axis != length for axis, length in zip(declared, shape, strict=True)
-    ):
-        raise GeneralFailureError(
-            f"{type_.name} gives shape {list(shape)}, "
-            f"but the model declares {list(declared)}"
-        )
 
 
 def array_bytes(operand: Operand, shape: Shape) -> int:

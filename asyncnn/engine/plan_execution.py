@@ -6,14 +6,15 @@ which one call runs. `run_bound` and `run_straight` run it in one go.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 from asyncnn.engine.boundaries import (
     CALLS_PER_CHECK,
+    MOST_INTERRUPTED,
     QUIET,
     Pause,
-    Stoppable,
     ThreadYielder,
     Unpaused,
 )
@@ -27,20 +28,26 @@ from asyncnn.engine.workspace import Call, Frame, Workspace, outputs_for
 from asyncnn.hal.errors import (
     AsyncnnError,
     MissedDeadlineTransientError,
+    error_for,
     failure_of,
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     LOOP_TIMEOUT_DEFAULT_NS,
     LOOP_TIMEOUT_MAXIMUM_NS,
+    ErrorStatus,
 )
 from asyncnn.kernels.kernel import (
+    MOST_ATTEMPTS,
+    Inputs,
     InterruptibleRun,
+    Outputs,
     TiledRun,
 )
+from asyncnn.pacing import Stepwise
 
 
-class PlanExecution(Stoppable):
+class PlanExecution:
     """Runs ``plan`` of ``program`` on request arrays.
 
     ``inputs`` holds None for an omitted input; ``outputs`` holds None where the caller
@@ -72,8 +79,15 @@ class PlanExecution(Stoppable):
         self._plan = plan
         self._inputs = inputs
         self._given_outputs = outputs
-        super().__init__(deadline_ns)
+        self._deadline_ns = deadline_ns
         self._loop_timeout_ns = loop_timeout_ns
+        self._abort_status: ErrorStatus | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._interrupted = self._since_ns = 0
+        self._making: Stepwise[Workspace] | None = None
+        self._tiles: Iterator[None] | None = None
+        self._at_step: Step | None = None
+        self._longest: tuple[int, Step | None] = 0, None
         self._frames: list[Frame] = []
         self._waiting: list[ControlFlow] = []
         is_brief = plan.is_straight and len(plan.steps) < CALLS_PER_CHECK
@@ -81,13 +95,9 @@ class PlanExecution(Stoppable):
         self._begun = workspace
         self._control = control
         self._job: IJob | None = None
+        self.is_job = False
         self._arrays: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
-
-    @property
-    def is_job(self) -> bool:
-        """Whether an engine computes it alone, now that it has begun."""
-        return self._job is not None
 
     def advance(self, pause: Pause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
@@ -107,7 +117,14 @@ class PlanExecution(Stoppable):
                 return False
             if self._job is not None:
                 return self._run_job(self._job, pause)
-            return QUIET.copy().run(self._run, pause)
+            if not self._plan.is_straight:
+                return QUIET.copy().run(self._run, pause)
+            (frame,) = self._frames
+            if not QUIET.copy().run(self._run_frame, frame, pause, False):
+                return False
+            self.outputs = frame.outputs()
+            self.close()
+            return True
         except BaseException:
             self.close()
             raise
@@ -117,30 +134,53 @@ class PlanExecution(Stoppable):
         self._tiles = self._making = None
         self._waiting.clear()
         while self._frames:
-            self._release(self._frames.pop())
+            self._program.release(self._frames.pop().workspace)
         workspace, self._begun = self._begun, None
         if workspace is not None:
             self._program.release(workspace)
 
+    def abort(self, status: ErrorStatus) -> None:
+        """Make `advance` fail with ``status`` at the next boundary."""
+        self._abort_status = status
+        # Behind the status, which an engine looks at after it has set this.
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
     def longest_part(self) -> tuple[int, Step | None]:
-        """See `Stoppable`."""
-        return longest_of(self._control, self._plan, super().longest_part())
+        """Return the nanoseconds of the longest part yet, and its step; on any thread.
+
+        The part under way counts. Only of a run with a deadline.
+        """
+        taken_ns = time.monotonic_ns() - self._since_ns if self._since_ns else 0
+        longest = self._longest
+        if longest[0] <= taken_ns:
+            longest = taken_ns, self._at_step
+        return longest_of(self._control, self._plan, longest)
 
     def _begin(self, pause: Pause) -> bool:
         """Bind a workspace; False if paused before there is one."""
         if self._abort_status is not None or self._deadline_ns is not None:
             self._check()
-        workspace = self._begun
+        workspace = self._begun or self._program.idle_workspace(self._plan)
         if workspace is None:
-            workspace = self._workspace(self._program, self._plan, pause)
-        if workspace is None:
-            return False
+            if self._making is None:
+                self._making = Stepwise(self._program.equipping(self._plan))
+            if not self._making.advance(lambda: self._must_stop(pause)):
+                self._check()
+                return False
+            workspace = self._making.result
+        self._making = None
         # It goes on as it has begun, whatever its threads are then.
-        if workspace.job is None or not self.runs_jobs or pause.threads > 1:
+        if (
+            workspace.job is None
+            or not self.runs_jobs
+            or (self._control is None and pause.threads > 1)
+        ):
             self._begun = None
             self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
             return True
-        self._begun, self._job = workspace, workspace.job
+        self._begun, self._job, self.is_job = workspace, workspace.job, True
         self._control = self._control or Control()
         self.outputs = outputs_for(self._plan, self._given_outputs)
         self._arrays = (*self._inputs, *self.outputs)
@@ -218,8 +258,11 @@ class PlanExecution(Stoppable):
                         run(inputs, outputs)
                 elif step.operation.type in CONTROL_FLOW:
                     return True
-                else:
-                    run_dynamic_step(step, frame.slots, frame.plan.subgraph.operands)
+                elif not run_dynamic_step(
+                    *(step, frame.slots, frame.plan.subgraph.operands),
+                    partial(self._run_elsewhere, pause=pause),
+                ):
+                    return False
             except AsyncnnError:
                 raise
             except Exception as error:
@@ -240,18 +283,13 @@ class PlanExecution(Stoppable):
         self._frames.pop()
         if not self._frames:
             self.outputs = frame.outputs()
-            self._release(frame)
+            self._program.release(frame.workspace)
             return False
         control = self._waiting.pop()
         following = control.resume(frame)
-        self._release(frame)
+        self._program.release(frame.workspace)
         self._continue(self._frames[-1], control, following)
         return True
-
-    def _release(self, frame: Frame) -> None:
-        if frame.plan.is_straight:
-            frame.workspace.unbind()
-        self._program.release(frame.workspace)
 
     def _continue(
         self, frame: Frame, control: ControlFlow, following: Frame | None
@@ -261,6 +299,85 @@ class PlanExecution(Stoppable):
         else:
             self._frames.append(following)
             self._waiting.append(control)
+
+    def _must_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._abort_status is not None or self._is_late
+
+    @property
+    def _is_late(self) -> bool:
+        deadline_ns = self._deadline_ns
+        return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
+    def _check(self, step: Step | None = None) -> None:
+        """Raise if it is to end at this boundary; else it goes on, with ``step``."""
+        if self._abort_status is not None:
+            raise error_for(self._abort_status, "the execution was aborted")
+        deadline_ns = self._deadline_ns
+        if deadline_ns is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._since_ns > self._longest[0]:
+            self._longest = now_ns - self._since_ns, self._at_step
+        self._since_ns = now_ns
+        if step is not None:
+            self._at_step = step
+        if now_ns >= deadline_ns:
+            raise MissedDeadlineTransientError("the deadline passed")
+
+    def _run_tiles(
+        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Begin or go on with an operation in tiles; False if paused between two."""
+        tiles = self._tiles or run.tiles(inputs, outputs)
+        self._tiles = None
+        for _ in tiles:
+            if pause.requested:
+                self._tiles = tiles
+                return False
+            if self._abort_status is not None or self._deadline_ns is not None:
+                self._check()
+        return True
+
+    def _run_elsewhere(
+        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: Pause
+    ) -> bool:
+        """Have another engine compute; False if it was interrupted for a pause.
+
+        What it has computed by then is lost. So it may be interrupted a few times only,
+        to come to an end under any load.
+        """
+        was_asked = pause.requested  # then this is what is done in any case
+        threads = pause.threads
+        may_pause = run.may_pause and self._interrupted < MOST_INTERRUPTED
+        try:
+            if threads > 1:
+                run.spread(threads)
+            run.clear()  # which may take long, or fail: another engine compiles, maybe
+            # An abort and a pause are set first, then they interrupt what they find
+            # here. So what was asked before this is seen below, what comes later
+            # interrupts.
+            self._interrupt = run.interrupt
+            if may_pause:
+                pause.interrupt = run.interrupt
+            if may_pause and pause.requested and not was_asked:
+                self._interrupted += 1
+                return False
+            for _ in range(MOST_ATTEMPTS):
+                if self._abort_status is not None or self._deadline_ns is not None:
+                    self._check()
+                if run.attempt(inputs, outputs):
+                    self._interrupted = 0
+                    return True
+                run.clear()  # before looking why, or what comes now would be lost
+                self._check()
+                if may_pause and pause.requested:
+                    self._interrupted += 1
+                    return False
+            raise RuntimeError("it was interrupted each time, without a reason")
+        finally:
+            self._interrupt = pause.interrupt = None
+            if threads > 1:
+                run.spread(1)
 
 
 def longest_of(
@@ -320,8 +437,6 @@ def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> N
         except Exception as error:
             raise failed_at(plan, control.position, error) from error
     finally:
-        if workspace.job is None:
-            workspace.unbind()
         program.release(workspace)
 
 

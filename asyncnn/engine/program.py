@@ -25,6 +25,7 @@ from asyncnn.hal.operands import (
     is_scalar,
 )
 from asyncnn.hal.operations.bound import (
+    Array,
     BoundOperand,
     BoundOperation,
     OperationFailedError,
@@ -66,6 +67,7 @@ class Program:
     claims it computes; ``identity`` is that of the model in caches. The plan for
     declared shapes is its ``fixed_plan`` once it is there, if it is fixed; ``idle`` are
     the workspaces of that which nobody uses, to be taken and given back by any thread.
+    One that ``makes_way`` shares nothing of an engine with those that do not.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -80,6 +82,7 @@ class Program:
         delegate: Delegate | None = None,
         identity: bytes = b"",
         *,
+        makes_way: bool = False,
         is_built: bool = True,
     ) -> None:
         self.source = model = _mapped(model)
@@ -97,6 +100,8 @@ class Program:
         self.fixed_plan: Plan | None = None
         self.idle: deque[Workspace] = deque()
         self._records = dict(records or {})
+        self._makes_way = makes_way
+        self._regions: dict[int, dict[int, Array]] = {}
         if is_built:
             completed(self._building())
 
@@ -108,12 +113,18 @@ class Program:
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
         identity: bytes = b"",
+        *,
+        makes_way: bool = False,
     ) -> Steps["Program"]:
         """Make a program in steps; otherwise like the constructor.
 
         :raises AsyncnnError: as the constructor.
         """
-        program = cls(model, records, extensions, delegate, identity, is_built=False)
+        program = cls(
+            *(model, records, extensions, delegate, identity),
+            makes_way=makes_way,
+            is_built=False,
+        )
         yield from program._building()
         return program
 
@@ -132,6 +143,22 @@ class Program:
         To ask restores none: that takes a while, and may fail.
         """
         return self._main is not None and self._main.is_straight
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Whether it is straight, and one run of it takes as long as any other."""
+        plan = self._main
+        return (
+            plan is not None
+            and plan.is_straight
+            and all(kernel.is_foreseeable for kernel in _engine_kernels(plan))
+        )
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether an engine computes, or may compute, some of it."""
+        plan = self._main
+        return self.delegate is not None or bool(plan and _engine_kernels(plan))
 
     def widen(self, threads: int) -> None:
         """Get ready for runs on ``threads`` threads of an engine; takes a while.
@@ -199,12 +226,15 @@ class Program:
         with building_large() if self.is_large else nullcontext():
             if record is not None and shapes == _declared_shapes(subgraph):
                 plan = yield from restoring_plan(
-                    self.model, subgraph, record(), self.delegate, identity
+                    *(self.model, subgraph, record(), self.delegate, identity),
+                    makes_way=self._makes_way,
                 )
                 self._records.pop(number, None)
             else:
                 plan = yield from building_plan(
-                    self.model, subgraph, shapes, self.delegate, identity
+                    *(self.model, subgraph, shapes, self.delegate, identity),
+                    self._regions.setdefault(number, {}),
+                    makes_way=self._makes_way,
                 )
         with self._lock:
             return self._add(plan, shapes, number)
@@ -259,7 +289,12 @@ class Program:
             return None
 
     def release(self, workspace: Workspace) -> None:
-        """Keep ``workspace`` for the next execution, if its plan is still kept."""
+        """Keep ``workspace`` for the next execution, if its plan is still kept.
+
+        Without the arrays of the last one.
+        """
+        if workspace.is_bound:
+            workspace.unbind()
         idle = self._idle.get(id(workspace.plan))
         if idle is not None:
             idle.append(workspace)

@@ -114,6 +114,8 @@ def restoring_plan(
     record: PlanRecord,
     delegate: Delegate | None = None,
     identity: bytes = b"",
+    *,
+    makes_way: bool = False,
 ) -> Steps[Plan]:
     """Make a plan again for the model of which it was recorded, in steps.
 
@@ -122,7 +124,7 @@ def restoring_plan(
     :raises GeneralFailureError: if an operand has an illegal value, or ``delegate``
         does not compute what it did.
     """
-    restored = _Restored(model, subgraph, record)
+    restored = _Restored(model, subgraph, record, makes_way)
     steps: list[Step] = []
     kernels = SharedKernels()
     for each in record.steps:
@@ -152,7 +154,10 @@ class _Restored:
     Its ``constants`` are those that any of them, or a delegate, has read.
     """
 
-    def __init__(self, model: Model, subgraph: Subgraph, record: PlanRecord) -> None:
+    def __init__(
+        self, model: Model, subgraph: Subgraph, record: PlanRecord, makes_way: bool
+    ) -> None:
+        self._makes_way = makes_way
         self.constants = dict(record.folded)
         self._model = model
         self._subgraph = subgraph
@@ -187,6 +192,7 @@ class _Restored:
             tuple(map(self._operand, operation.outputs)),
             self._relaxed,
             {} if packed is None else packed,
+            makes_way=self._makes_way,
         )
         return Step(position, bound, operation.inputs, operation.outputs, None)
 

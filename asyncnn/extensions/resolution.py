@@ -45,6 +45,11 @@ class Extensions:
                 raise InvalidArgumentError(f"{extension.name} is given twice")
             self._by_name[extension.name] = extension
 
+    def extended(self, extension: Extension) -> "Extensions":
+        """Return the same and one more; it takes the place of one of its name."""
+        others = {**self._by_name, extension.name: extension}
+        return Extensions(others.values())
+
     def described(self) -> tuple[hal.Extension, ...]:
         """Return what the HAL says of them."""
         given = tuple(extension.described() for extension in self._by_name.values())

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import (
     BASE_MAX,
     Dimensions,
@@ -201,3 +201,22 @@ def combine_dimensions(first: Dimensions, second: Dimensions) -> Dimensions:
                 f"axis {axis} is {a} in {list(first)} but {b} in {list(second)}"
             )
     return tuple(a or b for a, b in zip(first, second, strict=True))
+
+
+def check_declared(
+    operand: Operand, shape: Dimensions, type_: AnyOperationType
+) -> None:
+    """Check a computed shape against the dimensions that the model declares.
+
+    :raises GeneralFailureError: if the rank or a declared axis differs.
+    """
+    declared = operand.dimensions
+    if not declared:
+        return
+    if len(declared) != len(shape) or any(
+        axis and axis != length for axis, length in zip(declared, shape, strict=True)
+    ):
+        raise GeneralFailureError(
+            f"{type_.name} gives shape {list(shape)}, "
+            f"but the model declares {list(declared)}"
+        )

@@ -134,10 +134,12 @@ class NativeKernel(msgspec.Struct, frozen=True, eq=False):
 class EngineKernel:
     """A `PreparedKernel` by another engine, which has more of it for more threads.
 
-    It reads the operation's inputs of ``reads`` only, all of them if that is None.
+    It reads the operation's inputs of ``reads`` only, all of them if that is None. It
+    ``is_foreseeable`` if a run tells how long the next ones take.
     """
 
     reads: tuple[int, ...] | None = None
+    is_foreseeable = True
 
     def __call__(self, scratch: "Scratch") -> Run:
         """See `PreparedKernel`."""
@@ -187,11 +189,12 @@ def stateless(run: Run) -> PreparedKernel:
     return lambda scratch: run
 
 
-Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array]]
+Compute: TypeAlias = Callable[[BoundOperation], Sequence[Array] | InterruptibleRun]
 """Kernel of an operation whose output shapes depend on the data.
 
 Every input has a value in the operation; the result is a new array for each output,
 in order, with its dtype and final shape. Its shape rule gives None for such outputs.
+Another engine's is a run without inputs, which appends these arrays to its outputs.
 """
 
 

@@ -14,7 +14,13 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from asyncnn.kernels.kernel import Compute, ExtensionOperation, Prepare, PreparedKernel
+from asyncnn.kernels.kernel import (
+    Compute,
+    ExtensionOperation,
+    InterruptibleRun,
+    Prepare,
+    PreparedKernel,
+)
 
 _DATA_DEPENDENT = "detection.proposals"
 """Its operations have shapes that depend on data."""
@@ -163,8 +169,10 @@ def is_data_dependent(type_: int) -> bool:
     return family_of(type_) == _DATA_DEPENDENT
 
 
-def compute(operation: BoundOperation) -> Sequence[Array]:
+def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
     """Compute the outputs of a data-dependent operation, all values known.
+
+    An engine's are computed by a run; see `Compute`.
 
     :raises GeneralFailureError: if the operation has no such kernel or an operand has
         an illegal value.

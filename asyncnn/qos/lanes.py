@@ -23,6 +23,9 @@ from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
 
 _LOW = Priority.LOW
 
+HELD_UP = 0.5
+"""LOW work with less than that share of its lane time on a processor was held up."""
+
 
 class Lane:
     """One worker thread and the work that it has.
@@ -89,7 +92,7 @@ class Lanes:
         """Let ``work`` wait for a lane.
 
         :raises DeviceUnavailableError: if they take no work.
-        :raises MissedDeadlinePersistentError: as `RunQueue.admit`.
+        :raises MissedDeadlinePersistentError: as `RunQueue.add`.
         :raises ResourceExhaustedTransientError: likewise, or if there is no thread, nor
             can one be started.
         """
@@ -97,27 +100,23 @@ class Lanes:
             if self.refusal is not None:
                 raise self.refusal()
             run_queue, now_ns = self.run_queue, time.monotonic_ns()
-            if run_queue.room and not run_queue.waiting:
+            to_stop = run_queue.add(work, now_ns, begins=True)
+            self.open.add(work)
+            if work.state is RUNNING:
                 # Most often a lane is free, and finds here what it would ask for.
-                run_queue.admit(work, now_ns)
-                run_queue.start(work, now_ns)
-                self.open.add(work)
                 if self._give(work):
                     return
                 run_queue.wait(work, now_ns)
-            else:
-                to_stop = run_queue.add(work, now_ns)
-                self.open.add(work)
-                if to_stop is not None:
-                    is_aside = self._set_aside(to_stop)
-                    if is_aside:
-                        self._fill(now_ns)
-                    # Beside other clients, it goes on as its share allows.
-                    if not is_aside or to_stop.account is not work.account:
-                        to_stop.pause.request()
-                    return
-                if not run_queue.room:
-                    return
+            elif to_stop is not None:
+                is_aside = self._set_aside(to_stop)
+                if is_aside:
+                    self._fill(now_ns)
+                # Beside other clients, it goes on as its share allows.
+                if not is_aside or to_stop.account is not work.account:
+                    to_stop.pause.request()
+                return
+            elif not run_queue.room:
+                return
             if self._asleep:
                 # By the waker, or two pieces of work would count on one sleeper.
                 self._asleep.pop().wake.release()
@@ -138,6 +137,9 @@ class Lanes:
             () if natives.port is None else natives.port.drain()
         ):
             has_ended, work = True, lane.work
+            # The system has run others in its place, and an ordinary lane is free.
+            had_ns = ended_ns - started_ns if lane.idle is natives.idle_nice else 0
+            work.is_held_up = not lane.is_aside and used_ns < had_ns * HELD_UP
             try:
                 has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:
@@ -301,20 +303,20 @@ class Lanes:
 
         The lock is held.
         """
-        at_ns = work.review_ns
+        at_ns, natives = work.review_ns, self._natives
+        idle = natives.idle
+        if work.priority is _LOW and work.goes_native and self._is_for_nice(work):
+            idle = natives.idle_nice
+            due_ns = work.resumed_ns + self.run_queue.policy.starvation_limit_ns
+            at_ns = due_ns if at_ns is None else min(at_ns, due_ns)
         work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
-        if work.goes_native:
-            natives = self._natives
-            idle = natives.idle
-            if work.priority is _LOW and self._is_for_nice(work):
-                idle = natives.idle_nice
-            if idle or natives.add(idle):
-                native = idle.pop()
-                if work.offer(native):
-                    native.work = work
-                    return True
-                idle.append(native)
+        if work.goes_native and (idle or natives.add(idle)):
+            native = idle.pop()
+            if work.offer(native):
+                native.work = work
+                return True
+            idle.append(native)
         if not self._asleep:
             return False
         lane = self._asleep.pop()
@@ -324,7 +326,8 @@ class Lanes:
 
     def _is_for_nice(self, work: Work) -> bool:
         # Shares come first: what competes with other clients is not to lose its own.
-        return not (work.was_starved or self.run_queue.has_rivals(work))
+        is_starved = work.was_starved or work.is_held_up
+        return not (is_starved or self.run_queue.has_rivals(work))
 
     def _serve(self, lane: Lane) -> None:
         # No name here refers to the work: its memory is freed while the thread sleeps.

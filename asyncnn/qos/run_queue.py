@@ -77,7 +77,7 @@ class RunQueue(Generic[JobT]):
         max_pending: int = maxsize,
         filled_or_freed: Callable[[], object] = lambda: None,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         self._lanes = lanes
         self._max_pending = max_pending
         self._filled_or_freed = filled_or_freed
@@ -122,7 +122,7 @@ class RunQueue(Generic[JobT]):
         """Return the account of ``client``, which lives as long as the client."""
         account = self._accounts.get(client.number)
         if account is None:
-            made = UserAccount[JobT](client.user.weight, self._policy.slice_ns)
+            made = UserAccount[JobT](client.user.weight, self.policy.slice_ns)
             # In one step: another thread may have made one meanwhile.
             user = self._users.setdefault(client.user, made)
             forget = partial(self._accounts.pop, client.number)
@@ -130,8 +130,11 @@ class RunQueue(Generic[JobT]):
             account = self._accounts.setdefault(client.number, mine)
         return account
 
-    def admit(self, job: JobT, now_ns: int) -> None:
-        """Count ``job`` among those of its client: it waits or runs from now on.
+    def add(self, job: JobT, now_ns: int, *, begins: bool = False) -> JobT | None:
+        """Let ``job`` wait; return the running job that must stop for it, if any does.
+
+        One that is returned stops at its next boundary and is given back. A job that
+        ``begins`` is RUNNING at once, if there is a free lane that nothing waits for.
 
         :raises ResourceExhaustedTransientError: if as much is pending as may, of its
             client, of its user or in all.
@@ -162,16 +165,13 @@ class RunQueue(Generic[JobT]):
         self.pending = pending + 1
         if pending + 1 == self._max_pending:
             self._filled_or_freed()
-
-    def add(self, job: JobT, now_ns: int) -> JobT | None:
-        """Let ``job`` wait; return the running job that must stop for it, if any does.
-
-        One that is returned stops at its next boundary and is given back.
-
-        :raises AsyncnnError: as `admit`.
-        """
-        self.admit(job, now_ns)
-        account, priority = job.account, job.priority
+        if begins and self.room > 0 and not self.waiting:
+            self._running.append(job)
+            self.room -= 1
+            job.state = RUNNING
+            job.resumed_ns = job.charged_ns = now_ns
+            return None
+        priority = job.priority
         was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
         self.wait(job, now_ns)
         if self.room:
@@ -184,26 +184,17 @@ class RunQueue(Generic[JobT]):
         return to_stop
 
     def wait(self, job: JobT, now_ns: int) -> None:
-        """Let a job wait that was admitted, or started but given no lane."""
+        """Let a job wait that was added, or began but was given no lane."""
         if job.state is RUNNING:
             self._free_lane(job)
         account = job.account
-        due_ns, deadline_ns = now_ns + self._policy.horizon_ns, job.deadline_ns
+        due_ns, deadline_ns = now_ns + self.policy.horizon_ns, job.deadline_ns
         job.due_ns = due_ns if deadline_ns is None else min(due_ns, deadline_ns)
         ready = account.ready[job.priority]
         if not ready.length:
             account.served_ns[job.priority] = now_ns
         ready.push(job)
         self._count_waiting(account, 1)
-
-    def start(self, job: JobT, now_ns: int) -> None:
-        """Give a free lane to ``job``, which was admitted and does not wait."""
-        self._running.append(job)
-        self.room -= 1
-        job.state = RUNNING
-        job.resumed_ns = job.charged_ns = now_ns
-        job.is_stopping = job.was_starved = False
-        job.review_ns = None
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -239,14 +230,19 @@ class RunQueue(Generic[JobT]):
                 self._forget(job)
                 self.missed.append(job)
                 continue
-            self.start(job, now_ns)
+            self._running.append(job)
+            self.room -= 1
+            job.state = RUNNING
+            job.resumed_ns = job.charged_ns = now_ns
+            job.is_stopping = job.was_starved = False
+            job.review_ns = None
             if is_starved:
                 job.was_starved = True
-                job.review_ns = now_ns + self._policy.starved_slice_ns
+                job.review_ns = now_ns + self.policy.starved_slice_ns
             elif lower is not None:
                 job.review_ns, _ = lower
             if self.waiting > account.waiting:
-                slice_ends_ns = now_ns + self._policy.slice_ns
+                slice_ends_ns = now_ns + self.policy.slice_ns
                 if job.review_ns is None or slice_ends_ns < job.review_ns:
                     job.review_ns = slice_ends_ns
             return job
@@ -404,7 +400,7 @@ class RunQueue(Generic[JobT]):
         One of which a job runs is not.
         """
         running = {job.priority for job in self._running if job.account is account}
-        limit_ns, served_ns = self._policy.starvation_limit_ns, account.served_ns
+        limit_ns, served_ns = self.policy.starvation_limit_ns, account.served_ns
         times = [
             (served_ns[priority] + limit_ns, priority)
             for priority in range(below)
@@ -441,7 +437,7 @@ class RunQueue(Generic[JobT]):
         """
         # Charged until now, or a job that began long ago would seem to be behind.
         chosen, most_ahead = None, -1.0
-        slice_ends_ns = now_ns + self._policy.slice_ns
+        slice_ends_ns = now_ns + self.policy.slice_ns
         for job in self._running:
             other = job.account
             if other is account or job.is_stopping:
@@ -460,7 +456,7 @@ class RunQueue(Generic[JobT]):
 
     def _is_in_starved_slice(self, job: JobT, now_ns: int) -> bool:
         return (
-            job.was_starved and now_ns < job.resumed_ns + self._policy.starved_slice_ns
+            job.was_starved and now_ns < job.resumed_ns + self.policy.starved_slice_ns
         )
 
 

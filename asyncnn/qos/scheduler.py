@@ -1,6 +1,6 @@
 """Ties lanes to an event loop: admission, deadlines, cancellation, completion.
 
-`Scheduler.run_or_submit` is the one way into execution: whatever is executed, by
+`Scheduler.submit` is the one way into execution: whatever is executed, by
 whichever call, is admitted, run, counted and reported here, and what it raises becomes
 a HAL status here.
 """
@@ -11,11 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceClosedError,
-    DeviceUnavailableError,
-)
+from asyncnn.hal.errors import AsyncnnError, DeviceClosedError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
@@ -132,24 +128,12 @@ class Scheduler:
         """Number of threads there are at the moment."""
         return self._lanes.threads
 
-    def run_or_submit(self, work: Work, *, may_run: bool = True) -> bool:
-        """Run ``work`` now if it is short and nothing is pending, else `submit` it.
-
-        Returns True if it was run. It is finished exactly once either way: after a run
-        at once if it ``reports_early``, and in the loop's next round otherwise. Without
-        ``may_run`` it is always submitted.
-
-        :raises AsyncnnError: as `submit`. It is not finished then.
-        """
-        is_short = may_run and work.should_inline
-        if is_short and not self._open and self._lanes.refusal is None:
-            self._run(work)
-            return True
-        self.submit(work)
-        return False
-
-    def submit(self, work: Work) -> None:
+    def submit(self, work: Work) -> bool:
         """Accept ``work``: from here on it will be finished exactly once.
+
+        It is run now, and True returned, if it is short and nothing is pending. It is
+        finished at once then if it ``reports_early``, and in the loop's next round
+        otherwise.
 
         :raises DeviceUnavailableError: if the scheduler is closed.
         :raises ResourceExhaustedTransientError: if too much work is pending, of its
@@ -157,7 +141,10 @@ class Scheduler:
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
-        if not (self._inbox.is_open or self.is_closed):
+        if work.should_inline and not self._open and self._lanes.refusal is None:
+            self._run(work)
+            return True
+        if not (self._inbox.is_open or self._lanes.refusal is not None):
             self._inbox.open()
         try:
             self._lanes.submit(work)
@@ -167,6 +154,7 @@ class Scheduler:
         # A lane reports its end to the loop, which comes to that after this call.
         if work.deadline_ns is not None or not self._stuck.is_watching:
             self._watch_over(work)
+        return False
 
     def submit_threadsafe(self, work: Work) -> None:
         """Accept ``work`` on any thread; it goes by the same rules as all other work.

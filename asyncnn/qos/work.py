@@ -169,9 +169,7 @@ class Job:
     added_ns: int
     charged_ns: int
     due_ns: int
-    was_starved: bool
     resumed_ns: int
-    review_ns: int | None
 
     def __init__(
         self,
@@ -187,7 +185,8 @@ class Job:
         self.cost = 1.0
         self.preemptions = 0
         self.state = OUTSIDE
-        self.is_stopping = False
+        self.is_stopping = self.was_starved = False
+        self.review_ns: int | None = None
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
         """Tell whether it would miss its deadline if it began at ``now_ns``."""
@@ -358,7 +357,9 @@ class Work(Job, ABC):
     reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
     place of the one that goes on with it, unless it ``keeps_its_lane``.
 
-    Work that ``goes_native`` can be offered to a lane that has no interpreter.
+    Work that ``goes_native`` can be offered to a lane that has no interpreter. It
+    ``is_held_up`` if a lane with a nice value had no processor for most of the time
+    that it ran there last.
 
     Work that ``should_inline`` takes less time than handing it to a lane would; if it
     ``reports_early``, `finish` may be called before the call that brought it returns.
@@ -371,6 +372,7 @@ class Work(Job, ABC):
         "decision",
         "ends_anywhere",
         "goes_native",
+        "is_held_up",
         "is_left",
         "is_withdrawn",
         "pause",
@@ -396,7 +398,7 @@ class Work(Job, ABC):
         super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.accounting = accounting
         self.decision = threading.Lock() if self.is_separable else None
-        self.is_left = self.is_withdrawn = False
+        self.is_left = self.is_withdrawn = self.is_held_up = False
         self.should_inline = self.goes_native = False
         self.reports_early = False
         self.ends_anywhere = False

@@ -1,6 +1,6 @@
 """Device-managed buffers for applications: tensors that stay in the driver."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -30,6 +30,41 @@ SHORT_ELEMENTS = 2**15
 
 MakeArray: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Makes an array of a shape and dtype."""
+
+
+class Places:
+    """Arrays of our own, which what a caller gives is copied to.
+
+    None stands for an input that was omitted, or whose shape is not known yet.
+    """
+
+    def __init__(self, arrays: Iterable[Array | None], make_array: MakeArray) -> None:
+        self.arrays = list(arrays)
+        self._make_array = make_array
+
+    async def put(self, given: Sequence[Array | None]) -> list[Array | None]:
+        """Copy arrays, many elements on a thread; otherwise as `put_now`."""
+        if sum(0 if array is None else array.size for array in given) > SHORT_ELEMENTS:
+            return await offload(self.put_now, given)
+        return self.put_now(given)
+
+    def put_now(self, given: Sequence[Array | None]) -> list[Array | None]:
+        """Copy arrays, making room where it is missing; return what had to give way."""
+        last: list[Array | None] = []
+        places = self.arrays.copy()  # where there is no memory, nothing changes
+        for position, array in enumerate(given):
+            place = places[position]
+            if array is None and place is not None:
+                last.append(place)
+                places[position] = None
+            elif array is not None and (place is None or place.shape != array.shape):
+                last.append(place)
+                places[position] = self._make_array(array.shape, array.dtype)
+        self.arrays = places
+        for place, array in zip(places, given, strict=True):
+            if place is not None and array is not None:
+                np.copyto(place, array)
+        return last
 
 
 class Slot(msgspec.Struct, frozen=True, eq=False):

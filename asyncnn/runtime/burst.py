@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -36,10 +36,9 @@ from asyncnn.hal.types import (
     Memory,
     Request,
 )
-from asyncnn.memory.pages import os_errors
 from asyncnn.memory.slabs import place_of
-from asyncnn.offload import offload
-from asyncnn.runtime.buffers import SHORT_ELEMENTS
+from asyncnn.runtime.buffers import Places
+from asyncnn.runtime.execution_options import copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.opening import Opened, opens
@@ -110,12 +109,13 @@ class Burst(Opened):
         self._controller = controller
         self._carry = carry
         make = target.make_shared
-        self._inputs = [
+        first = [
             make(info.dimensions, info.dtype) if has_fixed_shape(info) else None
             for info in target.check.infos
         ]
+        self._inputs = Places(first, make)
         self._is_copying = False
-        self._own = ReusableExecution(target, tuple(self._inputs), None, carry)
+        self._own = ReusableExecution(target, tuple(first), None, carry)
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -127,7 +127,7 @@ class Burst(Opened):
         """
         infos = self._target.check.infos
         position = position_of("input", infos, which)
-        array = self._inputs[position]
+        array = self._inputs.arrays[position]
         if array is None:
             raise InvalidArgumentError(
                 f"input {infos[position].name} has no fixed shape",
@@ -168,19 +168,22 @@ class Burst(Opened):
         self._own.check_free()
         self._is_copying = True
         try:
-            usual = self._target.check.usual(inputs)
-            arrays = await self._converted(inputs) if usual is None else usual
-            await self._place(arrays)
+            last = await self._inputs.put(await self._target.check.converted(inputs))
+            if last:
+                self._move(last)
             left = seconds_until(deadline)
             views = await self._own.run(timeout=left, measure=measure)
-            outputs = Outputs()
-            for name, view in views.items():
-                outputs[name] = await _copied(view)
+            return await copies_of(views, views)
         finally:
             self._is_copying = False
-        outputs.timing = views.timing
-        outputs.route = views.route
-        return outputs
+
+    def _move(self, last: Iterable[Array | None]) -> None:
+        """Use other arrays from now on; the driver need not remember the last ones."""
+        for array in last:
+            found = None if array is None else place_of(array)
+            if found is not None:
+                self._controller.free_memory(found[0])
+        self._own.rebind(tuple(self._inputs.arrays))
 
     async def run_in_place(
         self,
@@ -249,55 +252,9 @@ class Burst(Opened):
                 hint="await it first, or make a reusable execution on other arrays",
             )
 
-    async def _converted(self, inputs: Inputs) -> Sequence[Array | None]:
-        check = self._target.check
-        if check.is_long(inputs):
-            return await offload(check, inputs)
-        return check(inputs)
-
-    async def _place(self, arrays: Sequence[Array | None]) -> None:
-        """Copy inputs to where they are read from, making room where it is missing."""
-        moved: dict[int, Array | None] = {}
-        for position, array in enumerate(arrays):
-            place = self._inputs[position]
-            if array is None:
-                if place is not None:
-                    moved[position] = None
-                continue
-            if place is None or place.shape != array.shape:
-                make = self._target.make_shared
-                place = moved[position] = make(array.shape, array.dtype)
-            await _copy(place, array)
-        if moved:
-            self._move(moved)
-
-    def _move(self, moved: Mapping[int, Array | None]) -> None:
-        """Use other arrays from now on; the driver need not remember the last ones."""
-        for position, array in moved.items():
-            last, self._inputs[position] = self._inputs[position], array
-            found = None if last is None else place_of(last)
-            if found is not None:
-                self._controller.free_memory(found[0])
-        self._own.rebind(tuple(self._inputs))
-
     def __repr__(self) -> str:
         inputs = ", ".join(info.name for info in self._target.check.infos)
         return f"<Burst {inputs} -> {[i.name for i in self._target.space.infos]}>"
-
-
-async def _copy(target: Array, source: Array) -> None:
-    """Copy an array; large ones on a thread."""
-    if source.size > SHORT_ELEMENTS:
-        await offload(np.copyto, target, source)
-    else:
-        np.copyto(target, source)
-
-
-async def _copied(source: Array) -> Array:
-    with os_errors("arrays for the outputs", source.nbytes):
-        target = np.empty_like(source)
-    await _copy(target, source)
-    return target
 
 
 @opens("burst")

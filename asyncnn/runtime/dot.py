@@ -7,10 +7,8 @@ are red, with the reason as a tooltip. Referenced subgraphs are clusters of thei
 Source: graphDump of the HAL's runtime (GraphDump.h).
 """
 
-import logging
 from collections.abc import Iterator
 from itertools import cycle
-from typing import TextIO
 
 from asyncnn.deadlines import format_duration
 from asyncnn.extensions import Vocabulary, names_in, numbered
@@ -29,25 +27,6 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 
 _COLORS = ("lightblue", "palegreen", "khaki", "plum", "lightgray", "orange")
 """Of the devices that a model is divided among, in the order of their names."""
-
-logger = logging.getLogger(__name__)
-
-
-def graph_dump(
-    name: str,
-    model: NamedModel | Model,
-    to: TextIO | logging.Logger | None = None,
-) -> None:
-    """Write the Graphviz text of a model to a stream or a logger, ``name`` before it.
-
-    A logger gets it line by line, as information; by default it is this module's.
-    """
-    text = f"// {' '.join(name.split())}\n{dot(model)}"
-    if to is not None and not isinstance(to, logging.Logger):
-        to.write(text)
-        return
-    for line in text.splitlines():
-        (to or logger).info("%s", line)
 
 
 def dot(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
 from asyncnn.deadlines import (
@@ -12,12 +13,19 @@ from asyncnn.deadlines import (
     seconds_until,
     told_late,
 )
-from asyncnn.hal.errors import InvalidArgumentError, MissedDeadlineTransientError
+from asyncnn.execution import Outputs
+from asyncnn.hal.errors import (
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+    failure_of,
+)
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ExecutionOptions,
     MeasureTiming,
 )
+from asyncnn.offload import offload
+from asyncnn.runtime.buffers import SHORT_ELEMENTS
 
 Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
@@ -136,3 +144,29 @@ class InFlight:
                 waiter.set_result(None)
                 return
         self.room += 1
+
+
+async def copies_of(views: Outputs, names: Iterable[str]) -> Outputs:
+    """Return copies of outputs, those of many elements made on a thread.
+
+    :raises ResourceExhaustedError: if there is no memory for them.
+    """
+    names = tuple(names)
+    if sum(views[name].size for name in names) > SHORT_ELEMENTS:
+        return await offload(copies_now, views, names)
+    return copies_now(views, names)
+
+
+def copies_now(views: Outputs, names: Iterable[str]) -> Outputs:
+    """Return copies of these outputs, however many their elements.
+
+    :raises ResourceExhaustedError: if there is no memory for them.
+    """
+    outputs = Outputs()
+    try:
+        for name in names:
+            outputs[name] = views[name].copy()
+    except MemoryError as error:
+        raise failure_of(error, "arrays for the outputs") from error
+    outputs.timing, outputs.route = views.timing, views.route
+    return outputs

@@ -64,8 +64,9 @@ async def open_device(
 
     :param name: one of `device_names`, or ``framework:NAME,NAME`` for a framework of
         the devices named; see `open_devices` for what a framework is. None leaves it to
-        the environment variable ``ASYNCNN_DEVICE``, or else is ``accelerated`` where
-        its engine works, and ``reference`` elsewhere.
+        the environment variable ``ASYNCNN_DEVICE``, or else is ``auto``, which has all
+        engines, where both LiteRT and ONNX Runtime are installed, ``accelerated`` or
+        ``onnxruntime`` where one of them is, and ``reference`` elsewhere.
     :param extensions: what the device has besides those of its settings: an
         `Extension`, or its name like ``package.module:attribute`` or, if a package has
         installed it, ``com.example.spectral``.
@@ -78,8 +79,7 @@ async def open_device(
         ``ASYNCNN_SYNCEXEC_HAL``, or else to the path.
     :param isolated: open it in a process of its own that ends with the block, like
         `connect`: a model that crashes the engine then ends that process alone.
-        Extensions are given by their names, and the device is ``accelerated`` or
-        ``reference``.
+        Extensions are given by their names, and the device is one of this package.
     :raises InvalidArgumentError: if there is no device or extension of that name, or
         that variable is no number.
     :raises WrongLoopError: if asyncio's event loop does not run.
@@ -117,7 +117,7 @@ async def _opened(
 ) -> AsyncIterator[tuple[str, IDevice]]:
     """Open the device of a name, or the default one; tell what that is."""
     # What only connects to a driver has no use for an engine and kernels.
-    from asyncnn.devices.accelerated import (
+    from asyncnn.devices.auto_device import (
         DEVICE_VARIABLE,
         default_device,
         default_device_name,

@@ -26,8 +26,12 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
-from asyncnn.offload import offload
-from asyncnn.runtime.execution_options import AnyPath, check_path
+from asyncnn.runtime.execution_options import (
+    AnyPath,
+    check_path,
+    copies_now,
+    copies_of,
+)
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.opening import Opened, opens
@@ -40,8 +44,6 @@ from asyncnn.runtime.session_steps import (
     SessionModel,
     State,
     Steps,
-    copies_now,
-    copies_of,
 )
 from asyncnn.runtime.states import StatePlaces, lengths_by_name
 
@@ -275,8 +277,8 @@ class Session(Opened):
     ) -> Outputs:
         """Take a step; return copies of its outputs."""
         check = self._model.check
-        arrays = check.usual(inputs)
-        converted = arrays if arrays is not None else await _converted(check, inputs)
+        usual = check.usual(inputs)
+        converted = await check.converted(inputs) if usual is None else usual
         if self._lengths:
             self._model.kept.check_lengths(converted, self._lengths)
         is_dead = self._is_dead()
@@ -286,10 +288,10 @@ class Session(Opened):
         places = self._places
         assert places is not None
         try:
-            if steps.is_short:
-                steps.place_now(converted)
-            else:
-                await steps.place(converted)
+            is_short, own = steps.is_short, steps.inputs
+            last = own.put_now(converted) if is_short else await own.put(converted)
+            if last:
+                steps.rebind()
             call = steps.call(places, self._now)
             if deadline is None and not measure:
                 views = await call.run()
@@ -299,11 +301,11 @@ class Session(Opened):
             saved = self._saved
             if saved is not None:
                 saved = await self._saved_after(saved)
-            results = self._model.kept.outputs
-            if steps.is_short:
-                outputs = copies_now(views, results)
+            names = [info.name for info in self._model.kept.outputs]
+            if is_short:
+                outputs = copies_now(views, names)
             else:
-                outputs = await copies_of(views, results)
+                outputs = await copies_of(views, names)
         except BaseException as error:
             self._steps = None  # what it uses may still be in use
             self._lingers = True
@@ -430,10 +432,6 @@ class Session(Opened):
 
 def _closed() -> DeviceClosedError:
     return DeviceClosedError("the session is closed")
-
-
-async def _converted(check: Any, inputs: Inputs) -> Any:
-    return await offload(check, inputs) if check.is_long(inputs) else check(inputs)
 
 
 class OpeningSession:

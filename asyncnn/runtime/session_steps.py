@@ -5,16 +5,13 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.execution import Outputs
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, ExecutionOptions, Memory, Request
-from asyncnn.offload import offload
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Slot
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Places, Slot
 from asyncnn.runtime.burst import open_carry
 from asyncnn.runtime.execution_options import Path
 from asyncnn.runtime.model import TensorInfo
@@ -77,18 +74,18 @@ class Steps:
     """The calls of a session, over arrays of its own, one for each direction.
 
     What a step that was given up may still be using is never used again: the session
-    makes other steps then. If they are known to be short, it may `place_now` inputs and
-    take `copies_now` of outputs.
+    makes other steps then. ``inputs`` are what a step's own are copied to; whoever
+    moves some has to `rebind`. If all arrays are known to be few, steps are short.
     """
 
     __slots__ = (
         "_before",
         "_calls",
         "_carry",
-        "_inputs",
         "_model",
         "_out",
         "_pools",
+        "inputs",
         "is_short",
     )
 
@@ -96,9 +93,9 @@ class Steps:
         make, kept = model.make_array, model.kept
         self._model = model
         self._carry = carry
-        self._inputs = [_array_for(info, make) for info in kept.inputs]
+        self.inputs = Places([_array_for(info, make) for info in kept.inputs], make)
         self._out = [_array_for(info, make) for info in kept.outputs]
-        arrays = *self._inputs, *self._out
+        arrays = *self.inputs.arrays, *self._out
         sizes = [array.size for array in arrays if array is not None]
         self.is_short = len(sizes) == len(arrays) and sum(sizes) <= SHORT_ELEMENTS
         # From place 0, from place 1, and from what is held.
@@ -134,33 +131,16 @@ class Steps:
 
     def _given(self, which: int) -> Sequence[Tensor | None]:
         """Return all inputs of a call, with what it reads of the state."""
-        return placed_among(self._inputs, self._before[which], self._model.kept.read)
+        return placed_among(
+            self.inputs.arrays, self._before[which], self._model.kept.read
+        )
 
-    async def place(self, arrays: Sequence[Array | None]) -> None:
-        """Copy inputs to where the calls read them; many elements on a thread."""
-        if sum(0 if array is None else array.size for array in arrays) > SHORT_ELEMENTS:
-            await offload(self.place_now, arrays)
-        else:
-            self.place_now(arrays)
-
-    def place_now(self, arrays: Sequence[Array | None]) -> None:
-        """Copy inputs, however many their elements."""
-        places, has_moved = self._inputs, False
-        for position, array in enumerate(arrays):
-            place = places[position]
-            if array is None:
-                has_moved = has_moved or place is not None
-                places[position] = None
-                continue
-            if place is None or place.shape != array.shape:
-                place = self._model.make_array(array.shape, array.dtype)
-                places[position], has_moved = place, True
-            np.copyto(place, array)
-        if has_moved:
-            self._pools.clear()
-            for which, call in enumerate(self._calls):
-                if call is not None:
-                    call.rebind(self._given(which))
+    def rebind(self) -> None:
+        """Have the calls read inputs where they lie now."""
+        self._pools.clear()
+        for which, call in enumerate(self._calls):
+            if call is not None:
+                call.rebind(self._given(which))
 
 
 def _array_for(info: TensorInfo, make: MakeArray) -> Array | None:
@@ -199,19 +179,3 @@ def _same(pool: Memory, known: list[Memory], mine: Container[int]) -> Memory:
             return each
     known.append(pool)
     return pool
-
-
-async def copies_of(views: Outputs, infos: Sequence[TensorInfo]) -> Outputs:
-    """Return copies of outputs; those of many elements are made on a thread."""
-    if sum(views[info.name].size for info in infos) > SHORT_ELEMENTS:
-        return await offload(copies_now, views, infos)
-    return copies_now(views, infos)
-
-
-def copies_now(views: Outputs, infos: Sequence[TensorInfo]) -> Outputs:
-    """Return copies of these outputs, however many their elements."""
-    outputs = Outputs()
-    for info in infos:
-        outputs[info.name] = views[info.name].copy()
-    outputs.timing, outputs.route = views.timing, views.route
-    return outputs

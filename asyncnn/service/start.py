@@ -23,7 +23,7 @@ from getopt import getopt
 
 from msgspec.structs import replace
 
-from asyncnn.devices.accelerated import default_device, default_device_name
+from asyncnn.devices.auto_device import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError

@@ -7,21 +7,31 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import math
-import struct
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
-from asyncnn.lazy import module_alone
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.sparse import densify
+from asyncnn.tflite.tables import (
+    CUSTOM,
+    DTYPES,
+    OPERATOR_FIELDS,
+    OPERATOR_NAMES,
+    TYPE_NAMES,
+    Contents,
+    Graph,
+    Operator,
+    SignatureTable,
+    Tensor,
+    generated,
+    label_of,
+)
 
 T = TypeVar("T")
 
@@ -45,162 +55,6 @@ _INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
 _SCALE_BYTES = 4
 _MOST_SPARSE = 64
 """How much longer than the file sparse constants may be, all together."""
-
-_EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
-
-generated = partial(module_alone, "tflite")
-"""Returns a module of the generated reader, which has one for each table."""
-
-
-def _names(enumeration: type[Any]) -> dict[int, str]:
-    members = vars(enumeration).items()
-    return {value: name for name, value in members if not name.startswith("_")}
-
-
-TYPE_NAMES = _names(generated("TensorType").TensorType)
-"""Names of the element types by their number in the schema."""
-
-_OPERATOR_NAMES = _names(generated("BuiltinOperator").BuiltinOperator)
-_CUSTOM = generated("BuiltinOperator").BuiltinOperator.CUSTOM
-
-DTYPES: dict[str, np.dtype[Any]] = {
-    "FLOAT32": np.dtype(np.float32),
-    "FLOAT16": np.dtype(np.float16),
-    "INT64": np.dtype(np.int64),
-    "INT32": np.dtype(np.int32),
-    "INT16": np.dtype(np.int16),
-    "INT8": np.dtype(np.int8),
-    "UINT8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-}
-"""NumPy dtypes of the element types that can be imported."""
-
-
-class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A tensor of the graph; ``data`` views the file if it is a constant.
-
-    ``scales`` is empty without quantisation; more than one are per index of axis
-    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
-    ``signature`` is the shape with -1 for lengths that the application may choose, or
-    empty.
-    """
-
-    index: int
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    scales: Sequence[float]
-    zero_points: tuple[int, ...]
-    quantized_dimension: int
-    data: NDArray[Any] | None
-    unsupported: str = ""
-    is_variable: bool = False
-    signature: tuple[int, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """Names the tensor in messages."""
-        return _label(self.index, self.name)
-
-
-def _label(index: int, name: str) -> str:
-    return f"tensor {index} ({name[:80]!r})"
-
-
-_MOST_CUSTOM_BYTES = 1 << 16
-_OPTIONS, _CUSTOM_OPTIONS, _OPTIONS_2, _OPERATOR_FIELDS = 3, 5, 11, 13
-"""Fields of operators. Options are two: their kind, and they themselves."""
-
-
-class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A node of the graph: tensor indices, -1 for an input that is left out.
-
-    ``intermediates`` only describe how some operators quantise inside. ``places`` are
-    those of the fields in ``data``, the file.
-    """
-
-    index: int
-    name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    intermediates: tuple[int, ...] = ()
-    version: int = 1
-    data: memoryview = memoryview(b"")
-    places: flatbuffer.Places = (0,) * _OPERATOR_FIELDS
-
-    def custom_options(self) -> bytes:
-        """Return the bytes that the file has for a custom operator.
-
-        :raises InvalidArgumentError: if they are very many.
-        """
-        start, count = flatbuffer.vector(self.data, self.places[_CUSTOM_OPTIONS])
-        if count > _MOST_CUSTOM_BYTES:
-            raise InvalidArgumentError(f"options of {count} bytes")
-        options = bytes(self.data[start : start + count])
-        if len(options) < count:
-            raise struct.error
-        return options
-
-    def options(self, kind: str) -> Any:
-        """Return the options table of class ``kind``, all defaults if there is none.
-
-        :raises InvalidArgumentError: if the options are of another kind.
-        """
-        made, number, first = _kind_of_options(kind)
-        data, (type_, place) = self.data, self.places[first : first + 2]
-        given = flatbuffer.uint8(data, type_)[0] if type_ else 0
-        options = made()
-        if not given or not place:
-            options.Init(_EMPTY_TABLE, 4)
-            return options
-        if given != number:
-            raise InvalidArgumentError(
-                f"operator {self.index} ({self.name}) has options of another kind"
-            )
-        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
-        return options
-
-
-@cache
-def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
-    """Return the class of options, the number of their kind, and their first field."""
-    kinds, first = generated("BuiltinOptions").BuiltinOptions, _OPTIONS
-    if not hasattr(kinds, kind):
-        kinds, first = generated("BuiltinOptions2").BuiltinOptions2, _OPTIONS_2
-    return getattr(generated(kind), kind), getattr(kinds, kind), first
-
-
-class Graph(msgspec.Struct, frozen=True, eq=False):
-    """A subgraph of a file, its operators in execution order."""
-
-    index: int
-    name: str
-    tensors: Sequence[Tensor]
-    operators: tuple[Operator, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """Names the subgraph in messages."""
-        return f"subgraph {self.index} ({self.name[:80]!r})"
-
-
-class SignatureTable(msgspec.Struct, frozen=True):
-    """What a file calls the inputs and outputs of one of its subgraphs: tensors."""
-
-    name: str
-    graph: int
-    inputs: tuple[tuple[str, int], ...]
-    outputs: tuple[tuple[str, int], ...]
-
-
-class Contents(msgspec.Struct, frozen=True, eq=False):
-    """All that is read of a file; ``metadata`` are bytes of another format."""
-
-    graphs: tuple[Graph, ...]
-    signatures: tuple[SignatureTable, ...] = ()
-    metadata: memoryview | None = None
 
 
 def reading_contents(data: memoryview) -> Steps[Contents]:
@@ -333,7 +187,7 @@ class _Reader:
         self, index: int, table: int, codes: list[tuple[str, int]], count: int
     ) -> Operator:
         data = self._data
-        places = flatbuffer.places(data, table, _OPERATOR_FIELDS)
+        places = flatbuffer.places(data, table, OPERATOR_FIELDS)
         code = self._uint32(places[0])
         if code >= len(codes):
             raise InvalidArgumentError(
@@ -358,7 +212,7 @@ class _Reader:
         shape = self._numbers(places[0], _INT32)
         if len(shape) > MAX_RANK or min(shape, default=0) < 0:
             raise InvalidArgumentError(
-                f"{_label(index, name)} has shape {list(shape[:20])}"
+                f"{label_of(index, name)} has shape {list(shape[:20])}"
             )
         unsupported = ""
         if type_ not in DTYPES:
@@ -385,7 +239,7 @@ class _Reader:
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
-                f"{_label(index, name)} is a variable and has data of a constant"
+                f"{label_of(index, name)} is a variable and has data of a constant"
             )
         return Tensor(
             index,
@@ -412,14 +266,14 @@ class _Reader:
     ) -> NDArray[Any] | None:
         if index >= len(buffers):
             raise InvalidArgumentError(
-                f"{_label(*named)} refers to buffer {index} of {len(buffers)}"
+                f"{label_of(*named)} refers to buffer {index} of {len(buffers)}"
             )
         start, size = self._bytes(buffers[index])
         if not size:
             return None
         expected = dtype.itemsize * math.prod(shape)
         if sparsity:
-            label = _label(*named)
+            label = label_of(*named)
             if start + size > len(self._data):
                 raise InvalidArgumentError(f"{label} reaches beyond the file")
             self._take_dense(expected)
@@ -432,7 +286,7 @@ class _Reader:
                 raise error.at(label) from error
         if size != expected:
             raise InvalidArgumentError(
-                f"{_label(*named)} of shape {list(shape)} needs {expected} bytes "
+                f"{label_of(*named)} of shape {list(shape)} needs {expected} bytes "
                 f"but its buffer has {size}"
             )
         return np.ndarray(shape, dtype, self._data, start)
@@ -485,8 +339,8 @@ class _Reader:
         )
         # Compilers for other processors leave the number out of custom operators.
         name = self._text(custom)[:80]
-        if number == _CUSTOM or (name and not number):
+        if number == CUSTOM or (name and not number):
             # It gets into messages, which are of one line.
             shown = "".join(each if each.isprintable() else " " for each in name)
             return f"CUSTOM {shown}", version
-        return _OPERATOR_NAMES.get(number, f"builtin {number}"), version
+        return OPERATOR_NAMES.get(number, f"builtin {number}"), version

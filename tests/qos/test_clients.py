@@ -73,7 +73,7 @@ async def test_work_counts_for_its_client_and_in_its_accounting(
     await asyncio.gather(mine.finished.wait(), other.finished.wait())
     at_once = Recorded([], "early")
     at_once.accounting, at_once.should_inline = accounting, True
-    assert scheduler.run_or_submit(at_once)
+    assert scheduler.submit(at_once)
     everything = scheduler.statistics()
     assert everything.done[ErrorStatus.NONE] == 3
     assert everything.latency.count == 3

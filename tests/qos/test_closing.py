@@ -122,9 +122,8 @@ async def test_a_closed_scheduler_runs_nothing_and_starts_nothing() -> None:
     await scheduler.aclose()
     short = Recorded([], "early")
     short.should_inline = True
-    for take in (scheduler.run_or_submit, scheduler.submit):
-        with pytest.raises(DeviceClosedError, match="the device is closed"):
-            take(short)
+    with pytest.raises(DeviceClosedError, match="the device is closed"):
+        scheduler.submit(short)
     assert short.thread is None
     assert not short.finished.is_set()
     assert isinstance(scheduler.cause_of_death(), DeviceUnavailableError)
@@ -223,7 +222,7 @@ async def test_whatever_work_raises_is_its_end(
 
     work = Recorded([], body=fail)
     work.should_inline = is_quick
-    assert scheduler.run_or_submit(work) is is_quick
+    assert scheduler.submit(work) is is_quick
     await asyncio.wait_for(work.finished.wait(), 20)
     assert work.status is status
     assert scheduler.statistics().done[status] == 1
@@ -238,7 +237,7 @@ async def test_work_that_is_interrupted_on_the_loop_is_reported_first(
     work = Recorded([], body=interrupt)
     work.should_inline = True
     with pytest.raises(KeyboardInterrupt):
-        scheduler.run_or_submit(work)
+        scheduler.submit(work)
     assert work.finished.is_set()
 
 
@@ -271,7 +270,7 @@ async def test_a_pause_is_never_asked_of_work_on_the_loop(scheduler: Scheduler) 
 
     work = Observing([], "early")
     work.should_inline = True
-    assert scheduler.run_or_submit(work)
+    assert scheduler.submit(work)
     assert work.finished.is_set()
 
 

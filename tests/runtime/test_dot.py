@@ -1,12 +1,10 @@
-import io
-import logging
 import re
 
 import pytest
 
 from asyncnn.hal.types import Model, Operand, OperandLifeTime, OperandType
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.dot import dot, graph_dump
+from asyncnn.runtime.dot import dot
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.mutations.mutant import with_operand
@@ -132,31 +130,3 @@ class TestBareModels:
     def test_one_that_is_not_valid_is_drawn(self) -> None:
         strange = with_operand(q8_model(), 1, type=77, lifetime=99)
         assert "d1 [" in dot(strange)
-
-
-class TestGraphDump:
-    def test_a_stream_gets_the_text(self) -> None:
-        stream = io.StringIO()
-        graph_dump("a model", q8_model(), stream)
-        assert stream.getvalue() == "// a model\n" + dot(q8_model())
-
-    def test_the_name_stays_a_comment(self) -> None:
-        stream = io.StringIO()
-        graph_dump("two\nlines", q8_model(), stream)
-        assert stream.getvalue() == "// two lines\n" + dot(q8_model())
-
-    def test_a_logger_gets_its_lines(self, caplog: pytest.LogCaptureFixture) -> None:
-        mine = logging.getLogger("an application")
-        with caplog.at_level(logging.INFO, mine.name):
-            graph_dump("100 %s", q8_model(), mine)
-        assert {record.name for record in caplog.records} == {mine.name}
-        lines = [record.getMessage() for record in caplog.records]
-        assert lines == ["// 100 %s", *dot(q8_model()).splitlines()]
-
-    def test_without_either_it_goes_to_the_log(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level(logging.INFO, "asyncnn"):
-            graph_dump("m", named(q8_model()))
-        assert caplog.records[0].name == "asyncnn.runtime.dot"
-        assert len(caplog.records) == 1 + len(dot(named(q8_model())).splitlines())

@@ -12,7 +12,16 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_bool,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+)
 from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -84,6 +93,17 @@ class TensorType(Structure):
         return int(self.rank_and_flags) & 0x7F
 
 
+class Layout(Structure):
+    """LiteRtLayout: the last three fields of a `TensorType`."""
+
+    _fields_ = TensorType._fields_[1:]
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return int(self.rank_and_flags) & 0x7F
+
+
 _OUT = POINTER(handle)
 _INDEX = c_size_t
 
@@ -108,6 +128,9 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "GetCompiledModelInputBufferRequirements": (handle, _INDEX, _INDEX, _OUT),
     "GetCompiledModelOutputBufferRequirements": (handle, _INDEX, _INDEX, _OUT),
     "GetTensorBufferRequirementsBufferSize": (handle, POINTER(c_size_t)),
+    "GetCompiledModelOutputTensorLayouts": (
+        *(handle, _INDEX, c_size_t, POINTER(Layout), c_bool),
+    ),
     "CreateTensorBufferFromHostMemory": (
         *(POINTER(TensorType), handle, c_size_t, handle, _OUT),
     ),

@@ -20,6 +20,7 @@ import numpy as np
 from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import (
     MOST_DIMENSIONS,
+    Layout,
     Library,
     TensorType,
     failure,
@@ -134,13 +135,29 @@ class CApiGraph(Segment, CompiledGraph):
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
-        return tuple(self._tensor(graph, side, number) for number in range(count))
+        layouts: list[Layout | None] = [None] * count
+        if side == "Output":  # what the file says of their shapes, nobody has looked at
+            told = (Layout * count)()
+            library.call(
+                "GetCompiledModelOutputTensorLayouts",
+                *(self._compiled, 0, count, told, True),
+            )
+            layouts = [*told]
+        return tuple(
+            self._tensor(graph, side, number, layout)
+            for number, layout in enumerate(layouts)
+        )
 
-    def _tensor(self, graph: int, side: str, number: int) -> Tensor:
+    def _tensor(
+        self, graph: int, side: str, number: int, layout: Layout | None
+    ) -> Tensor:
         library = self._library
         type_ = TensorType()
         tensor = library.create(f"GetSubgraph{side}", graph, number)
         library.call("GetRankedTensorType", tensor, byref(type_))
+        if layout is not None:
+            type_.rank_and_flags = layout.rank
+            type_.dimensions[:] = layout.dimensions
         dtype = _DTYPES.get(type_.element_type)
         if dtype is None or type_.rank > MOST_DIMENSIONS:
             raise GeneralFailureError(

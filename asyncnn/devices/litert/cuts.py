@@ -8,8 +8,7 @@ that a pause costs at most one segment.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-
-from asyncnn.engine.delegation import Step
+from typing import Protocol
 
 BARRIER_NS, MOST_BARRIER_NS = 150_000, 300_000
 """Estimated time between two barriers, at most; which of both, operations decide."""
@@ -34,7 +33,23 @@ WORTH_CUTTING = 1.5
 """Times that something takes longer than a part may, to be divided at all."""
 
 
-def barriers(steps: Sequence[Step]) -> list[int]:
+class Timed(Protocol):
+    """A step, or an operator of a file."""
+
+    @property
+    def cost_ns(self) -> int:
+        """About what it takes."""
+
+    @property
+    def inputs(self) -> Sequence[int]:
+        """What it reads, by number."""
+
+    @property
+    def outputs(self) -> Sequence[int]:
+        """What it makes."""
+
+
+def barriers(steps: Sequence[Timed]) -> list[int]:
     """Return where barriers divide the steps of a segment; see `cuts`.
 
     What is interrupted goes on for as long as the longest operation, at worst, whatever
@@ -44,7 +59,7 @@ def barriers(steps: Sequence[Step]) -> list[int]:
     return cuts(steps, min(max(longest_ns, BARRIER_NS), MOST_BARRIER_NS))
 
 
-def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
+def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
     No part has more than `MOST_STEPS`, and an operation that takes longer is one by
@@ -70,7 +85,7 @@ def cuts(steps: Sequence[Step], part_ns: float) -> list[int]:
         chosen.append(min(candidates, key=lambda at: (crossing[at], -at)))
 
 
-def _crossing(steps: Sequence[Step]) -> list[int]:
+def _crossing(steps: Sequence[Timed]) -> list[int]:
     """Return, for each boundary, how many tensors made before are read behind it."""
     last = {index: at for at, step in enumerate(steps) for index in step.inputs}
     changes = [0] * (len(steps) + 1)

@@ -30,7 +30,7 @@ WORTHWHILE_STEPS = 3
 They are compiled all the same if the plan is a job by that.
 """
 
-_WORTH_SHARING_BYTES = 2**20
+WORTH_SHARING_BYTES = 2**20
 """To find and check weights of smaller files takes longer than to pack them again."""
 
 
@@ -90,7 +90,7 @@ class LiteRtDelegate:
     ) -> "_SegmentKernel":
         size = len(file.content) + sum(each.data.size for each in file.apart)
         weights = None
-        if size >= _WORTH_SHARING_BYTES:
+        if size >= WORTH_SHARING_BYTES:
             weights = self._weights(segment, identity)
         return _SegmentKernel(self._engine, segment, file, weights)
 

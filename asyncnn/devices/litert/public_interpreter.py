@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
 from asyncnn.devices.litert.c_api import first_words_discarded
-from asyncnn.devices.litert.graph_file import GraphFile, Source
+from asyncnn.devices.litert.graph_file import GraphFile, Source, for_want_of_room
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights
 from asyncnn.hal.errors import GeneralFailureError
@@ -110,6 +110,30 @@ class InterpreterGraph(CompiledGraph):
 
 
 _left_to_the_parent: list[Any] = []
+
+
+def computed(file: GraphFile, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs of a graph whose shapes only a run tells.
+
+    :raises GeneralFailureError: if it fails.
+    """
+    make: Any = importlib.import_module(_MODULE).Interpreter
+    with for_want_of_room(file):
+        try:
+            with first_words_discarded(_MODULE):
+                interpreter = make(model_content=file.joined(), num_threads=1)
+                interpreter.allocate_tensors()
+            details = interpreter.get_input_details()
+            for detail, array in zip(details, inputs, strict=True):
+                shaped = array.reshape(detail["shape"])
+                interpreter.set_tensor(detail["index"], shaped)
+            interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise GeneralFailureError(_one_line(error)) from error
+    return [
+        interpreter.get_tensor(detail["index"])
+        for detail in interpreter.get_output_details()
+    ]
 
 
 def _views(interpreter: Any, details: Sequence[Any]) -> tuple[Callable[[], Any], ...]:

@@ -1,20 +1,11 @@
 """Whether LiteRT's C API can be trusted here: tried in a process of its own.
 
-What that process may do to itself, the one that asks is spared: a function whose
-arguments have changed since the release that asyncnn was written for ends a process by
-a signal, or never returns. The verdict is kept for this library, this CPU and this
-version of asyncnn, with how fast it has computed, in a file that only the user may
-write; remove it to have the test repeated. The test is ``python -m
+A function whose arguments have changed since the release that asyncnn was written for
+ends a process by a signal, or never returns. What is kept of the test is how fast it
+has computed, too; see `asyncnn.devices.engine_verdicts`. It is ``python -m
 asyncnn.devices.litert.self_test LIBRARY VERSION``.
 """
 
-import contextlib
-import hashlib
-import logging
-import os
-import resource
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -23,82 +14,25 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import asyncnn
 from asyncnn.devices.compiled_graph import Array, CompiledGraph
+from asyncnn.devices.engine_verdicts import (
+    TrialError,
+    Tried,
+    require,
+    trying,
+)
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
-from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
-from asyncnn.devices.private_files import read_private, state_folder, write_private
 from asyncnn.engine.costs import USUAL, Speeds
 from asyncnn.engine.workspace import aligned_bytes
-from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
 from asyncnn.offload import start_thread
 
-logger = logging.getLogger(__name__)
-
-LIMIT_S = 60.0
 _REPETITIONS = 100
 _OFFSETS_BYTES = (0, 4, 16, 64)
 _MOST_INTERRUPTIONS = 500
-_MOST_BYTES = 2**14
-_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError)
-TRIALS_VERSION = 2
-"""Counts the changes to what is tried and kept."""
 
-_FROM_OTHERS = frozenset(
-    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL}
-)
-"""Signals of a terminal, of a service that is stopped, of a system without memory."""
-
-_LIMITS = {
-    resource.RLIMIT_AS: 2**40,
-    resource.RLIMIT_DATA: 2**40,
-    resource.RLIMIT_NOFILE: 256,
-}
-"""What the test has enough of; a process of few bytes may crash in many ways."""
-
-_MODULE = "asyncnn.devices.litert.self_test"
-
-
-class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a verdict holds for. ``library`` is its path, size and time of change."""
-
-    asyncnn: str
-    version: str
-    library: str
-    cpu: str
-    cpu_features: str
-    trials: int = TRIALS_VERSION
-
-    @classmethod
-    def here(cls, library: Path, version: str) -> "Subject":
-        """Return the subject of a library on this machine.
-
-        :raises OSError: if there is no such file.
-        """
-        status = library.stat()
-        described = f"{library} {status.st_size} {status.st_mtime_ns}"
-        return cls(asyncnn.__version__, version, described, cpu_name(), cpu_features())
-
-    def file(self) -> Path:
-        """Return where its verdict is kept.
-
-        :raises RuntimeError: if there is no home.
-        """
-        name = hashlib.blake2b(msgspec.json.encode(self), digest_size=12).hexdigest()
-        return state_folder() / f"litert-{name}.json"
-
-
-class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a self-test has found: no ``reason`` against the library, or one.
-
-    ``speeds`` are those of one that it has nothing against.
-    """
-
-    subject: Subject
-    reason: str
-    speeds: Speeds = USUAL
+LITERT = Tried("litert", "LiteRT's C API", "asyncnn.devices.litert.self_test", 2)
 
 
 def reason_against(
@@ -106,27 +40,9 @@ def reason_against(
 ) -> str:
     """Return why the library must not be used, or nothing if it may be.
 
-    The first time it takes about a second. ``command`` is run instead of the test. If
-    the test was stopped by others, or had no memory, that holds for this time only, and
-    so does a reason against the library that is found below a limit of memory.
-
-    :raises OSError: if there is no such library, or no process can be started.
+    :raises OSError: as `Tried.reason_against`.
     """
-    subject = Subject.here(library, version)
-    verdict = _kept(subject)
-    if verdict is None:
-        try:
-            verdict = Verdict(subject, *_tried(command or _command(library, version)))
-        except _NoVerdictError as error:
-            logger.warning("LiteRT's C API is not used this time: %s", error)
-            return str(error)
-        # One against a library may be for want of what this process alone has not.
-        where = None if verdict.reason and _has_little() else _keep(verdict)
-        if verdict.reason:
-            logger.warning(
-                "LiteRT's C API is not used: %s (kept in %s)", verdict.reason, where
-            )
-    return verdict.reason
+    return LITERT.reason_against(library, version, command=command)
 
 
 def speeds_of(library: Path, version: str) -> Speeds:
@@ -134,99 +50,16 @@ def speeds_of(library: Path, version: str) -> Speeds:
 
     :raises OSError: if there is no such library.
     """
-    verdict = _kept(Subject.here(library, version))
-    return USUAL if verdict is None else verdict.speeds
-
-
-def _command(library: Path, version: str) -> list[str]:
-    # -P: a module of the same name in the current folder must not be imported.
-    return [sys.executable, "-P", "-m", _MODULE, str(library), version]
-
-
-def _tried(command: Sequence[str]) -> tuple[str, Speeds]:
-    """Return the reason against a library, if any, and its speeds.
-
-    :raises _NoVerdictError: if the test says nothing of the library.
-    """
-    root = str(Path(asyncnn.__file__).parents[1])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
-        ended = subprocess.run(
-            command,
-            # Where no thread can be started, BLAS waits for one for ever.
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"its self-test has not ended within {LIMIT_S:g} s", USUAL
-    if ended.returncode < 0:
-        name = signal.Signals(-ended.returncode).name
-        reason = f"its self-test was ended by {name}"
-        if -ended.returncode in _FROM_OTHERS:
-            raise _NoVerdictError(reason)
-        return reason, USUAL
-    if ended.returncode:
-        last = _last_line(ended.stderr) or "no reason given"
-        if ended.returncode == os.EX_TEMPFAIL:
-            raise _NoVerdictError(f"its self-test could not be made: {last}")
-        return f"its self-test failed: {last}", USUAL
-    with contextlib.suppress(msgspec.DecodeError):  # it has not come to measuring
-        return "", msgspec.json.decode(_last_line(ended.stdout), type=Speeds)
-    return "", USUAL
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _kept(subject: Subject) -> Verdict | None:
-    """Return the verdict that is kept, None if there is none that can be used."""
-    try:
-        content = read_private(subject.file(), _MOST_BYTES)
-        verdict = msgspec.json.decode(content, type=Verdict)
-    except FileNotFoundError:
-        return None
-    except _UNUSABLE as error:
-        logger.warning("a verdict on LiteRT's C API is not used: %s", error)
-        return None
-    return verdict if verdict.subject == subject else None
-
-
-def _has_little() -> bool:
-    """Tell whether this process may have less memory or descriptors than others."""
-    limits = {each: resource.getrlimit(each)[0] for each in _LIMITS}
-    return any(0 <= limits[each] < least for each, least in _LIMITS.items())
-
-
-def _keep(verdict: Verdict) -> Path | None:
-    with contextlib.suppress(OSError, RuntimeError):
-        file = verdict.subject.file()
-        write_private(file, msgspec.json.encode(verdict))
-        return file
-    return None
-
-
-class _NoVerdictError(Exception):
-    """A test has ended for reasons that are not the library's."""
-
-
-class _TrialError(Exception):
-    """Something is not as it should be."""
-
-
-def _require(is_right: bool, otherwise: str) -> None:
-    if not is_right:
-        raise _TrialError(otherwise)
+        return msgspec.json.decode(LITERT.told_of(library, version), type=Speeds)
+    except msgspec.DecodeError:  # it has not come to measuring
+        return USUAL
 
 
 class _Trial:
     """The test itself, in a process that it may end.
 
-    :raises _TrialError: if something is not as it should be.
+    :raises TrialError: if something is not as it should be.
     :raises CApiUnavailableError: if the library cannot even be loaded.
     """
 
@@ -273,9 +106,9 @@ class _Trial:
 
     def _compare(self, graph: CompiledGraph, x: Array, offset: int = 0) -> None:
         outputs = self._outputs(offset)
-        _require(graph.run([x], outputs), "a run says that it was interrupted")
+        require(graph.run([x], outputs), "a run says that it was interrupted")
         for found, right in zip(outputs, (self._early, self._late), strict=True):
-            _require(np.array_equal(found, right), f"wrong results at offset {offset}")
+            require(np.array_equal(found, right), f"wrong results at offset {offset}")
 
     def _try_alignment(self, graph: CompiledGraph, offset: int) -> None:
         memory = aligned_bytes(self._x.nbytes + offset)[offset:].view(np.float32)
@@ -288,7 +121,7 @@ class _Trial:
     def _interrupt_before(self, graph: CompiledGraph) -> None:
         graph.interrupt()
         ended = graph.run([self._x], self._outputs())
-        _require(not ended, "an interrupt has no effect")
+        require(not ended, "an interrupt has no effect")
         graph.clear_interrupt()
         self._compare(graph, self._x)
 
@@ -306,31 +139,18 @@ class _Trial:
             if np.isnan(outputs[1]).all():
                 self._compare(graph, self._x)
                 return
-        raise _TrialError("an interrupt has no effect within a run")
+        raise TrialError("an interrupt has no effect within a run")
 
 
 def main(library: str, version: str) -> int:
-    """Run the test; return 0, or 1 with the reason as the last line written.
+    """Run the test; see `trying`. After a success, speeds are the last line written."""
 
-    Where memory, descriptors or threads have run out, it is ``os.EX_TEMPFAIL``.
-    After a success, speeds are the last line of standard output.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
-    # Whoever asked may be gone, and what hangs may be a library, which hears no signal.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
-    try:
+    def run() -> str:
         trial = _Trial(Path(library), version)
         trial.run()
-        speeds = trial.speeds()
-    except (_TrialError, CApiUnavailableError, GeneralFailureError) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
-        return 1
-    except (OSError, MemoryError, ResourceExhaustedError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
-        return os.EX_TEMPFAIL
-    print(msgspec.json.encode(speeds).decode())  # noqa: T201
-    return 0
+        return msgspec.json.encode(trial.speeds()).decode()
+
+    return trying(run, CApiUnavailableError)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     UINT8: np.dtype(np.uint8),
     INT8: np.dtype(np.int8),
     BOOL: np.dtype(np.bool_),
+    "INT16": np.dtype(np.int16),
+    "INT64": np.dtype(np.int64),
 }
 """NumPy dtypes of the element types that are written, by their names in the schema."""
 
@@ -85,6 +87,20 @@ class Options(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[tuple[str, float], ...]
 
 
+class CopiedOptions(msgspec.Struct, frozen=True, gc=False):
+    """An options table of another file: number of its kind, vtable and bytes.
+
+    It lies at ``phase`` modulo 8. ``vectors`` are those of its fields that refer to
+    vectors: offset in the table, elements, and their number.
+    """
+
+    number: int
+    vtable: bytes
+    table: bytes
+    phase: int
+    vectors: tuple[tuple[int, bytes, int], ...] = ()
+
+
 def options(kind: str, **fields: float) -> Options:
     """Return the table called ``kind`` with these fields, by their schema's names."""
     return Options(kind, tuple(fields.items()))
@@ -96,8 +112,9 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    options: Options | None
+    options: Options | CopiedOptions | None
     version: int
+    intermediates: tuple[int, ...] = ()
 
 
 _SIGNED_VERSIONS = {
@@ -117,13 +134,16 @@ _SIGNED_VERSIONS = {
 
 
 class Graph:
-    """Tensors, constants and operators in order."""
+    """Tensors, constants and operators in order.
 
-    def __init__(self) -> None:
+    Graphs of one file have the constants of ``first`` in common.
+    """
+
+    def __init__(self, first: "Graph | None" = None) -> None:
         self.tensors: list[Tensor] = []
-        self.constants: list[Constant] = []
+        self.constants: list[Constant] = [] if first is None else first.constants
         self.operators: list[Operator] = []
-        self._buffers: dict[object, int] = {}
+        self._buffers: dict[object, int] = {} if first is None else first._buffers
 
     def tensor(
         self, type_: str, shape: Shape, scale: float = 0.0, zero_point: int = 0
@@ -196,7 +216,7 @@ class Graph:
         Those in ``known``, by their numbers there, are here already.
         """
         buffers = [
-            self._shared_buffer(key, other.constants[position])
+            self.shared_buffer(key, other.constants[position])
             for key, position in other._buffers.items()
         ]
         tensors = []
@@ -238,9 +258,10 @@ class Graph:
         key: object = (id(array), dtype, convert)
         if convert is None and array.nbytes <= _SHARED_BYTES:
             key = (array.astype(dtype).tobytes(), dtype)
-        return self._shared_buffer(key, Constant(array, dtype, convert))
+        return self.shared_buffer(key, Constant(array, dtype, convert))
 
-    def _shared_buffer(self, key: object, constant: Constant) -> int:
+    def shared_buffer(self, key: object, constant: Constant) -> int:
+        """Return the position of a constant, the same for the same ``key``."""
         if key not in self._buffers:
             self._buffers[key] = len(self.constants)
             self.constants.append(constant)

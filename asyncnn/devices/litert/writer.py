@@ -34,6 +34,7 @@ from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
     TYPE_NAMES,
     Constant,
+    CopiedOptions,
     Graph,
     Options,
     Tensor,
@@ -46,6 +47,9 @@ from asyncnn.lazy import module_alone
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
 
 _Row: TypeAlias = tuple[Layout, Sequence[int]]
+_Kind: TypeAlias = tuple[str, int]
+"""Name and version of operators."""
+
 _Quantization: TypeAlias = tuple[bytes, int, int]
 """Scales, the zero point of all, and the axis whose indexes they are of."""
 
@@ -59,7 +63,7 @@ _SCHEMA_VERSION = 3
 _MAX_DEPRECATED_CODE = 127
 _SCALE, _ZERO_POINT = struct.Struct("<f"), struct.Struct("<q")
 
-_APART = frozenset({np.dtype(np.float32), np.dtype(np.int8), np.dtype(np.uint8)})
+_APART = frozenset(map(np.dtype, (np.float32, np.float16, np.int8, np.uint8)))
 """What is only computed with. Integers may be shapes or indexes, which LiteRT checks as
 it compiles, if at all: memory of a client does not stay as it was.
 """
@@ -83,10 +87,18 @@ _TENSORS = {
     for is_quantized in (False, True)
 }
 _QUANTIZATION = layout_of(((2, REFERENCE), (3, REFERENCE), (6, "i")))
-_PLAIN_OPERATOR = layout_of(((0, "I"), (1, REFERENCE), (2, REFERENCE)))
-_OPERATOR = layout_of(
-    ((0, "I"), (1, REFERENCE), (2, REFERENCE), (3, "B"), (4, REFERENCE))
-)
+_OPTIONS_OF, _INTERMEDIATES = ((3, "B"), (4, REFERENCE)), (8, REFERENCE)
+_OPERATORS = {
+    (has_options, has_intermediates): layout_of(
+        (
+            *((0, "I"), (1, REFERENCE), (2, REFERENCE)),
+            *(_OPTIONS_OF if has_options else ()),
+            *([_INTERMEDIATES] if has_intermediates else ()),
+        )
+    )
+    for has_options in (False, True)
+    for has_intermediates in (False, True)
+}
 
 _CODE = layout_of(((0, "b"), (2, "i"), (3, "i")))
 _BUFFER = layout_of(((0, REFERENCE),))
@@ -120,7 +132,16 @@ def write_file(
             f"{total} bytes of constants do not fit into a TFLite file, "
             f"which holds {MAX_FILE_BYTES} at most"
         )
-    return _Writer(graph).finish(inputs, outputs)
+    return write_graphs([(graph, inputs, outputs)])
+
+
+Bordered: TypeAlias = tuple[Graph, Sequence[Tensor], Sequence[Tensor]]
+"""A graph with its inputs and outputs."""
+
+
+def write_graphs(graphs: Sequence[Bordered]) -> GraphFile:
+    """Return the file of graphs with the same constants, the main one first."""
+    return _Writer(graphs[0][0]).finish(graphs)
 
 
 def _graph_of(
@@ -172,38 +193,29 @@ def _last_uses(segment: Segment) -> dict[int, int]:
 
 
 class _Writer:
-    """Writes a graph; what is referred to has to be written first.
+    """Writes graphs; what is referred to has to be written first.
 
     Shapes, quantisation and options that occur again are referred to again.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._file = FlatFile()
-        self._graph = graph
+        self._constants = graph.constants
         self._apart: list[tuple[int, Constant, Array]] = []
 
-    def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> GraphFile:
-        """Return the file whose subgraph has these inputs and outputs."""
-        file, graph = self._file, self._graph
+    def finish(self, graphs: Sequence[Bordered]) -> GraphFile:
+        """Return the file."""
+        file = self._file
         empty, buffers = file.table(()), self._buffers()
-        tensors = self._tensors({tensor.number for tensor in (*inputs, *outputs)})
-        kinds = [(each.name, each.version) for each in graph.operators]
-        codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
-        operators = self._operators([codes[kind] for kind in kinds])
-        subgraph = file.table(
-            (
-                (0, REFERENCE, file.references(tensors)),
-                (1, REFERENCE, file.numbers([tensor.number for tensor in inputs])),
-                (2, REFERENCE, file.numbers([tensor.number for tensor in outputs])),
-                (3, REFERENCE, file.references(operators)),
-                (4, REFERENCE, file.string("main")),
-            )
-        )
+        every = [each for graph, _, _ in graphs for each in graph.operators]
+        kinds = dict.fromkeys([(each.name, each.version) for each in every])
+        codes = {kind: code for code, kind in enumerate(kinds)}
+        subgraphs = [self._subgraph(each, codes) for each in graphs]
         model = file.table(
             (
                 (0, "I", _SCHEMA_VERSION),
                 (1, REFERENCE, file.references(file.tables([*map(_code, codes)]))),
-                (2, REFERENCE, file.references([subgraph])),
+                (2, REFERENCE, file.references(subgraphs)),
                 (4, REFERENCE, file.references([empty, *buffers])),
             )
         )
@@ -218,9 +230,23 @@ class _Writer:
         ]
         return GraphFile(content, tuple(apart))
 
+    def _subgraph(self, bordered: Bordered, codes: Mapping[_Kind, int]) -> Place:
+        file, (graph, inputs, outputs) = self._file, bordered
+        tensors = self._tensors(graph, {each.number for each in (*inputs, *outputs)})
+        operators = self._operators(graph, codes)
+        return file.table(
+            (
+                (0, REFERENCE, file.references(tensors)),
+                (1, REFERENCE, file.numbers([tensor.number for tensor in inputs])),
+                (2, REFERENCE, file.numbers([tensor.number for tensor in outputs])),
+                (3, REFERENCE, file.references(operators)),
+                (4, REFERENCE, file.string("main")),
+            )
+        )
+
     def _buffers(self) -> list[Place]:
         rows: list[_Row] = []
-        for number, constant in enumerate(self._graph.constants):
+        for number, constant in enumerate(self._constants):
             data = constant.data()
             if constant.dtype in _APART and may_lie_apart(data):
                 self._apart.append((number, constant, data))
@@ -229,9 +255,9 @@ class _Writer:
                 rows.append((_BUFFER, (self._file.data(data),)))
         return self._file.tables(rows)
 
-    def _tensors(self, named: Collection[int]) -> list[Place]:
+    def _tensors(self, graph: Graph, named: Collection[int]) -> list[Place]:
         """Write the tensors; those whose numbers are ``named`` have a name."""
-        file, tensors = self._file, self._graph.tensors
+        file, tensors = self._file, graph.tensors
         shapes = dict.fromkeys([tensor.shape for tensor in tensors])
         shape_of = dict(zip(shapes, file.integers(shapes), strict=True))
         quantized = [
@@ -277,26 +303,40 @@ class _Writer:
             rows[each] = _QUANTIZATION, (file.vector(scales, count), points, axis)
         return dict(zip(rows, file.tables([*rows.values()]), strict=True))
 
-    def _operators(self, codes: Sequence[int]) -> list[Place]:
-        """Write the operators, which have these ``codes``."""
-        file, operators = self._file, self._graph.operators
+    def _operators(self, graph: Graph, codes: Mapping[_Kind, int]) -> list[Place]:
+        """Write the operators, whose kinds have these ``codes``."""
+        file, operators = self._file, graph.operators
         inputs = file.integers([operator.inputs for operator in operators])
         outputs = file.integers([operator.outputs for operator in operators])
-        tables: dict[Options, Place] = {}
+        tables: dict[Options | CopiedOptions, tuple[int, Place]] = {}
         rows: list[_Row] = []
-        for operator, *values in zip(operators, codes, inputs, outputs, strict=True):
+        for operator, read, made in zip(operators, inputs, outputs, strict=True):
+            values = [codes[operator.name, operator.version], read, made]
             table = operator.options
-            if table is None:
-                rows.append((_PLAIN_OPERATOR, values))
-                continue
-            if table not in tables:
-                tables[table] = file.blob(*_options_table(table))
-            values += [getattr(_options, table.kind), tables[table]]
-            rows.append((_OPERATOR, values))
+            if table is not None:
+                if table not in tables:
+                    tables[table] = self._options(table)
+                values += tables[table]
+            if operator.intermediates:
+                values += file.integers([operator.intermediates])
+            has = table is not None, bool(operator.intermediates)
+            rows.append((_OPERATORS[has], values))
         return file.tables(rows)
 
+    def _options(self, table: Options | CopiedOptions) -> tuple[int, Place]:
+        """Write options; return the number of their kind, and their place."""
+        file = self._file
+        if isinstance(table, Options):
+            return getattr(_options, table.kind), file.blob(*_options_table(table))
+        references = [
+            (offset, file.vector(elements, count))
+            for offset, elements, count in table.vectors
+        ]
+        copied = table.vtable, table.table, table.phase
+        return table.number, file.copied(*copied, references)
 
-def _code(kind: tuple[str, int]) -> _Row:
+
+def _code(kind: _Kind) -> _Row:
     """Return the operator code of a name and a version."""
     name, version = kind
     number = getattr(_operators, name)

@@ -84,7 +84,8 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
     tells for both. ``relaxed`` allows float16 precision for float32 arithmetic.
     ``packed`` are the arrays that `pack` has made, by name; ``noted`` is what `note`
-    has. Copies with other outputs share both.
+    has. Copies with other outputs share both. It ``makes_way`` if its executions are to
+    keep nobody else waiting.
     """
 
     type: AnyOperationType
@@ -93,6 +94,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     relaxed: bool = False
     packed: dict[str, tuple[Array, ...]] = {}
     noted: dict[str, tuple[object, Any]] = {}
+    makes_way: bool = False
 
     def pack(
         self, name: str, make: Callable[[], tuple[Array, ...]]

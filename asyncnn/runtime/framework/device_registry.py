@@ -49,7 +49,9 @@ _FRAMEWORK = "asyncnn.runtime.framework"
 
 BUILT_IN: dict[str, str] = {
     CPU: "asyncnn.devices.reference:ReferenceDevice",
+    "auto": "asyncnn.devices.auto_device:AutoDevice",
     "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
+    "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
     FRAMEWORK: f"{_FRAMEWORK}.opening:open_framework",
     "sample-float-fast": f"{_FRAMEWORK}.sample_devices:FloatFast",
     "sample-float-slow": f"{_FRAMEWORK}.sample_devices:FloatSlow",

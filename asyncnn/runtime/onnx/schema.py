@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from asyncnn.extensions.protobuf import Split, split
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model_description import ModelMetadata, Outline, TensorOutline
-from asyncnn.runtime.onnx.protobuf import Split, split
 from asyncnn.runtime.onnx.tensors import DTYPES, TYPE_NAMES, TensorReader, dtype_of
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
@@ -246,11 +246,7 @@ def _axes(info: Any) -> Axes:
         raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
     tensor = info.type.tensor_type
     dtype = dtype_of(tensor.elem_type, what)
-    if not tensor.HasField("shape"):
-        raise UnsupportedOperatorError(
-            f"{what} has no shape", hint="give one, by input_shapes"
-        )
-    return Axes(info.name, dtype, tuple(lengths_of(tensor)))
+    return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
 
 
 def lengths_of(tensor: Any) -> Iterator[int | str]:

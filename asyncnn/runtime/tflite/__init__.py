@@ -1,10 +1,10 @@
 """Reads TFLite model files into HAL models.
 
-`importer` drives it. `schema` turns the bytes into records, `subgraphs` finds out what
-each graph calls and assigns, and a `scope` converts one, operator by operator, by way
-of a `node`. Converters of single operators are in files named after their families;
-`control_flow` has those that run other graphs or use `variables`. `shapes` follows
-inputs of other shapes than the file's, `metadata` reads what the author says.
+`importer` drives it. `subgraphs` finds out what each graph calls and assigns, and a
+`scope` converts one, operator by operator, by way of a `node`. Converters of single
+operators are in files named after their families; `control_flow` has those that run
+other graphs or use `variables`. `shapes` follows inputs of other shapes than the
+file's, `metadata` reads what the author says. A `region` is a file as it is.
 """
 
 from asyncnn.runtime.tflite.importer import (
@@ -13,6 +13,7 @@ from asyncnn.runtime.tflite.importer import (
     load_tflite,
     outline_of_tflite,
 )
+from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 __all__ = (
@@ -20,5 +21,7 @@ __all__ = (
     "import_tflite",
     "importing_tflite",
     "load_tflite",
+    "loading_tflite",
     "outline_of_tflite",
+    "region_of_tflite",
 )

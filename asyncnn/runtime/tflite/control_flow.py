@@ -17,7 +17,7 @@ from asyncnn.runtime.tflite.scope import FlowConverter, Scope, Value
 from asyncnn.runtime.tflite.subgraphs import Accesses, Variable, referred, resource
 from asyncnn.runtime.tflite.variables import Variables, own
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import Graph, Tensor
+from asyncnn.tflite.tables import Graph, Tensor
 
 _Source: TypeAlias = int | Variable
 """Where an input of a body comes from: a position among the values, or a variable."""

@@ -13,7 +13,7 @@ from asyncnn.runtime.tflite.scope import Scope
 from asyncnn.runtime.tflite.subgraphs import Variable, referred
 from asyncnn.runtime.tflite.variables import FirstValues, Variables, own
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
-from asyncnn.tflite.contents import Graph, Tensor
+from asyncnn.tflite.tables import Graph, Tensor
 
 _FLOW = ("VAR_HANDLE", "READ_VARIABLE", "CALL")
 _CHEAP = frozenset(

@@ -13,7 +13,7 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.tflite.tensors import OperatorTensors
-from asyncnn.tflite.contents import DTYPES, Graph, Operator, Tensor
+from asyncnn.tflite.tables import DTYPES, Graph, Operator, Tensor
 
 MAX_FOLDED = 1 << 12
 """Most elements of the operands, and of the results, of what is computed here."""

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators, Extension
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
@@ -23,7 +22,7 @@ from asyncnn.runtime.model import (
     read_model_file,
     shapes_by_name,
 )
-from asyncnn.runtime.model_description import Outline, Signature, TensorOutline
+from asyncnn.runtime.model_description import Outline, TensorOutline
 from asyncnn.runtime.tflite import (
     bidirectional,
     control_flow,
@@ -37,6 +36,13 @@ from asyncnn.runtime.tflite import (
     spectrum,
 )
 from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.tflite.borders import (
+    checked_shape,
+    chosen_graph,
+    open_lengths,
+    signatures_of,
+    unique_names,
+)
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
@@ -44,13 +50,8 @@ from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import FirstValues, States, own
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
-from asyncnn.tflite.contents import (
-    DTYPES,
-    Contents,
-    Graph,
-    Tensor,
-    reading_contents,
-)
+from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.tables import DTYPES, Contents, Graph, Tensor
 
 CONVERTERS: dict[str, Converter] = {
     **convolution.CONVERTERS,
@@ -133,7 +134,7 @@ def importing_tflite(
     """Import a file in steps, between which it may be left; see `import_tflite`."""
     with decoding("TFLite"):
         contents = yield from reading_contents(view(memory))
-        graph = _chosen(contents, signature)
+        graph = chosen_graph(contents, signature)
         customs = CustomOperators(extensions)
         is_large = len(graph.operators) > LARGE_OPERATIONS
         with building_large() if is_large else nullcontext():
@@ -160,18 +161,11 @@ def outline_of_tflite(memory: Memory) -> Outline:
 
 
 def _outlines(graph: Graph, indexes: Sequence[int]) -> Iterator[TensorOutline]:
-    for name, index in zip(_names(graph, indexes), indexes, strict=True):
+    for name, index in zip(unique_names(graph, indexes), indexes, strict=True):
         tensor = graph.tensors[index]
         dtype = DTYPES.get(tensor.type)
         kind = tensor.type.lower() if dtype is None else dtype.name
-        yield TensorOutline(name, kind, _lengths(tensor) or tensor.shape)
-
-
-def _lengths(tensor: Tensor) -> tuple[int | str, ...]:
-    """Return the lengths of axes of a tensor that leaves some open; none otherwise."""
-    if min(tensor.signature, default=0) >= 0:
-        return ()
-    return tuple("?" if length < 0 else length for length in tensor.signature)
+        yield TensorOutline(name, kind, open_lengths(tensor) or tensor.shape)
 
 
 def _importing(
@@ -186,8 +180,8 @@ def _importing(
     flow.check(graph)
     builder = ModelBuilder()
     builder.add_pool(memory)
-    input_names = _names(graph, graph.inputs)
-    output_names = _names(graph, graph.outputs)
+    input_names = unique_names(graph, graph.inputs)
+    output_names = unique_names(graph, graph.outputs)
     states = States(
         builder,
         FirstValues(contents.graphs, allowance),
@@ -203,7 +197,7 @@ def _importing(
     opened = {
         name: lengths
         for name, index in zip(input_names, graph.inputs, strict=True)
-        if name not in shapes and (lengths := _lengths(graph.tensors[index]))
+        if name not in shapes and (lengths := open_lengths(graph.tensors[index]))
     }
     refusals = Refusals()
     importing = Importing(
@@ -217,48 +211,10 @@ def _importing(
     states.finish()
     return replace(
         builder.build(),
-        signatures=_signatures(contents, graph, input_names, output_names),
+        signatures=signatures_of(contents, graph, input_names, output_names),
         metadata=read_metadata(contents.metadata, graph, view(memory)),
         open_shapes=opened,
         operand_names=names_by_index(scope.names()),
-    )
-
-
-def _signatures(
-    contents: Contents,
-    graph: Graph,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-) -> tuple[Signature, ...]:
-    """Return the signatures of ``graph`` with the names of the model's tensors."""
-    inputs = dict(zip(graph.inputs, input_names, strict=True))
-    outputs = dict(zip(graph.outputs, output_names, strict=True))
-    try:
-        return tuple(
-            Signature(
-                table.name,
-                tuple((name, inputs[tensor]) for name, tensor in table.inputs),
-                tuple((name, outputs[tensor]) for name, tensor in table.outputs),
-            )
-            for table in contents.signatures
-            if table.graph == graph.index
-        )
-    except KeyError as error:
-        raise InvalidArgumentError(
-            f"a signature names tensor {error}, which is no input or output of "
-            f"{graph.label}"
-        ) from None
-
-
-def _chosen(contents: Contents, signature: str | None) -> Graph:
-    if signature is None:
-        return contents.graphs[0]
-    for table in contents.signatures:
-        if table.name == signature:
-            return contents.graphs[table.graph]
-    known = ", ".join(repr(table.name) for table in contents.signatures[:20])
-    raise InvalidArgumentError(
-        f"the file has no signature {signature!r}", hint=f"it has: {known or 'none'}"
     )
 
 
@@ -284,14 +240,7 @@ def _check_inputs(graph: Graph) -> None:
 def _input(
     builder: ModelBuilder, name: str, tensor: Tensor, shape: Sequence[int] | None
 ) -> int:
-    if shape is not None:
-        if len(shape) != len(tensor.shape) or any(length < 1 for length in shape):
-            raise InvalidArgumentError(
-                f"input {name!r} of shape {list(tensor.shape)} cannot have shape "
-                f"{list(shape)}"
-            )
-        tensor = replace(tensor, shape=tuple(shape))
-    operand = describe(tensor)
+    operand = describe(replace(tensor, shape=checked_shape(name, tensor, shape)))
     return builder.input(
         name,
         operand.type,
@@ -299,19 +248,3 @@ def _input(
         scale=operand.scale,
         zero_point=operand.zero_point,
     )
-
-
-def _names(graph: Graph, indexes: Sequence[int]) -> list[str]:
-    """Return unique names for the tensors at a border of the graph."""
-    if -1 in indexes or len(set(indexes)) != len(indexes):
-        raise InvalidArgumentError(
-            "the inputs or outputs of the graph are left out or repeated: "
-            f"{list(indexes[:20])}"
-        )
-    names: dict[str, None] = {}
-    for index in indexes:
-        name = graph.tensors[index].name or f"tensor_{index}"
-        while name in names:
-            name += f"_{index}"
-        names[name] = None
-    return list(names)

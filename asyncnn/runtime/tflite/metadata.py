@@ -21,7 +21,7 @@ from asyncnn.runtime.model_description import (
     TensorMetadata,
 )
 from asyncnn.tflite import flatbuffer
-from asyncnn.tflite.contents import Graph
+from asyncnn.tflite.tables import Graph
 
 IDENTIFIER = b"M001"
 """Bytes 4 to 8 of the metadata."""

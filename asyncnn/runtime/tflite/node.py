@@ -30,7 +30,7 @@ from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import Graph, Operator
+from asyncnn.tflite.tables import Graph, Operator
 
 _ACTIVATIONS = {
     FusedActivationFunc.RELU: OperationType.RELU,

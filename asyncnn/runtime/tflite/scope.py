@@ -29,11 +29,7 @@ from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
-from asyncnn.tflite.contents import (
-    Graph,
-    Operator,
-    Tensor,
-)
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 _OPERATORS_PER_STEP = 16
 

@@ -8,11 +8,7 @@ import msgspec
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import (
-    Graph,
-    Operator,
-    Tensor,
-)
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 MAX_DEPTH = 32
 """Most subgraphs that run within each other."""

@@ -12,11 +12,7 @@ from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
 from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import (
-    Graph,
-    Operator,
-    Tensor,
-)
+from asyncnn.tflite.tables import Graph, Operator, Tensor
 
 _TYPES = {
     "FLOAT32": OperandType.TENSOR_FLOAT32,
@@ -73,7 +69,7 @@ def add_constant(builder: GraphBuilder, tensor: Tensor, operand: Operand) -> int
 
     The data are not copied where the HAL can use the bytes of the file.
 
-    :raises InvalidArgumentError: if a value does not fit in the type.
+    :raises UnsupportedOperatorError: if a value does not fit in the type.
     """
     quant = operand.extra_params
     return builder.constant(
@@ -95,7 +91,7 @@ def bias_scale(input_: Operand, filter_: Operand) -> float:
 def elements(tensor: Tensor) -> Array:
     """Return the data of a constant ``tensor`` in the dtype of its operand.
 
-    :raises InvalidArgumentError: if a value does not fit in the type.
+    :raises UnsupportedOperatorError: if a value does not fit in the type.
     """
     data = tensor.data
     assert data is not None
@@ -105,7 +101,7 @@ def elements(tensor: Tensor) -> Array:
         return data
     narrow = data.astype(np.int32)
     if not np.array_equal(narrow, data):
-        raise InvalidArgumentError(f"{tensor.label} has values beyond 32 bits")
+        raise UnsupportedOperatorError(f"{tensor.label} has values beyond 32 bits")
     return narrow
 
 

@@ -19,7 +19,7 @@ from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import add_constant, describe, elements
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite.contents import Graph, Tensor
+from asyncnn.tflite.tables import Graph, Tensor
 
 
 class FirstValues:

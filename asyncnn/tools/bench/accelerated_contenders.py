@@ -33,9 +33,7 @@ from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
-from asyncnn.hal.errors import (
-    AsyncnnError,
-)
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.device import Device
@@ -83,7 +81,7 @@ from asyncnn.tools.other_runtimes import LiteRt
 ACCELERATED = "accelerated"
 """The device's name."""
 
-DEVICE, AWAITED, INLINE = "device", "awaited", "inline"
+DEVICE, AWAITED, INLINE, BOUND = "device", "awaited", "inline", "bound"
 ONE_THREAD, EXECUTOR, TO_THREAD = "one_thread", "executor", "to_thread"
 PREPARED, CREATED, ANEW, CACHED = "prepared", "created", "anew", "cached"
 CANCELLED, DEADLINE, PART = "cancelled", "deadline", "part"
@@ -91,12 +89,14 @@ PROCESSOR = "_cpu"
 """Ends the names of figures of processor time."""
 
 SATURATED, IDLE, IDLE_AND_PART = "saturated", "idle", "idle_and_part"
-BURST, BUSY = "burst", "busy"
+BURST, BUSY, REMOTE = "burst", "busy", "remote"
 FIRST, SECOND = "first", "second"
+ONE_LANE = "one_lane"
 
 CONCURRENCIES = 8, 64
 _SERVING = {
     AWAITED: "device",
+    ONE_LANE: "one lane",
     ONE_THREAD: "one thread",
     EXECUTOR: "executor",
     TO_THREAD: "ONNX, to_thread",
@@ -154,10 +154,11 @@ async def measure_alone(candidate: Candidate, rounds: int) -> Measured:
     batches: list[Batch] = []
     async with AsyncExitStack() as stack:
         device = await stack.enter_async_context(opened())
-        with noted(refusals, DEVICE, AWAITED):
+        with noted(refusals, DEVICE, AWAITED, BOUND):
             prepared = await device.prepare(candidate.named)
             batches.append(_on_device(prepared, inputs))
             batches.append(timed_await(AWAITED, lambda: prepared.run(inputs)))
+            batches.append(timed_await(BOUND, prepared.reusable(inputs).run))
         if DEVICE not in refusals and 0 < candidate.us < INLINE_BELOW_US:
             other = await stack.enter_async_context(opened(_INLINE))
             inline = await other.prepare(candidate.named)
@@ -365,10 +366,12 @@ async def _servers(
     inputs = candidate.inputs
     servers: dict[str, Run] = {}
     async with AsyncExitStack() as stack:
-        with noted(refusals, AWAITED):
-            device = await stack.enter_async_context(opened())
-            prepared = await device.prepare(candidate.named)
-            servers[AWAITED] = partial(prepared.run, inputs)
+        for name, lanes in {AWAITED: OWN_PROCESS.lanes, ONE_LANE: 1}.items():
+            with noted(refusals, name):
+                settings = replace(OWN_PROCESS, lanes=lanes)
+                device = await stack.enter_async_context(opened(settings))
+                prepared = await device.prepare(candidate.named)
+                servers[name] = partial(prepared.run, inputs)
         with noted(refusals, ONE_THREAD, EXECUTOR):
             for name, entered in _AWAITED.items():
                 peer = LiteRt(candidate.file)
@@ -391,6 +394,7 @@ async def measure_driver(candidate: Candidate, rounds: int) -> Measured:
                 async with served.burst(spins=False) as burst:
                     batches = [
                         timed_await(BURST, lambda: burst.run(inputs)),
+                        timed_await(REMOTE, lambda: served.run(inputs)),
                         timed_await(AWAITED, lambda: prepared.run(inputs)),
                     ]
                     return rounds_of(await measure(batches, rounds=rounds)), {}

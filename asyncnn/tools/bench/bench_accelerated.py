@@ -23,19 +23,20 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.framework_contenders import (
-    HALVES,
-    WHOLE,
-    measure_framework,
-)
 from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     candidates,
+    every,
+    first_servable,
+    heavy,
+    heavy_floats,
+    long_ones,
+    longest,
     model_files,
-    weights_bytes,
+    servable,
+    the_addition,
 )
-from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import ONNX, PACKAGES
 from asyncnn.tools.bench.report import (
     Bars,
@@ -50,19 +51,18 @@ from asyncnn.tools.bench.report import (
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+from asyncnn.tools.bench.surrounding_contenders import (
+    CONNECTED,
+    HALVES,
+    SECONDS,
+    WHOLE,
+    measure_beside,
+    measure_framework,
+    measure_starting,
+)
 from asyncnn.tools.other_runtimes import litert_version
 
 Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
-
-
-LONG_US = 1000.0
-"""What LiteRT takes at least for models that are cancelled and served by a driver."""
-
-SERVABLE_US = 100.0
-"""What LiteRT takes at least for models that are served to many tasks."""
-
-HEAVY_BYTES = 1_000_000
-"""Weights of models that are cached and whose memory is measured."""
 
 
 class Limits(NamedTuple):
@@ -98,48 +98,13 @@ class Section(NamedTuple):
     measure: Measure
 
 
-def _every(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return models
-
-
-def _the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [Candidate("ADD [4]", tiny_addition())]
-
-
-def _long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each for each in models if each.us > LONG_US]
-
-
-def _longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return sorted(_long_ones(models), key=lambda each: each.us)[-1:]
-
-
-def _servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
-
-
-def _first_servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return _servable(models)[-1:]
-
-
-def _heavy(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
-
-
-def _heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [
-        each
-        for each in _heavy(models)
-        if all(info.dtype.kind == "f" for info in each.named.inputs)
-    ]
-
-
 _ALONE = Section(
     "one run at a time, microseconds",
     ONE_CPU,
     {
         contenders.DEVICE: "device",
         contenders.AWAITED: "awaited",
+        contenders.BOUND: "bound once",
         contenders.INLINE: "inline",
         LITERT: "LiteRT",
         contenders.ONE_THREAD: "one thread",
@@ -149,21 +114,29 @@ _ALONE = Section(
     },
     (
         Limits(contenders.DEVICE, LITERT, 1.03, 1.08, above_us=200),
+        Limits(contenders.AWAITED, LITERT, 1.20, inf, above_us=150, below_us=200),
         Limits(contenders.AWAITED, LITERT, 1.10, 1.20, above_us=200, below_us=400),
+        Limits(contenders.AWAITED, LITERT, 1.20, inf, above_us=400, below_us=500),
         Limits(contenders.AWAITED, LITERT, 1.03, 1.08, above_us=2000),
         Limits(contenders.INLINE, LITERT, 1.02, 1.05, above_us=50, below_us=100),
-        Limits(contenders.AWAITED, contenders.EXECUTOR, 0.15, 0.25, below_us=10),
+        *(
+            Limits(contenders.AWAITED, contenders.EXECUTOR, *limits)
+            for limits in (
+                (0.15, 0.25, 0, 10),
+                (1.0, inf, 10, 50),
+                (0.8, inf, 50, 200),
+                (0.75, 0.85, 200, 400),
+                (0.8, inf, 400, 500),
+                (1.0, inf, 500, inf),
+            )
+        ),
+        Limits(contenders.BOUND, contenders.EXECUTOR, 0.2, inf, below_us=10),
         Limits(
-            contenders.AWAITED,
-            contenders.EXECUTOR,
-            0.75,
-            0.85,
-            above_us=200,
-            below_us=400,
+            contenders.BOUND, contenders.EXECUTOR, 0.75, inf, above_us=50, below_us=500
         ),
         Limits(contenders.AWAITED, contenders.TO_THREAD, inf, inf),
     ),
-    _every,
+    every,
     contenders.measure_alone,
 )
 """LiteRT itself gives the time by which the limits of a model are chosen."""
@@ -178,7 +151,7 @@ SECTIONS = {
             contenders.TO_THREAD: "asyncio.to_thread(np.add)",
         },
         (Limits(contenders.AWAITED, contenders.TO_THREAD, 0.3, 0.3),),
-        _the_addition,
+        the_addition,
         contenders.measure_tiny,
     ),
     "preparing": Section(
@@ -188,8 +161,11 @@ SECTIONS = {
             contenders.PREPARED: "device.prepare",
             contenders.CREATED: "interpreter created",
         },
-        (Limits(contenders.PREPARED, contenders.CREATED, 3.0, 3.0),),
-        _every,
+        (
+            Limits(contenders.PREPARED, contenders.CREATED, 6.0, 6.0, below_us=2000),
+            Limits(contenders.PREPARED, contenders.CREATED, 2.0, 3.0, above_us=2000),
+        ),
+        every,
         contenders.measure_preparing,
     ),
     "cached": Section(
@@ -197,7 +173,7 @@ SECTIONS = {
         ONE_CPU,
         {contenders.CACHED: "from the cache", contenders.ANEW: "anew"},
         (Limits(contenders.CACHED, contenders.ANEW, 0.15, 0.3),),
-        _heavy_floats,
+        heavy_floats,
         contenders.measure_cached,
     ),
     "memory": Section(
@@ -210,10 +186,10 @@ SECTIONS = {
             contenders.SECOND: "second",
         },
         (
-            Limits(contenders.DEVICE, LITERT, 1.2, 1.5),
+            Limits(contenders.DEVICE, LITERT, 1.1, 1.5),
             Limits(contenders.SECOND, contenders.FIRST, 0.3, 0.5),
         ),
-        _heavy,
+        heavy,
         contenders.measure_memory,
     ),
     "cancelling": Section(
@@ -230,7 +206,7 @@ SECTIONS = {
             Limits(contenders.CANCELLED, contenders.PART, 1.2, 2.0),
             Limits(contenders.DEADLINE, contenders.PART, 1.2, 2.0),
         ),
-        _long_ones,
+        long_ones,
         contenders.measure_cancelling,
     ),
     "priorities": Section(
@@ -242,7 +218,7 @@ SECTIONS = {
             contenders.IDLE_AND_PART: "idle and a part of LOW",
         },
         (Limits(contenders.SATURATED, contenders.IDLE_AND_PART, 1.5, 2.0),),
-        _longest,
+        longest,
         contenders.measure_priorities,
     ),
     "framework": Section(
@@ -257,40 +233,77 @@ SECTIONS = {
             Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
             Limits(HALVES, contenders.AWAITED, inf, inf),
         ),
-        _every,
+        every,
         measure_framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
         ALL_CPUS,
         contenders.SERVING,
-        tuple(
-            Limits(
-                f"{contenders.AWAITED}_{count}", f"{peer}_{count}", 1 / goal, 1 / gate
-            )
-            for count in contenders.CONCURRENCIES
-            for peer, goal, gate in (
-                (contenders.EXECUTOR, 1.8, 1.5),
-                (contenders.TO_THREAD, 2.5, 2.0),
-            )
+        (
+            Limits(f"{contenders.ONE_LANE}_8", f"{contenders.EXECUTOR}_8", 0.8, inf),
+            *(
+                Limits(
+                    f"{contenders.AWAITED}_{count}",
+                    f"{peer}_{count}",
+                    1 / goal,
+                    1 / gate,
+                )
+                for count in contenders.CONCURRENCIES
+                for peer, goal, gate in (
+                    (contenders.EXECUTOR, 1 / 0.52, 1.5),
+                    (contenders.TO_THREAD, 2.5, 2.0),
+                )
+            ),
         ),
-        _servable,
+        servable,
         contenders.measure_serving,
     ),
     "driver": Section(
         "through a driver process, microseconds",
         ALL_CPUS,
-        {contenders.BURST: "by burst", contenders.AWAITED: "awaited in this process"},
-        (Limits(contenders.BURST, contenders.AWAITED, 1.05, 1.10),),
-        _long_ones,
+        {
+            contenders.BURST: "by burst",
+            contenders.REMOTE: "awaited",
+            contenders.AWAITED: "awaited in this process",
+        },
+        (
+            Limits(contenders.BURST, contenders.AWAITED, 1.05, 1.10),
+            Limits(contenders.BURST, contenders.REMOTE, 1.0, inf),
+        ),
+        long_ones,
         contenders.measure_driver,
+    ),
+    "beside": Section(
+        "awaited while the loop is busy in pieces of 90 us, microseconds",
+        ALL_CPUS,
+        {contenders.AWAITED: "awaited", contenders.EXECUTOR: "executor"},
+        (Limits(contenders.AWAITED, contenders.EXECUTOR, 0.75, inf),),
+        servable,
+        measure_beside,
+    ),
+    "starting": Section(
+        "from starting a process, or a driver, to the first result, milliseconds",
+        ALL_CPUS,
+        {
+            contenders.DEVICE: "device",
+            LITERT: "LiteRT",
+            CONNECTED: "connect",
+            SECONDS: "a second",
+        },
+        (
+            Limits(contenders.DEVICE, LITERT, 2.0, inf),
+            Limits(CONNECTED, SECONDS, 0.5, inf),
+        ),
+        first_servable,
+        measure_starting,
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
         ALL_CPUS,
         {contenders.BUSY: "serving at full load", contenders.IDLE: "idle"},
         (Limits(contenders.BUSY, contenders.IDLE, 1.5, 3.0),),
-        _first_servable,
+        first_servable,
         contenders.measure_heartbeat,
     ),
 }

@@ -47,7 +47,7 @@ CONTENDERS = {
     LOADED_RUN: "first outputs, loaded",
 }
 
-TIME_LIMIT = 0.25
+TIME_LIMIT = 0.2
 """Goal of the time to load a model divided by the time to prepare it anew."""
 
 MEMORY_LIMIT = 0.2

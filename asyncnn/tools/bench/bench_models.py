@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import usual_device_name
+from asyncnn.devices.auto_device import usual_device_name
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
@@ -126,7 +126,11 @@ _LIMITS = {
 }
 """Largest ratio of `DEVICE` to each peer, by model."""
 
-_ACCELERATED_LIMITS = {"vww_96_int8": {EXECUTOR: 1.05}}
+_ACCELERATED_LIMITS = {
+    "vww_96_int8": {EXECUTOR: 1.05},
+    "trained_lstm_int8": {LITERT: 1.4},
+    "dtln_noise_suppression": {LITERT: 1.2},
+}
 """Largest ratio of `ACCELERATED` to each peer, by model."""
 
 ACCELERATED_STEPS = 0.0

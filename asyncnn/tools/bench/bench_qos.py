@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -18,6 +18,7 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
+from math import inf
 from statistics import mean, median
 
 import msgspec
@@ -25,10 +26,10 @@ from msgspec.structs import replace
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.accelerated import usual_device_name
+from asyncnn.devices.auto_device import usual_device_name
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.hal.types import ErrorStatus, Priority
-from asyncnn.qos import Pause, Scheduler, Work
+from asyncnn.hal.types import Priority
+from asyncnn.qos import Scheduler
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service.process import driver_process
@@ -93,8 +94,11 @@ _BESIDE_RUNS = 15
 
 P99_TO_IDLE = 1.5
 POOL_TO_P99 = 5.0
-OVERHEAD_LIMIT = 0.45
+OVERHEAD_LIMIT = 0.25
 LOST_LIMIT = 0.05
+P50_BESIDE = 1.1
+P99_BESIDE = {50_000.0: 1.3, inf: 1.5}
+"""Largest ratio to idleness beside LOW executions of so many microseconds at most."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -230,7 +234,10 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         misses=misses,
         overhead=overhead,
         lost=lost,
-        verdicts=judge_qos(latencies, longest_us, misses, overhead, lost),
+        verdicts=(
+            *judge_qos(latencies, longest_us, misses, overhead, lost),
+            *judge_beside(low_us, beside),
+        ),
         device=device,
         low_us=low_us,
         beside=tuple(beside),
@@ -368,25 +375,6 @@ async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
     )
 
 
-class _PlanWork(Work):
-    """An execution of a plan without a request."""
-
-    def __init__(self, execution: PlanExecution, ended: Callable[[], None]) -> None:
-        super().__init__(Priority.MEDIUM)
-        self._execution = execution
-        self._ended = ended
-
-    def advance(self, pause: Pause) -> bool:
-        return self._execution.advance(pause)
-
-    def abort(self, status: ErrorStatus) -> None:
-        self._execution.abort(status)
-
-    def finish(self) -> ErrorStatus:
-        self._ended()
-        return ErrorStatus.NONE
-
-
 async def _measure_overhead(rounds: int) -> Overhead:
     """Measure the processor time that handing plans over adds to running them in turn.
 
@@ -403,8 +391,10 @@ async def _measure_overhead(rounds: int) -> Overhead:
         for _ in range(_QUEUED_RUNS):
             call()
         direct_ns = time.process_time_ns() - started
-        added_ns = -direct_ns + await _scheduled_ns(
-            scheduler, lambda: PlanExecution(program, plan, [x], [None])
+        added_ns = -direct_ns + await qos_load.scheduled_ns(
+            scheduler,
+            lambda: PlanExecution(program, plan, [x], [None]),
+            _QUEUED_RUNS,
         )
         started = time.process_time_ns()
         await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))
@@ -418,23 +408,6 @@ async def _measure_overhead(rounds: int) -> Overhead:
         to_thread_us=median(threaded_ns) / _QUEUED_RUNS / 1000,
         ratio=median(ratios),
     )
-
-
-async def _scheduled_ns(scheduler: Scheduler, make: Callable[[], PlanExecution]) -> int:
-    is_over = asyncio.get_running_loop().create_future()
-    left = _QUEUED_RUNS
-
-    def ended() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            is_over.set_result(None)
-
-    started = time.process_time_ns()
-    for _ in range(_QUEUED_RUNS):
-        scheduler.submit(_PlanWork(make(), ended))
-    await is_over
-    return time.process_time_ns() - started
 
 
 async def _measure_loss(rounds: int) -> float:
@@ -490,3 +463,16 @@ def judge_qos(
         goal = f"misses at {each.load:.0%} load, by deadline"
         figures.append((goal, each.by_deadline, each.by_arrival))
     return tuple(QosVerdict(goal, v, limit, v <= limit) for goal, v, limit in figures)
+
+
+def judge_beside(
+    low_us: Mapping[str, float], beside: Sequence[Beside]
+) -> Iterator[QosVerdict]:
+    """Hold urgent executions beside LOW ones against those on an idle device."""
+    for each in beside:
+        if each.load == LOW:
+            most = next(m for us, m in P99_BESIDE.items() if low_us[each.where] <= us)
+            p50, p99 = each.p50_ratio, each.p99_ratio
+            for name, value, limit in ("p50", p50, P50_BESIDE), ("p99", p99, most):
+                goal = f"{each.title}, {name} / idle"
+                yield QosVerdict(goal, value, limit, value <= limit)

@@ -23,6 +23,7 @@ from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.mobilenets import MOBILENETS
 from asyncnn.tools.other_runtimes import LiteRt
 
@@ -199,3 +200,57 @@ def largest_difference(
 def difference_text(difference: Difference | None) -> str:
     """Return a difference as text, a dash for none."""
     return "-" if difference is None else str(difference)
+
+
+LONG_US = 1000.0
+"""What LiteRT takes at least for models that are cancelled and served by a driver."""
+
+SERVABLE_US = 100.0
+"""What LiteRT takes at least for models that are served to many tasks."""
+
+HEAVY_BYTES = 1_000_000
+"""Weights of models that are cached and whose memory is measured."""
+
+
+def every(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return all of them."""
+    return models
+
+
+def long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return those that LiteRT takes more than `LONG_US` for."""
+    return [each for each in models if each.us > LONG_US]
+
+
+def longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the longest of these."""
+    return sorted(long_ones(models), key=lambda each: each.us)[-1:]
+
+
+def servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return those of `SERVABLE_US` to `LONG_US`."""
+    return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
+
+
+def first_servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return one of these."""
+    return servable(models)[-1:]
+
+
+def heavy(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return those of weights that matter."""
+    return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
+
+
+def heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return those of these with inputs of floats alone."""
+    return [
+        each
+        for each in heavy(models)
+        if all(info.dtype.kind == "f" for info in each.named.inputs)
+    ]
+
+
+def the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return an addition of four floats in their place."""
+    return [Candidate("ADD [4]", tiny_addition())]

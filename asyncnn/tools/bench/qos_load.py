@@ -21,6 +21,8 @@ from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.operations.windows import SAME
+from asyncnn.hal.types import ErrorStatus, Priority
+from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.alarms import Alarms
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
@@ -391,3 +393,42 @@ async def _missed(
     except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
         return True
     return False
+
+
+class _PlanWork(Work):
+    """An execution of a plan without a request."""
+
+    def __init__(self, execution: PlanExecution, ended: Callable[[], None]) -> None:
+        super().__init__(Priority.MEDIUM)
+        self._execution = execution
+        self._ended = ended
+
+    def advance(self, pause: Pause) -> bool:
+        return self._execution.advance(pause)
+
+    def abort(self, status: ErrorStatus) -> None:
+        self._execution.abort(status)
+
+    def finish(self) -> ErrorStatus:
+        self._ended()
+        return ErrorStatus.NONE
+
+
+async def scheduled_ns(
+    scheduler: Scheduler, make: Callable[[], PlanExecution], count: int
+) -> int:
+    """Return what it takes to schedule so many executions of plans, all pending."""
+    is_over = asyncio.get_running_loop().create_future()
+    left = count
+
+    def ended() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            is_over.set_result(None)
+
+    started = time.process_time_ns()
+    for _ in range(count):
+        scheduler.submit(_PlanWork(make(), ended))
+    await is_over
+    return time.process_time_ns() - started

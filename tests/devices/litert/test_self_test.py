@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from asyncnn.devices import engine_verdicts
+from asyncnn.devices.engine_verdicts import Subject
 from asyncnn.devices.litert import engine as engines
 from asyncnn.devices.litert import self_test
 from asyncnn.devices.litert.c_api_engine import CApiGraph
-from asyncnn.devices.litert.self_test import Subject, reason_against
+from asyncnn.devices.litert.self_test import reason_against
 
 VERSION = "2.3.0"
 
@@ -88,7 +90,7 @@ def test_whatever_the_process_comes_to_is_a_verdict_that_is_kept(
     reason: str,
 ) -> None:
     if command is HANG:
-        monkeypatch.setattr(self_test, "LIMIT_S", 0.5)
+        monkeypatch.setattr(engine_verdicts, "LIMIT_S", 0.5)
     with caplog.at_level(logging.WARNING):
         assert reason_against(library, VERSION, command=command) == reason
         assert reason_against(library, VERSION, command=MUST_NOT_RUN) == reason
@@ -197,9 +199,9 @@ def test_what_is_new_is_tried_anew(
         case "version":
             version = "2.3.1"
         case "cpu":
-            monkeypatch.setattr(self_test, "cpu_name", lambda: "another one")
+            monkeypatch.setattr(engine_verdicts, "cpu_name", lambda: "another one")
         case "features":
-            monkeypatch.setattr(self_test, "cpu_features", lambda: "none")
+            monkeypatch.setattr(engine_verdicts, "cpu_features", lambda: "none")
     assert reason_against(library, version, command=FAILURE)
     assert len(list(state.iterdir())) == 2
 
@@ -219,7 +221,7 @@ def test_where_nothing_can_be_kept_it_is_tried_each_time(
 
 def test_a_library_that_is_not_there_has_no_subject(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Subject.here(tmp_path / "nothing.so", VERSION)
+        Subject.here(tmp_path / "nothing.so", VERSION, 1)
 
 
 def test_modules_in_the_current_folder_are_not_imported(
@@ -234,7 +236,7 @@ def test_the_engine_asks_for_the_verdict(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "_engines", {})
-    monkeypatch.setattr(self_test, "_command", lambda *_: CRASH)
+    monkeypatch.setattr(engine_verdicts.Tried, "command", lambda *_: CRASH)
     assert engines.load_engine().name == "interpreter"
     assert json.loads(verdict_file(state).read_bytes())["reason"].endswith("SIGABRT")
 
@@ -260,6 +262,7 @@ def test_what_does_not_work_is_found(
 
 ENDLESS = """
 import signal
+from asyncnn.devices import engine_verdicts
 from asyncnn.devices.litert import self_test
 
 def hang(*_):
@@ -267,7 +270,7 @@ def hang(*_):
     while True:
         pass
 
-self_test._Trial, self_test.LIMIT_S = hang, 0.3
+self_test._Trial, engine_verdicts.LIMIT_S = hang, 0.3
 self_test.main("library", "version")
 """
 

@@ -6,7 +6,12 @@ import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
-from asyncnn.tools.bench import bench_accelerated, qos_load, rounds
+from asyncnn.tools.bench import (
+    bench_accelerated,
+    measured_models,
+    qos_load,
+    rounds,
+)
 from asyncnn.tools.bench.bench_accelerated import (
     SECTIONS,
     AcceleratedReport,
@@ -32,20 +37,42 @@ def test_gates_are_no_narrower_than_goals(name: str) -> None:
 @pytest.mark.parametrize(
     ("litert_us", "judged"),
     [
-        (5.0, {("awaited", "executor"): 0.15}),
-        (20.0, {}),
-        (75.0, {("inline", "litert"): 1.02}),
-        (150.0, {}),
+        (5.0, {("awaited", "executor"): 0.15, ("bound", "executor"): 0.2}),
+        (20.0, {("awaited", "executor"): 1.0}),
+        (
+            75.0,
+            {
+                ("inline", "litert"): 1.02,
+                ("awaited", "executor"): 0.8,
+                ("bound", "executor"): 0.75,
+            },
+        ),
+        (
+            175.0,
+            {
+                ("awaited", "litert"): 1.2,
+                ("awaited", "executor"): 0.8,
+                ("bound", "executor"): 0.75,
+            },
+        ),
         (
             300.0,
             {
                 ("device", "litert"): 1.03,
                 ("awaited", "litert"): 1.10,
                 ("awaited", "executor"): 0.75,
+                ("bound", "executor"): 0.75,
             },
         ),
-        (1000.0, {("device", "litert"): 1.03}),
-        (5000.0, {("device", "litert"): 1.03, ("awaited", "litert"): 1.03}),
+        (1000.0, {("device", "litert"): 1.03, ("awaited", "executor"): 1.0}),
+        (
+            5000.0,
+            {
+                ("device", "litert"): 1.03,
+                ("awaited", "litert"): 1.03,
+                ("awaited", "executor"): 1.0,
+            },
+        ),
     ],
 )
 def test_what_litert_takes_decides_on_the_goals_of_a_model(
@@ -101,6 +128,8 @@ def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> Non
         ("priorities", ["longest"]),
         ("serving", ["quick"]),
         ("heartbeat", ["quick"]),
+        ("beside", ["quick"]),
+        ("starting", ["quick"]),
         ("cached", []),
     ],
 )
@@ -150,9 +179,9 @@ class TestMeasuring:
             (qos_load, "_STOPPED_RUNS", 3),
             (qos_load, "_TIMED_RUNS", 2),
             (qos_load, "_SERVED_US", 2000.0),
-            (bench_accelerated, "LONG_US", 0.0),
-            (bench_accelerated, "SERVABLE_US", 0.0),
-            (bench_accelerated, "HEAVY_BYTES", 0),
+            (measured_models, "LONG_US", 0.0),
+            (measured_models, "SERVABLE_US", 0.0),
+            (measured_models, "HEAVY_BYTES", 0),
         ):
             monkeypatch.setattr(module, name, value)
 
@@ -185,8 +214,8 @@ class TestMeasuring:
     def test_every_other_section(
         self, file: Path, section: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if section in ("serving", "heartbeat"):
-            monkeypatch.setattr(bench_accelerated, "LONG_US", 1e9)
+        if section in ("serving", "heartbeat", "beside", "starting"):
+            monkeypatch.setattr(measured_models, "LONG_US", 1e9)
         if section == "memory" and not Path("/proc/self/smaps_rollup").exists():
             pytest.skip("this system does not tell of private memory")
         self.check(file, section)

@@ -24,9 +24,11 @@ from asyncnn.tools.bench.bench_cache import (
 from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
 from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
 from asyncnn.tools.bench.bench_qos import (
+    Beside,
     Latency,
     Misses,
     Overhead,
+    judge_beside,
     judge_qos,
 )
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
@@ -248,13 +250,13 @@ def test_urgent_work_is_held_against_the_idle_device_and_the_pool(
     busy_us: float, pool_us: float, met: bool
 ) -> None:
     verdicts = judge_qos(
-        latencies(busy_us, pool_us), 100.0, (), handed_over(0.45), 0.05
+        latencies(busy_us, pool_us), 100.0, (), handed_over(0.25), 0.05
     )
     assert all(verdict.met for verdict in verdicts) is met
 
 
 @pytest.mark.parametrize(
-    ("overhead", "lost", "by_deadline"), [(0.46, 0, 0), (0, 0.051, 0), (0, 0, 0.2)]
+    ("overhead", "lost", "by_deadline"), [(0.26, 0, 0), (0, 0.051, 0), (0, 0, 0.2)]
 )
 def test_costs_and_misses_are_goals_as_well(
     overhead: float, lost: float, by_deadline: float
@@ -264,3 +266,21 @@ def test_costs_and_misses_are_goals_as_well(
         latencies(1000, 9000), 100.0, misses, handed_over(overhead), lost
     )
     assert sum(not verdict.met for verdict in verdicts) == 1
+
+
+@pytest.mark.parametrize(
+    ("low_us", "p50", "p99", "met"),
+    [
+        (10_000.0, 1.1, 1.3, [True, True]),
+        (10_000.0, 1.11, 1.31, [False, False]),
+        (270_000.0, 1.0, 1.5, [True, True]),
+        (270_000.0, 1.0, 1.51, [True, False]),
+    ],
+)
+def test_urgent_executions_beside_low_ones_are_held_against_idle_ones(
+    low_us: float, p50: float, p99: float, met: list[bool]
+) -> None:
+    ratios = {"p50_us": 1.0, "p99_us": 1.0, "p50_ratio": p50, "p99_ratio": p99}
+    beside = [Beside(where="driver", load=load, **ratios) for load in ("low", "idle")]
+    verdicts = judge_beside({"driver": low_us}, beside)
+    assert [verdict.met for verdict in verdicts] == met

@@ -1,4 +1,4 @@
-"""Looks at the bytes of an ONNX file before the `onnx` package does.
+"""Looks at the bytes of an ONNX file before anything else reads them.
 
 An ONNX file is a protocol buffer, a ``ModelProto``. `split` takes the large weights
 out, so that what is parsed is small and the weights stay where the file is mapped. Only
@@ -18,7 +18,7 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
-class _Field(msgspec.Struct, frozen=True):
+class Field(msgspec.Struct, frozen=True, gc=False):
     """A field of a message: its number, all of it, and the part that is its value."""
 
     number: int
@@ -46,34 +46,34 @@ def split(data: memoryview) -> Split:
     """
     raw: list[tuple[int, int] | None] = []
     parts: list[bytes] = []
-    for field in _fields(data, 0, len(data)):
+    for field in fields(data, 0, len(data)):
         if field.number == _GRAPH and field.is_bytes:
-            parts += _message(_GRAPH, _graph(data, field, raw))
+            parts += message(_GRAPH, _graph(data, field, raw))
         else:
             parts.append(bytes(data[field.start : field.end]))
     return Split(b"".join(parts), tuple(raw))
 
 
 def _graph(
-    data: memoryview, graph: _Field, raw: list[tuple[int, int] | None]
+    data: memoryview, graph: Field, raw: list[tuple[int, int] | None]
 ) -> list[bytes]:
     parts: list[bytes] = []
-    for field in _fields(data, graph.value, graph.end):
+    for field in fields(data, graph.value, graph.end):
         if field.number == _INITIALIZER and field.is_bytes:
             tensor, position = _tensor(data, field)
             raw.append(position)
-            parts += _message(_INITIALIZER, tensor)
+            parts += message(_INITIALIZER, tensor)
         else:
             parts.append(bytes(data[field.start : field.end]))
     return parts
 
 
 def _tensor(
-    data: memoryview, tensor: _Field
+    data: memoryview, tensor: Field
 ) -> tuple[list[bytes], tuple[int, int] | None]:
     parts: list[bytes] = []
     position = None
-    for field in _fields(data, tensor.value, tensor.end):
+    for field in fields(data, tensor.value, tensor.end):
         is_raw = field.number == _RAW_DATA and field.is_bytes
         if is_raw and field.end - field.value >= MIN_SPLIT_BYTES:
             position = field.value, field.end
@@ -82,12 +82,14 @@ def _tensor(
     return parts, position
 
 
-def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
-    tag = _encoded(number << 3 | _LENGTH)
-    return [tag, _encoded(sum(map(len, parts))), *parts]
+def message(number: int, parts: Sequence[bytes]) -> list[bytes]:
+    """Return the parts of a field whose value are these parts."""
+    tag = encoded(number << 3 | _LENGTH)
+    return [tag, encoded(sum(map(len, parts))), *parts]
 
 
-def _encoded(number: int) -> bytes:
+def encoded(number: int) -> bytes:
+    """Return a number as messages have it."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -95,7 +97,11 @@ def _encoded(number: int) -> bytes:
     return bytes([*groups, number])
 
 
-def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
+    """Yield the fields of a message that lies between two positions.
+
+    :raises InvalidArgumentError: if one is longer than what is left of its message.
+    """
     while start < end:
         tag, value = _decoded(data, start, end)
         kind = tag & 7
@@ -116,7 +122,7 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
                 "what it is part of",
                 hint="the file may be cut short",
             )
-        yield _Field(tag >> 3, start, value, after, kind == _LENGTH)
+        yield Field(tag >> 3, start, value, after, kind == _LENGTH)
         start = after
 
 

@@ -1,0 +1,135 @@
+"""What devices have in common that have an engine: lanes, versions, capabilities."""
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+from asyncnn import __version__
+from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.measured_capabilities import sped_up
+from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.engine import Program
+from asyncnn.engine.delegation import Delegate, Step
+from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import LITERT, ONNX
+from asyncnn.hal.operands import ExtensionOperationType
+from asyncnn.hal.routes import EngineShare
+from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.input_files import in_one, offload_abandonable
+from asyncnn.memory.pages import os_errors
+from asyncnn.offload import offload_steps
+from asyncnn.pacing import Steps
+
+_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
+"""Time for MobileNets and ResNets, divided by what the kernels take for them."""
+
+T = TypeVar("T")
+
+
+class EngineDevice(ReferenceDevice):
+    """A `ReferenceDevice` with engines, whose names and versions ``engines`` says.
+
+    Plans run on as many worker threads as there are CPUs for this process.
+    """
+
+    def __init__(self, settings: DeviceSettings | None = None) -> None:
+        super().__init__(settings)
+        self.engines: tuple[str, ...] = ()
+        self._delegate: Delegate | None = None
+
+    def _add(self, engine: str, extension: Extension) -> None:
+        """Note an engine, and the extension whose regions it runs."""
+        self.engines += (engine,)
+        self._extensions = self._extensions.extended(extension)
+
+    @property
+    def usual_lanes(self) -> int:
+        """One for each CPU that this process may use."""
+        return len(os.sched_getaffinity(0))
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return those of the reference device, better by what the engine gains.
+
+        That was measured by reference models, or else is what is usual.
+        """
+        status, capabilities = super().get_capabilities_1_3()
+        floats = integers = None
+        if self._measured is not None:
+            floats = self._measured.engine_share(quantized=False)
+            integers = self._measured.engine_share(quantized=True)
+        return status, sped_up(
+            capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
+        )
+
+    async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
+        """Return what engines compute, and what the kernels; see `IEngineShares`.
+
+        Found out by preparing the model.
+
+        :raises AsyncnnError: if it cannot be.
+        """
+        return await offload_steps(self._sharing(model))
+
+    def _sharing(self, model: Model) -> Steps[tuple[EngineShare, ...]]:
+        # What is prepared here ends here, too: freeing it takes as long as a trial.
+        program = yield from Program.compiling(
+            model, None, self._extensions, self._delegate
+        )
+        if program.declared_shapes is None:
+            return ()
+        steps = program.plan(program.declared_shapes).steps
+        shares: list[EngineShare] = []
+        for engine, group in groupby(steps, _engine_of):
+            if engine:
+                shares += (EngineShare(engine, _positions(step)) for step in group)
+            else:
+                shares.append(self._kernels_share(tuple(group)))
+        return tuple(shares)
+
+    def _kernels_share(self, steps: Sequence[Step]) -> EngineShare:
+        positions = tuple(step.position for step in steps)
+        if self._delegate is None:
+            reasons = ("an operation of the HAL",) * len(steps)
+            return EngineShare("kernels", positions, reasons)
+        from asyncnn.devices.litert.claims import refusal
+
+        reasons = tuple(
+            refusal(step.operation) or "too short to be worth a call of LiteRT"
+            for step in steps
+        )
+        return EngineShare("kernels", positions, reasons)
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the versions of asyncnn and of the engine, and how it is called."""
+        return ErrorStatus.NONE, f"{__version__} ({'; '.join(self.engines)})"
+
+
+_OF_REGIONS = {LITERT: "LiteRT", ONNX: "ONNX Runtime"}
+
+
+def _engine_of(step: Step) -> str:
+    """Return the name of the engine that computes a step; empty for kernels."""
+    if step.parts:
+        return "LiteRT"
+    type_ = step.operation.type
+    if not isinstance(type_, ExtensionOperationType):
+        return ""
+    return _OF_REGIONS.get(type_.extension, "")
+
+
+def _positions(step: Step) -> tuple[int, ...]:
+    return tuple(part.position for part in step.parts) or (step.position,)
+
+
+async def loaded(name: str, load: Callable[[], T]) -> T:
+    """Load an engine on a thread, which takes a while.
+
+    :raises ResourceExhaustedError: if memory, descriptors or threads have run out.
+    """
+
+    def loading() -> T:
+        with os_errors(f"{name} cannot be loaded"):
+            return load()
+
+    return await offload_abandonable(f"loading {name}", in_one(loading))

@@ -1,0 +1,257 @@
+"""Regions of TFLite: whole files that LiteRT runs, as operations of the HAL.
+
+The file is a constant operand of the operation (`asyncnn.extensions.regions`). It is
+read and checked without the engine, and written anew for the shapes that inputs have.
+So a graph of open lengths is compiled for each that comes, as plans are. Where a run
+alone tells the shapes of results, the public interpreter runs it.
+"""
+
+import secrets
+import weakref
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.devices.compiled_graph import GraphKernel, Tensor
+from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
+from asyncnn.devices.litert.graph_file import GraphFile
+from asyncnn.devices.litert.public_interpreter import computed
+from asyncnn.devices.litert.region_file import region_file
+from asyncnn.devices.litert.tflite_engine import Engine
+from asyncnn.devices.litert.weights import PackedWeights, weights_key
+from asyncnn.engine.array_memory import address_of
+from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import LITERT, region_extension
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
+from asyncnn.input_files import decoding
+from asyncnn.pacing import completed
+from asyncnn.tflite import runnable
+from asyncnn.tflite import tables as tflite
+from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.tables import Contents
+
+_NOTE = "region"
+
+
+class RegionKernel(GraphKernel):
+    """The graph of a region, for inputs of certain shapes."""
+
+    def __init__(
+        self, engine: Engine, file: GraphFile, weights: PackedWeights | None
+    ) -> None:
+        graph = engine.compile(file)
+        self.inputs, self.outputs = graph.inputs, graph.outputs
+        self.reads = tuple(range(1, 1 + len(graph.inputs)))
+        super().__init__(
+            lambda threads: engine.compile(file, threads=threads, weights=weights),
+            graph,
+        )
+
+
+class Regions:
+    """The kernels of regions, on an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._version = f"{engine.name} {engine.version}, writer {WRITER_VERSION}"
+        self._surprising: set[int] = set()
+
+    def extension(self) -> Extension:
+        """Return the extension whose operation they compute."""
+        return region_extension(
+            LITERT,
+            version=self._version,
+            shape=self.shapes,
+            prepare=self.prepare,
+            compute=self.compute,
+        )
+
+    def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
+        """Return the shapes of the outputs; see `ShapeRule`."""
+        declared = tuple(output.shape for output in operation.outputs)
+        if None not in declared:
+            return declared
+        if id(operation.value(0)) in self._surprising:
+            return declared
+        kernel = self._kernel(operation)
+        if kernel is None:
+            return declared
+        return tuple(
+            _like(tensor.shape) if shape is None else shape
+            for tensor, shape in zip(kernel.outputs, declared, strict=True)
+        )
+
+    def prepare(self, operation: BoundOperation) -> RegionKernel:
+        """Compile a region whose shapes are all known; see `Prepare`."""
+        kernel = self._kernel(operation)
+        if kernel is None:
+            raise GeneralFailureError(
+                "the region's outputs have shapes that only a run tells",
+                hint="a model that declares none for them can have it",
+            )
+        _check("input", operation.inputs[1:], kernel.inputs)
+        _check("output", operation.outputs, kernel.outputs)
+        return kernel
+
+    def compute(self, operation: BoundOperation) -> Sequence[Array]:
+        """Run a region whose shapes only a run tells; see `Compute`."""
+        given = [operand.require_value() for operand in _given(operation)]
+        file = self._file(_contents(operation.value(0)), [each.shape for each in given])
+        results = computed(file, given)
+        return [
+            np.ascontiguousarray(each).reshape(_like(each.shape)) for each in results
+        ]
+
+    def _kernel(self, operation: BoundOperation) -> RegionKernel | None:
+        return operation.note(_NOTE, lambda: self._compiled(operation))
+
+    def _compiled(self, operation: BoundOperation) -> RegionKernel | None:
+        """Return the graph for the inputs' shapes; None if only a run tells results."""
+        graph = operation.value(0)
+        contents = _contents(graph)
+        shapes = [operand.require_shape() for operand in _given(operation)]
+        if runnable.may_surprise(contents) and not self._is_settled(contents, shapes):
+            self._surprising.add(id(graph))
+            weakref.finalize(graph, self._surprising.discard, id(graph))
+            return None
+        file = self._file(contents, shapes)
+        weights = None
+        if graph.nbytes >= WORTH_SHARING_BYTES:
+            key = weights_key(secrets.token_bytes(16), self._version)
+            weights = PackedWeights(key)
+        return RegionKernel(self._engine, file, weights)
+
+    def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
+        """Tell whether the shapes of outputs follow from those of inputs.
+
+        An output that is said to have no elements has some then all the same.
+        """
+        file = self._file(contents, shapes, output_shape=(0,))
+        try:
+            self._engine.compile(file).close()
+        except GeneralFailureError:
+            return False
+        return True
+
+    def _file(
+        self,
+        contents: Contents,
+        shapes: Sequence[Shape],
+        output_shape: Shape | None = None,
+    ) -> GraphFile:
+        main = contents.graphs[0]
+        if len(shapes) != len(main.inputs):
+            raise InvalidArgumentError(
+                f"{len(shapes)} inputs for {main.label}, which has {len(main.inputs)}"
+            )
+        own = []
+        for shape, index in zip(shapes, main.inputs, strict=True):
+            tensor = main.tensors[index]
+            if _like(tensor.shape) != shape and len(tensor.shape) != len(shape):
+                raise InvalidArgumentError(
+                    f"{tensor.label} of shape {list(tensor.shape)} cannot have "
+                    f"{list(shape)}"
+                )
+            own.append(tensor.shape if _like(tensor.shape) == shape else shape)
+        speeds = self._engine.speeds
+        with decoding("TFLite"):
+            return region_file(contents, own, speeds, output_shape=output_shape)
+
+
+_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
+_LARGE_BYTES = 1 << 12
+"""Weights of a file are only computed with: from here on, they are not copied."""
+
+_COPIED_BYTES = 1 << 18
+"""Files of so many bytes are copied as a whole, weights and all."""
+
+
+def _contents(graph: Array) -> Contents:
+    """Read and check a file.
+
+    Whoever has it may write to its memory at any time. So what is checked is a copy, of
+    all but the weights, and what LiteRT gets is written of that.
+
+    :raises InvalidArgumentError: if LiteRT does not get it.
+    """
+    with decoding("TFLite"):
+        if graph.nbytes <= _COPIED_BYTES:
+            contents = completed(reading_contents(graph.copy().data))
+        else:
+            contents = _without_weights(graph)
+        refusal = runnable.refusal(contents)
+        if refusal:
+            raise InvalidArgumentError(f"LiteRT does not run the region: {refusal}")
+        runnable.check(contents)
+    return contents
+
+
+def _without_weights(graph: Array) -> Contents:
+    """Read a copy of a file, in which large weights are those of the file itself."""
+    tensors = _tensors(completed(reading_contents(graph.data)))
+    large = {place for each in tensors if (place := _place(each, graph))}
+    copy = np.zeros_like(graph)  # its pages are there once they are written to
+    end = 0
+    for start, size in sorted(large):
+        copy[end:start] = graph[end:start]
+        end = max(end, start + size)
+    copy[end:] = graph[end:]
+
+    def weighted(tensor: tflite.Tensor) -> tflite.Tensor:
+        place, data = _place(tensor, copy), tensor.data
+        if data is None or place not in large:
+            return tensor
+        weights = np.ndarray(data.shape, data.dtype, graph.data, place[0])
+        return replace(tensor, data=weights)
+
+    contents = completed(reading_contents(copy.data))
+    graphs = [
+        replace(each, tensors=tuple(map(weighted, each.tensors)))
+        for each in contents.graphs
+    ]
+    return replace(contents, graphs=tuple(graphs))
+
+
+def _tensors(contents: Contents) -> Iterator[tflite.Tensor]:
+    for graph in contents.graphs:
+        yield from graph.tensors
+
+
+def _place(tensor: tflite.Tensor, file: Array) -> tuple[int, int] | None:
+    """Return where large weights lie in their file, and their bytes."""
+    data = tensor.data
+    if data is None or data.nbytes < _LARGE_BYTES or tensor.type not in _WEIGHTS:
+        return None
+    start = address_of(data) - address_of(file)
+    is_within = 0 <= start <= file.nbytes - data.nbytes
+    return (start, data.nbytes) if is_within else None  # sparse ones are not
+
+
+def _given(operation: BoundOperation) -> list[BoundOperand]:
+    return [operation.input(number) for number in range(1, len(operation.inputs))]
+
+
+def _like(shape: Shape) -> Shape:
+    """Return the shape that the HAL has for one of LiteRT's."""
+    return shape or (1,)
+
+
+def _check(
+    side: str, operands: Sequence[BoundOperand | None], tensors: Sequence[Tensor]
+) -> None:
+    if len(operands) != len(tensors):
+        raise InvalidArgumentError(
+            f"{len(operands)} {side}s of the region; its graph has {len(tensors)}"
+        )
+    for number, (operand, tensor) in enumerate(zip(operands, tensors, strict=True)):
+        shape = None if operand is None else operand.shape
+        if operand is None or (operand.dtype, shape) != (
+            tensor.dtype,
+            _like(tensor.shape),
+        ):
+            raise InvalidArgumentError(
+                f"{side} {number} of the region is {operand}; its graph has "
+                f"{tensor.dtype}{list(tensor.shape)}"
+            )

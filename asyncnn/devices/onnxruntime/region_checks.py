@@ -1,0 +1,183 @@
+"""What a graph may have before ONNX Runtime sees it.
+
+It reads what a file says without distrust: weights may lie in any file, or at any
+address of the process; some operators load libraries or compiled code. So all of that
+is refused, as is nesting that would exhaust its stack, and functions that call
+themselves, or so many others that they would fill all memory once they are inlined.
+Types and shapes are ONNX Runtime's own business, and it checks them.
+
+The numbers of fields are those of ONNX's ``onnx.proto``.
+"""
+
+from collections.abc import Iterator
+
+from asyncnn.extensions.protobuf import Field, fields
+from asyncnn.hal.errors import InvalidArgumentError
+
+MOST_BYTES = 2**31 - 1
+"""Of a protocol buffer."""
+
+MOST_NODES = 200_000
+"""Of all graphs and functions, each counted as often as it is called."""
+
+MOST_NESTED = 16
+"""Graphs within graphs."""
+
+DOMAINS = frozenset({b"", b"ai.onnx", b"ai.onnx.ml", b"com.microsoft"})
+"""Of operators that the CPU provider has."""
+
+REFUSED = frozenset({b"EPContext"})
+"""Operators of these domains that stand for code of another engine."""
+
+_GRAPH, _FUNCTION = 7, 25
+_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
+_OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7
+_TENSORS_OF = frozenset({5, 10})
+_GRAPHS_OF = frozenset({6, 11})
+_SPARSE_TENSORS_OF = frozenset({22, 23})
+_VALUES, _INDICES = 1, 2
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 7, 10
+
+_Name = tuple[bytes, bytes]
+
+
+def check_graph(data: memoryview) -> bool:
+    """Check an ONNX file that ONNX Runtime is to run; tell if it may loop.
+
+    How long that takes may depend on the data.
+
+    :raises InvalidArgumentError: if it is damaged, or has what no graph may have.
+    """
+    if not 0 < len(data) <= MOST_BYTES:
+        raise InvalidArgumentError(f"a graph of {len(data)} bytes")
+    check = _Check(data)
+    check.check()
+    return check.may_loop
+
+
+class _Check:
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.may_loop = False
+        self._domains = set(DOMAINS)
+        self._functions: dict[_Name, Field] = {}
+        self._sizes: dict[_Name, int] = {}
+
+    def check(self) -> None:
+        data = self._data
+        graphs: list[Field] = []
+        for field in fields(data, 0, len(data)):
+            if field.number == _GRAPH:
+                graphs.append(field)
+            elif field.number == _FUNCTION:
+                name = self._named(field, _FUNCTION_DOMAIN, _FUNCTION_NAME)
+                self._functions[name] = field
+        if not graphs:
+            raise InvalidArgumentError("an ONNX file without a graph")
+        self._domains.update(domain for domain, _ in self._functions)
+        # Each of them, as one that nobody calls is looked at, too.
+        nodes = sum(self._nodes_of(name, ()) for name in self._functions)
+        nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
+        self._count(nodes)
+
+    def _named(self, message: Field, domain: int, name: int) -> _Name:
+        found = {domain: b"", name: b""}
+        for field in self._within(message):
+            if field.number in found:
+                found[field.number] = bytes(self._data[field.value : field.end])
+        return found[domain], found[name]
+
+    def _within(self, message: Field) -> Iterator[Field]:
+        if not message.is_bytes:
+            raise InvalidArgumentError(
+                f"damaged ONNX file: field {message.number} at byte {message.start} "
+                "is no message"
+            )
+        return fields(self._data, message.value, message.end)
+
+    def _count(self, nodes: int) -> int:
+        if nodes > MOST_NODES:
+            raise InvalidArgumentError(
+                f"a graph of more than {MOST_NODES} nodes, counted with all that its "
+                "functions have"
+            )
+        return nodes
+
+    def _nodes_of(self, name: _Name, callers: tuple[_Name, ...]) -> int:
+        """Return the nodes that a call of a function is."""
+        nodes = self._sizes.get(name)
+        if nodes is None:
+            if name in callers or len(callers) >= MOST_NESTED:
+                raise InvalidArgumentError(
+                    f"function {name[1].decode(errors='replace')!r} calls itself, or "
+                    f"is nested more than {MOST_NESTED} deep"
+                )
+            function = self._functions[name]
+            nodes = sum(
+                self._node(field, 1, (*callers, name))
+                for field in self._within(function)
+                if field.number == _FUNCTION_NODE
+            )
+            self._sizes[name] = self._count(nodes)
+        return nodes
+
+    def _graph(self, graph: Field, depth: int, callers: tuple[_Name, ...]) -> int:
+        if depth > MOST_NESTED:
+            raise InvalidArgumentError(f"graphs nested more than {MOST_NESTED} deep")
+        nodes = 0
+        for field in self._within(graph):
+            if field.number == _NODE:
+                nodes += self._node(field, depth, callers)
+            elif field.number == _INITIALIZER:
+                self._tensor(field)
+            elif field.number == _SPARSE_INITIALIZER:
+                self._sparse_tensor(field)
+        return self._count(nodes)
+
+    def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
+        data, domain, type_, nodes = self._data, b"", b"", 1
+        for field in self._within(node):
+            if field.number == _ATTRIBUTE:
+                nodes += self._attribute(field, depth, callers)
+            elif field.number == _OP_TYPE:
+                type_ = bytes(data[field.value : field.end])
+            elif field.number == _DOMAIN:
+                domain = bytes(data[field.value : field.end])
+        if domain not in self._domains or type_ in REFUSED:
+            name = (domain + b"." + type_).decode(errors="replace").lstrip(".")
+            raise InvalidArgumentError(f"operator {name} may not be run")
+        if (domain, type_) in self._functions:
+            nodes += self._nodes_of((domain, type_), callers)
+        return nodes
+
+    def _attribute(
+        self, attribute: Field, depth: int, callers: tuple[_Name, ...]
+    ) -> int:
+        nodes = 0
+        for field in self._within(attribute):
+            if field.number in _GRAPHS_OF:
+                self.may_loop = True
+                nodes += self._graph(field, depth + 1, callers)
+            elif field.number in _TENSORS_OF:
+                self._tensor(field)
+            elif field.number in _SPARSE_TENSORS_OF:
+                self._sparse_tensor(field)
+        return nodes
+
+    def _sparse_tensor(self, tensor: Field) -> None:
+        for field in self._within(tensor):
+            if field.number in (_VALUES, _INDICES):
+                self._tensor(field)
+
+    def _tensor(self, tensor: Field) -> None:
+        for field in self._within(tensor):
+            if field.number == _EXTERNAL_DATA or (
+                field.number == _DATA_LOCATION
+                and not field.is_bytes
+                and self._data[field.value]
+            ):
+                raise InvalidArgumentError(
+                    "the graph has weights that are not in it",
+                    hint="give them as further inputs of the region",
+                )

@@ -1,0 +1,222 @@
+"""ONNX Runtime's C API, as the shared library in `onnxruntime`'s wheel has it.
+
+The library exports one function, which returns a table of all others. A table of an
+older version is a part of the newest one, so that functions are found by their numbers
+in it; every one that is used is declared with its types. The Python module
+``onnxruntime`` is never imported: it carries a second copy of all this.
+
+Source: ONNX Runtime 1.32, ``onnxruntime_c_api.h``, API version 24.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
+from ctypes import c_void_p as handle
+from pathlib import Path
+from typing import Any, Final
+
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    failure_of,
+    shortage_of,
+)
+from asyncnn.interpreter_hooks import disown_in_children
+
+API_VERSION = 24
+
+SILENT = 4
+"""Nothing below an error that ends the process is written to stderr."""
+
+_OUT = POINTER(handle)
+_COUNT = POINTER(c_size_t)
+
+_CHECKED: dict[str, tuple[int, tuple[Any, ...]]] = {
+    "CreateEnv": (3, (c_int, c_char_p, _OUT)),
+    "DisableTelemetryEvents": (6, (handle,)),
+    "CreateSessionFromArray": (8, (handle, handle, c_size_t, handle, _OUT)),
+    "Run": (9, (*[handle] * 4, c_size_t, handle, c_size_t, handle)),
+    "CreateSessionOptions": (10, (_OUT,)),
+    "SetSessionLogSeverityLevel": (22, (handle, c_int)),
+    "SetIntraOpNumThreads": (24, (handle, c_int)),
+    "SetInterOpNumThreads": (25, (handle, c_int)),
+    "SessionGetInputCount": (30, (handle, _COUNT)),
+    "SessionGetOutputCount": (31, (handle, _COUNT)),
+    "SessionGetInputTypeInfo": (33, (handle, c_size_t, _OUT)),
+    "SessionGetOutputTypeInfo": (34, (handle, c_size_t, _OUT)),
+    "SessionGetInputName": (36, (handle, c_size_t, handle, _OUT)),
+    "SessionGetOutputName": (37, (handle, c_size_t, handle, _OUT)),
+    "CreateRunOptions": (39, (_OUT,)),
+    "RunOptionsSetRunLogSeverityLevel": (41, (handle, c_int)),
+    "RunOptionsSetTerminate": (46, (handle,)),
+    "RunOptionsUnsetTerminate": (47, (handle,)),
+    "CreateTensorWithDataAsOrtValue": (
+        49,
+        (handle, handle, c_size_t, POINTER(c_int64), c_size_t, c_int, _OUT),
+    ),
+    "GetTensorMutableData": (51, (handle, _OUT)),
+    "CastTypeInfoToTensorInfo": (55, (handle, _OUT)),
+    "GetTensorElementType": (60, (handle, POINTER(c_int))),
+    "GetDimensionsCount": (61, (handle, _COUNT)),
+    "GetDimensions": (62, (handle, POINTER(c_int64), c_size_t)),
+    "GetTensorTypeAndShape": (65, (handle, _OUT)),
+    "CreateCpuMemoryInfo": (69, (c_int, c_int, _OUT)),
+    "AllocatorFree": (76, (handle, handle)),
+    "GetAllocatorWithDefaultOptions": (78, (_OUT,)),
+    "AddSessionConfigEntry": (130, (handle, c_char_p, c_char_p)),
+}
+"""Functions that return a status: their places in the table and argument types."""
+
+_RELEASING = {
+    "Status": 93,
+    "Session": 95,
+    "Value": 96,
+    "RunOptions": 97,
+    "TypeInfo": 98,
+    "TensorTypeAndShapeInfo": 99,
+    "SessionOptions": 100,
+}
+
+_MESSAGE = 2
+_HAS_SHAPE = 390
+
+_SHORTAGES = ("bad_alloc", "Failed to allocate", "out of memory")
+"""What its words have where memory has run out; no code says it."""
+
+
+class RuntimeApiError(Exception):
+    """The C API cannot be used, and why."""
+
+
+class Library:
+    """The shared library: its functions, and a process's one environment in it.
+
+    :raises RuntimeApiError: if it is not there, or serves no table of `API_VERSION`.
+    :raises OSError: if memory or descriptors have run out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = ctypes.CDLL(str(path))
+            base = library.OrtGetApiBase
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            raise RuntimeApiError(f"{path} cannot be loaded: {error}") from error
+        except AttributeError as error:
+            raise RuntimeApiError(f"{path} is not ONNX Runtime") from error
+        base.restype, base.argtypes = POINTER(handle), ()
+        get_api = ctypes.CFUNCTYPE(POINTER(handle), ctypes.c_uint32)(base()[0])
+        table = get_api(API_VERSION)
+        if not table:
+            raise RuntimeApiError(f"{path} serves no version {API_VERSION} of its API")
+        self._library = library
+        self._addresses = {
+            name: table[place] or 0 for name, (place, _) in _CHECKED.items()
+        }
+        self._functions = {
+            name: ctypes.CFUNCTYPE(handle, *types)(self._addresses[name])
+            for name, (_, types) in _CHECKED.items()
+        }
+        self._releasing = {
+            kind: ctypes.CFUNCTYPE(None, handle)(table[place])
+            for kind, place in _RELEASING.items()
+        }
+        self._message = ctypes.CFUNCTYPE(c_char_p, handle)(table[_MESSAGE])
+        self.has_shape: Final = ctypes.CFUNCTYPE(c_bool, handle)(table[_HAS_SHAPE])
+        self._is_forked = False
+        try:
+            self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
+            self.call("DisableTelemetryEvents", self.environment)
+            self.memory: Final = self.create("CreateCpuMemoryInfo", 0, 0)
+            self._allocator = self.create("GetAllocatorWithDefaultOptions")
+        except GeneralFailureError as error:
+            raise RuntimeApiError(str(error)) from error
+        disown_in_children(self)
+
+    def address(self, name: str) -> int:
+        """Return where a function is, for what calls it without Python."""
+        return self._addresses[name]
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        :raises GeneralFailureError: if it fails.
+        :raises ResourceExhaustedError: if it does for want of memory.
+        """
+        status = self._functions[name](*arguments)
+        if status:
+            raise self.failure(name, status)
+
+    def create(self, name: str, *arguments: Any) -> int:
+        """Call a function that hands an object over, and return the object.
+
+        :raises AsyncnnError: if it fails.
+        """
+        made = handle()
+        self.call(name, *arguments, byref(made))
+        if not made.value:
+            raise GeneralFailureError(f"ONNX Runtime's {name} has made nothing")
+        return made.value
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """Call a function that tells a number, and return it.
+
+        :raises AsyncnnError: if it fails.
+        """
+        told = c_size_t()
+        self.call(name, *arguments, byref(told))
+        return told.value
+
+    def text(self, name: str, *arguments: Any) -> bytes:
+        """Call a function that tells a name, and return it.
+
+        :raises AsyncnnError: if it fails.
+        """
+        made = self.create(name, *arguments, self._allocator)
+        try:
+            return ctypes.string_at(made)
+        finally:
+            self.call("AllocatorFree", self._allocator, made)
+
+    def release(self, kind: str, made: int) -> None:
+        """Give an object back, unless this is a forked child: it is its parent's."""
+        if not self._is_forked:
+            self._releasing[kind](made)
+
+    def disown(self) -> None:
+        """Release nothing from now on: this is a child of the process that made it."""
+        self._is_forked = True
+
+    def failure(self, name: str, status: int) -> AsyncnnError:
+        """Return the error for a status that a function has returned, and release it.
+
+        A status that is released twice ends the process.
+        """
+        told = " ".join(self.message(status).split())
+        self.release("Status", status)
+        message = f"ONNX Runtime's {name} failed: {told}"
+        if any(words in told for words in _SHORTAGES):
+            return failure_of(MemoryError(message))
+        return GeneralFailureError(message)
+
+    def message(self, status: int) -> str:
+        """Return what a status says."""
+        told: bytes = self._message(status)
+        return told.decode(errors="replace")
+
+    def described(self, info: int) -> tuple[int, Sequence[int] | None]:
+        """Return element type and lengths of a tensor; None if it may have any rank.
+
+        A length of -1 is open.
+
+        :raises AsyncnnError: if it cannot be told.
+        """
+        element_type = c_int()
+        self.call("GetTensorElementType", info, byref(element_type))
+        if not self.has_shape(info):
+            return element_type.value, None
+        rank = self.number("GetDimensionsCount", info)
+        lengths = (c_int64 * rank)()
+        self.call("GetDimensions", info, lengths, rank)
+        return element_type.value, tuple(lengths)

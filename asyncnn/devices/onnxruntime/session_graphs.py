@@ -1,0 +1,360 @@
+"""Regions as kernels: graphs on sessions, for shapes that are declared and others.
+
+Where all shapes are declared, a region is a graph that a job runs: ONNX Runtime reads
+and writes tensors that lie over the memory of the run. Else it allocates the outputs
+itself, which are copied. A run is ended by ONNX Runtime's own means, a flag that it
+looks at before each node; it does not ask, so it is told.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncnn.devices.compiled_graph import (
+    Array,
+    CompiledGraph,
+    GraphKernel,
+    Tensor,
+)
+from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.devices.onnxruntime.sessions import DTYPES, Port, Session, Sessions
+from asyncnn.engine.array_memory import address_of
+from asyncnn.engine.job import (
+    FLAG_BYTES,
+    INTERRUPTED,
+    Bound,
+    PythonSegment,
+    Segment,
+    Telling,
+)
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    Shape,
+)
+from asyncnn.kernels.kernel import InterruptibleRun
+
+
+class Argument(NamedTuple):
+    """A tensor that ONNX Runtime is given."""
+
+    port: Port
+    shape: Shape
+    nbytes: int
+
+
+class Signature(NamedTuple):
+    """What a region's operands are for a session: places of inputs that vary, too."""
+
+    reads: tuple[int, ...]
+    inputs: tuple[Argument, ...]
+    constants: tuple[tuple[Argument, Array], ...]
+    outputs: tuple[Argument, ...]
+
+
+def signature_of(operation: BoundOperation, session: Session) -> Signature:
+    """Compare operands with the ports of a session.
+
+    :raises InvalidArgumentError: if they are not those of the graph.
+    """
+    operands = operation.inputs[1:]
+    if len(operands) != len(session.inputs) or len(operation.outputs) != len(
+        session.outputs
+    ):
+        raise InvalidArgumentError(
+            f"a region of {len(operands)} inputs and {len(operation.outputs)} outputs; "
+            f"the graph has {len(session.inputs)} and {len(session.outputs)}"
+        )
+    reads: list[int] = []
+    inputs: list[Argument] = []
+    constants: list[tuple[Argument, Array]] = []
+    for place, (port, operand) in enumerate(
+        zip(session.inputs, operands, strict=True), 1
+    ):
+        if operand is None:
+            raise InvalidArgumentError(f"input {place} of a region is omitted")
+        argument = _argument(port, f"input {place}", operand)
+        if operand.value is None:
+            reads.append(place)
+            inputs.append(argument)
+        else:
+            constants.append((argument, np.require(operand.value, None, ["C", "A"])))
+    outputs: list[Argument] = []
+    for number, (port, operand) in enumerate(
+        zip(session.outputs, operation.outputs, strict=True)
+    ):
+        if operand.shape is None:
+            port.check_type(f"output {number}", operand)
+        else:
+            outputs.append(_argument(port, f"output {number}", operand))
+    return Signature(tuple(reads), tuple(inputs), tuple(constants), tuple(outputs))
+
+
+def _argument(port: Port, what: str, operand: BoundOperand) -> Argument:
+    shape = port.shape_of(what, operand)
+    tensor = Tensor.of(operand.dtype, shape)
+    return Argument(port, shape, tensor.nbytes)
+
+
+class Regions:
+    """Kernels of the operation REGION."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._sessions = Sessions(library)
+
+    def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
+        """Return the shapes of the outputs; see `ShapeRule`.
+
+        :raises AsyncnnError: as `prepare`: what is wrong with a graph is said at once.
+        """
+        session = self._sessions.of(operation)
+        declared = tuple(output.shape for output in operation.outputs)
+        if len(declared) != len(session.outputs):
+            return declared  # which is refused
+        return tuple(
+            known or port.known_shape
+            for known, port in zip(declared, session.outputs, strict=True)
+        )
+
+    def prepare(self, operation: BoundOperation) -> GraphKernel:
+        """Return the kernel of a region whose shapes are all known; see `Prepare`.
+
+        :raises InvalidArgumentError: if its graph may not be run, or is another one.
+        :raises AsyncnnError: if ONNX Runtime does not take the graph.
+        """
+        return _RegionKernel(self._library, self._sessions, operation)
+
+    def compute(self, operation: BoundOperation) -> InterruptibleRun:
+        """Return a run that appends what a region computes; see `Compute`.
+
+        :raises AsyncnnError: as `prepare`.
+        """
+        session = self._sessions.of(operation)
+        graph = _OpenGraph(self._library, session, signature_of(operation, session))
+        return InterruptibleRun(
+            graph.run, graph.interrupt, graph.clear_interrupt, may_pause=False
+        )
+
+
+class _RegionKernel(GraphKernel):
+    """A region whose shapes are all known."""
+
+    may_pause = False
+
+    def __init__(
+        self, library: Library, sessions: Sessions, operation: BoundOperation
+    ) -> None:
+        session = sessions.of(operation)
+        signature = signature_of(operation, session)
+        self.reads = signature.reads
+        self.is_foreseeable = not session.may_loop
+
+        def compiled(threads: int) -> CompiledGraph:
+            session = sessions.of(operation, threads)
+            return _SessionGraph(library, session, signature)
+
+        super().__init__(compiled, _SessionGraph(library, session, signature))
+
+
+class _RunOptions:
+    """What ONNX Runtime is told by that a run is to end; it goes with the object."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.handle = library.create("CreateRunOptions")
+        library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
+
+    def telling(self) -> Telling:
+        """Return how it is told."""
+        address = self._library.address
+        return Telling(
+            address("RunOptionsSetTerminate"),
+            address("RunOptionsUnsetTerminate"),
+            self.handle,
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self._library.release("RunOptions", self.handle)
+
+
+class _Values:
+    """Tensors over memory, which are released with the last reference.
+
+    Those over memory that is gone are harmless as long as they are not run.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.made: list[int] = []
+
+    def add(self, argument: Argument, address: int) -> None:
+        """Make a tensor over the memory at ``address``."""
+        rank = len(argument.shape)
+        made = self._library.create(
+            "CreateTensorWithDataAsOrtValue",
+            *(self._library.memory, address, argument.nbytes),
+            *((ctypes.c_int64 * rank)(*argument.shape), rank),
+            argument.port.element_type,
+        )
+        self.made.append(made)
+
+    def __del__(self) -> None:
+        for made in self.made:
+            self._library.release("Value", made)
+
+
+class _Call:
+    """What all runs of a graph on a session have in common."""
+
+    def __init__(
+        self, library: Library, session: Session, signature: Signature
+    ) -> None:
+        self.library = library
+        self.session = session
+        self.options = _RunOptions(library)
+        self._arrays = [array for _, array in signature.constants]  # they lie there
+        self.constants = _Values(library)
+        for argument, array in signature.constants:
+            self.constants.add(argument, address_of(array))
+        ports = [argument.port for argument in signature.inputs]
+        ports += [argument.port for argument, _ in signature.constants]
+        self._input_names = _words([port.name for port in ports])
+        self._output_names = _words([port.name for port in session.outputs])
+
+    def words(self, inputs: Any, outputs: Any) -> tuple[int, ...]:
+        """Return the words to call ``Run`` with, for arrays of tensors."""
+        return (
+            *(self.session.handle, self.options.handle),
+            *(ctypes.addressof(self._input_names), ctypes.addressof(inputs)),
+            *(len(self._input_names), ctypes.addressof(self._output_names)),
+            *(len(self._output_names), ctypes.addressof(outputs)),
+        )
+
+
+class _SessionGraph(Segment, CompiledGraph):
+    """A region on a session, one run at a time."""
+
+    def __init__(
+        self, library: Library, session: Session, signature: Signature
+    ) -> None:
+        self._flag = ctypes.create_string_buffer(FLAG_BYTES)
+        self._signature = signature
+        self._call: _Call | None = _Call(library, session, signature)
+        self._options = self._call.options  # there may be a late word to these
+        self._library = library
+        self.inputs = tuple(map(_tensor, signature.inputs))
+        self.outputs = tuple(map(_tensor, signature.outputs))
+        CompiledGraph.__init__(self)
+        Segment.__init__(
+            self,
+            library.address("Run"),
+            self._flag,
+            self.inputs,
+            self.outputs,
+            self._options.telling(),
+        )
+
+    def _bind(self, addresses: tuple[int, ...]) -> Bound:
+        """See `Segment`."""
+        call, split = self._call, len(self.inputs)
+        assert call is not None
+        values = _Values(self._library)
+        arguments = self._signature.inputs + self._signature.outputs
+        for argument, address in zip(arguments, addresses, strict=True):
+            values.add(argument, address)
+        inputs = _words([*values.made[:split], *call.constants.made])
+        outputs = _words(values.made[split:])
+        return call.words(inputs, outputs), (values, inputs, outputs)
+
+    def _ended(self, status: int) -> None:
+        """See `Segment`."""
+        error = self._library.failure("Run", status)
+        if self._flag[0] < INTERRUPTED:
+            raise error
+
+    def _free(self) -> None:
+        self.forget()
+        self._call = None
+
+
+class _OpenGraph(PythonSegment, CompiledGraph):
+    """A region whose outputs ONNX Runtime allocates; for one run."""
+
+    def __init__(
+        self, library: Library, session: Session, signature: Signature
+    ) -> None:
+        self._flag = ctypes.create_string_buffer(FLAG_BYTES)
+        self._call = _Call(library, session, signature)
+        CompiledGraph.__init__(self)
+        address, telling = library.address("Run"), self._call.options.telling()
+        PythonSegment.__init__(self, address, self._flag, (), (), telling)
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Append what is computed to ``outputs``; False if it was interrupted.
+
+        Every input is a constant of it.
+
+        :raises AsyncnnError: as `CompiledGraph.run`.
+        """
+        if not self._acquire(False):
+            refused: bool = self._refuse()
+            return refused
+        try:
+            return self._run(outputs)
+        finally:
+            self._release()
+            if self._is_closing:
+                self._free_if_idle()
+
+    def _run(self, outputs: Sequence[Array]) -> bool:
+        call = self._call
+        library, ports = call.library, call.session.outputs
+        made = _words([0] * len(ports))
+        status = self._function(*call.words(_words(call.constants.made), made))
+        values = _Values(library)
+        values.made += [each for each in made if each]
+        if status:
+            error = library.failure("Run", status)
+            if self._flag[0] < INTERRUPTED:
+                raise error
+            return False
+        assert isinstance(outputs, list)
+        outputs += [_copied(library, value) for value in values.made]
+        return True
+
+    def _free(self) -> None: ...
+
+
+def _tensor(argument: Argument) -> Tensor:
+    return Tensor(DTYPES[argument.port.element_type], argument.shape, argument.nbytes)
+
+
+def _words(given: Sequence[Any]) -> Any:
+    """Return an array of pointers; it keeps the texts that they point to."""
+    if given and isinstance(given[0], bytes):
+        return (ctypes.c_char_p * len(given))(*given)
+    return (ctypes.c_void_p * len(given))(*given)
+
+
+def _copied(library: Library, value: int) -> Array:
+    """Return the elements of a tensor of ONNX Runtime's own.
+
+    :raises GeneralFailureError: if they are no numbers.
+    """
+    info = library.create("GetTensorTypeAndShape", value)
+    try:
+        element_type, lengths = library.described(info)
+    finally:
+        library.release("TensorTypeAndShapeInfo", info)
+    dtype = DTYPES.get(element_type)
+    if dtype is None:
+        raise GeneralFailureError(f"an output is of type {element_type}")
+    array: Array = np.empty(tuple(lengths or ()) or (1,), dtype)
+    address = library.create("GetTensorMutableData", value) if array.nbytes else 0
+    ctypes.memmove(address_of(array), address, array.nbytes)
+    return array

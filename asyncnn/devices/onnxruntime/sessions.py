@@ -1,0 +1,238 @@
+"""Sessions of ONNX Runtime, shared by all who run the same graph on lanes of one class.
+
+A session is run by any number of threads at once. But they meet at the locks of its
+memory, and a thread that makes way for all others would hold those for as long as it
+has no processor: so work of the lowest priority has sessions of its own. So have runs
+on several threads, whose pool a session comes with. Each is made when it is needed
+first, and goes with the last who uses it.
+"""
+
+import ctypes
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
+
+from asyncnn.devices.compiled_graph import Array
+from asyncnn.devices.onnxruntime.region_checks import check_graph
+from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.operations.bound import (
+    BoundOperand,
+    BoundOperation,
+    OperationFailedError,
+    Shape,
+)
+from asyncnn.interpreter_hooks import disown_in_children, forked_error
+
+ELEMENT_TYPES: dict[np.dtype[Any], int] = {
+    np.dtype(np.float32): 1,
+    np.dtype(np.uint8): 2,
+    np.dtype(np.int8): 3,
+    np.dtype(np.uint16): 4,
+    np.dtype(np.int16): 5,
+    np.dtype(np.int32): 6,
+    np.dtype(np.int64): 7,
+    np.dtype(np.bool_): 9,
+    np.dtype(np.float16): 10,
+    np.dtype(np.float64): 11,
+    np.dtype(np.uint32): 12,
+    np.dtype(np.uint64): 13,
+    np.dtype("V2"): 16,
+}
+"""ONNX's element types by dtype; bfloat16 is two bytes."""
+
+DTYPES = {type_: dtype for dtype, type_ in ELEMENT_TYPES.items()}
+
+_OPTIONS = {
+    # Threads spin only while a run needs them.
+    b"session.force_spinning_stop": b"1",
+}
+
+
+class Port(NamedTuple):
+    """An input or output of a session; ``lengths`` are None if any rank will do."""
+
+    name: bytes
+    element_type: int
+    lengths: Sequence[int] | None
+
+    @property
+    def known_shape(self) -> Shape | None:
+        """The shape that operands for it have; None if a length is open."""
+        if self.lengths is None or any(length < 0 for length in self.lengths):
+            return None
+        return tuple(self.lengths) or (1,)
+
+    def shape_of(self, what: str, operand: BoundOperand) -> Shape:
+        """Return the shape of a tensor for this port, which ``operand`` is.
+
+        :raises InvalidArgumentError: if it does not fit.
+        """
+        self.check_type(what, operand)
+        shape, lengths = operand.require_shape(), self.lengths
+        if lengths is None:
+            return shape
+        if not lengths and shape == (1,):
+            return ()
+        if len(shape) != len(lengths) or any(
+            open_ != length
+            for open_, length in zip(lengths, shape, strict=True)
+            if open_ >= 0
+        ):
+            raise InvalidArgumentError(
+                f"{what} has shape {list(shape)}; {self.name.decode()} of the graph "
+                f"has {[None if each < 0 else each for each in lengths]}"
+            )
+        return shape
+
+    def check_type(self, what: str, operand: BoundOperand) -> None:
+        """Raise `InvalidArgumentError` if the operand is of another type."""
+        if ELEMENT_TYPES.get(operand.dtype) != self.element_type:
+            found = DTYPES.get(self.element_type, f"type {self.element_type}")
+            raise InvalidArgumentError(
+                f"{what} is {operand.dtype}; {self.name.decode()} of the graph is "
+                f"{found}"
+            )
+
+
+class Session:
+    """A graph that is ready to run on ``threads`` threads.
+
+    :raises AsyncnnError: if ONNX Runtime does not take it.
+    """
+
+    def __init__(
+        self, library: Library, content: bytes, threads: int, *, may_loop: bool
+    ) -> None:
+        self._library = library
+        self.may_loop = may_loop
+        self.handle = 0
+        options = library.create("CreateSessionOptions")
+        try:
+            library.call("SetSessionLogSeverityLevel", options, SILENT)
+            library.call("SetIntraOpNumThreads", options, threads)
+            library.call("SetInterOpNumThreads", options, 1)
+            for key, value in _OPTIONS.items():
+                library.call("AddSessionConfigEntry", options, key, value)
+            self.handle = library.create(
+                "CreateSessionFromArray",
+                *(library.environment, content, len(content), options),
+            )
+        finally:
+            library.release("SessionOptions", options)
+        self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
+
+    def _ports(self, side: str) -> tuple[Port, ...]:
+        count = self._library.number(f"SessionGet{side}Count", self.handle)
+        return tuple(self._port(side, number) for number in range(count))
+
+    def _port(self, side: str, number: int) -> Port:
+        library = self._library
+        name = library.text(f"SessionGet{side}Name", self.handle, number)
+        type_ = library.create(f"SessionGet{side}TypeInfo", self.handle, number)
+        try:
+            tensor = ctypes.c_void_p()
+            library.call("CastTypeInfoToTensorInfo", type_, ctypes.byref(tensor))
+            if not tensor.value:
+                raise InvalidArgumentError(
+                    f"{side.lower()} {name.decode()} of the graph is no tensor"
+                )
+            return Port(name, *library.described(tensor.value))
+        finally:
+            library.release("TypeInfo", type_)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._library.release("Session", self.handle)
+
+
+class Region:
+    """A graph, by the digest of its file, and the sessions that it has by now."""
+
+    def __init__(self, library: Library, digest: bytes, *, may_loop: bool) -> None:
+        self._library = library
+        self._may_loop = may_loop
+        self._digest = digest
+        self._lock = threading.Lock()
+        self._sessions: WeakValueDictionary[tuple[int, bool], Session]
+        self._sessions = WeakValueDictionary()
+
+    def session(
+        self,
+        source: Array | bytes,
+        threads: int = 1,
+        *,
+        makes_way: bool = False,
+    ) -> Session:
+        """Return the session for so many threads, made of ``source`` if there is none.
+
+        :raises GeneralFailureError: if it cannot be made, or the file has changed.
+        """
+        with self._lock:
+            found = self._sessions.get((threads, makes_way))
+            if found is not None:
+                return found
+            content = source if isinstance(source, bytes) else source.tobytes()
+            if content is not source and digest_of(content) != self._digest:
+                raise GeneralFailureError("the graph has changed since it was prepared")
+            made = Session(self._library, content, threads, may_loop=self._may_loop)
+            self._sessions[threads, makes_way] = made
+            return made
+
+
+class Sessions:
+    """All graphs of a process that are in use, each of them once."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._lock = threading.Lock()
+        self._regions: WeakValueDictionary[bytes, Region] = WeakValueDictionary()
+        # By the identity of the array that a graph was found in: whoever has that has
+        # looked at it before, and a plan for other lengths need not once more.
+        self._known: dict[int, tuple[ref[Any], Region]] = {}
+        self._is_forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Refuse all use: this is a forked child of the process that loaded it."""
+        self._is_forked = True
+
+    def of(self, operation: BoundOperation, threads: int = 1) -> Session:
+        """Return the session for an operation REGION, whose graph is its first input.
+
+        What is checked is what ONNX Runtime gets, whatever a client writes meanwhile.
+
+        :raises InvalidArgumentError: if it is none that may be run.
+        :raises AsyncnnError: if ONNX Runtime does not take it.
+        """
+        if self._is_forked:
+            raise forked_error("an engine")
+        source: Array | None = operation.input(0).value
+        if source is None:
+            raise OperationFailedError("the graph of a region has to be a constant")
+        makes_way = operation.makes_way
+        known = self._known.get(id(source))
+        is_known = known is not None and known[0]() is source
+        if known is not None and is_known:
+            return known[1].session(source, threads, makes_way=makes_way)
+        content = source.tobytes()
+        may_loop = check_graph(memoryview(content))
+        digest = digest_of(content)
+        with self._lock:
+            region = self._regions.get(digest)
+            if region is None:
+                region = Region(self._library, digest, may_loop=may_loop)
+                self._regions[digest] = region
+        session = region.session(content, threads, makes_way=makes_way)
+        number, regions = id(source), self._known
+        regions[number] = ref(source, lambda _: regions.pop(number, None)), region
+        return session
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return what no other content has."""
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -1,0 +1,140 @@
+"""TFLite files whose graph is handed to LiteRT as it is: one operation, a region.
+
+That is for files that have no form in operations of the HAL. A device with LiteRT runs
+them, others refuse the operation. Inputs and outputs have the axes of the file.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
+from asyncnn.hal.operands import AnyOperandType
+from asyncnn.hal.types import Dimensions, Memory, OperandType
+from asyncnn.hal.validate import validating
+from asyncnn.input_files import decoding
+from asyncnn.memory.pools import view
+from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.model import InputShapes, NamedModel, shapes_by_name
+from asyncnn.runtime.tflite.borders import (
+    checked_shape,
+    chosen_graph,
+    open_lengths,
+    signatures_of,
+    unique_names,
+)
+from asyncnn.runtime.tflite.importer import importing_tflite
+from asyncnn.runtime.tflite.metadata import read_metadata
+from asyncnn.runtime.tflite.tensors import describe
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.tflite import runnable
+from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.tables import DTYPES, Tensor
+
+
+def loading_tflite(
+    memory: Memory,
+    signature: str | None,
+    input_shapes: InputShapes,
+    extensions: Iterable[Extension | str],
+    strict: bool,
+) -> Steps[NamedModel]:
+    """Import a file in steps; unless ``strict``, one without a HAL form is a region.
+
+    :raises InvalidArgumentError: as `region_of_tflite`.
+    :raises UnsupportedOperatorError: if LiteRT does not run it either.
+    """
+    importing = importing_tflite(
+        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
+    )
+    try:
+        return (yield from importing)
+    except UnsupportedOperatorError as error:
+        if strict:
+            raise
+        refused = error
+    try:
+        return (yield from making_region(memory, signature, input_shapes))
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(
+            f"{refused.message}; {error.message}",
+            hint=refused.hint,
+            operators=refused.operators,
+        ) from error
+
+
+def region_of_tflite(
+    memory: Memory,
+    *,
+    signature: str | None = None,
+    input_shapes: InputShapes = None,
+) -> NamedModel:
+    """Return the model of a whole TFLite file, which LiteRT runs.
+
+    The parameters are those of `load_tflite`. Outputs have open shapes where a run, or
+    shapes of inputs that are not the file's, may give them others than the file says.
+
+    :raises InvalidArgumentError: if the file is damaged, or has no such signature.
+    :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
+    """
+    return completed(making_region(memory, signature, input_shapes))
+
+
+def making_region(
+    memory: Memory, signature: str | None = None, input_shapes: InputShapes = None
+) -> Steps[NamedModel]:
+    """Make the model in steps, between which it may be left; see `region_of_tflite`."""
+    with decoding("TFLite"):
+        contents = yield from reading_contents(view(memory))
+        graph = chosen_graph(contents, signature)
+        refusal = runnable.refusal(contents)
+        if graph.index:
+            refusal = f"the signature is of {graph.label}, not of the main one"
+        if refusal:
+            raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
+        runnable.check(contents)
+        input_names = unique_names(graph, graph.inputs)
+        output_names = unique_names(graph, graph.outputs)
+        shapes = shapes_by_name(input_names, input_shapes)
+        given = {
+            name: graph.tensors[index]
+            for name, index in zip(input_names, graph.inputs, strict=True)
+        }
+        inputs = [
+            _port(tensor, checked_shape(name, tensor, shapes.get(name)))
+            for name, tensor in given.items()
+        ]
+        is_settled = not shapes and not runnable.may_surprise(contents)
+        made = [graph.tensors[index] for index in graph.outputs]
+        outputs = [_port(each, each.shape if is_settled else None) for each in made]
+        model = region_model(LITERT, memory, inputs, outputs)
+        named = NamedModel.of(model, input_names, output_names)
+        opened = {
+            name: lengths
+            for name, tensor in given.items()
+            if name not in shapes and (lengths := open_lengths(tensor))
+        }
+        named = replace(
+            named,
+            signatures=signatures_of(contents, graph, input_names, output_names),
+            metadata=read_metadata(contents.metadata, graph, view(memory)),
+            open_shapes=opened,
+        )
+    yield from validating(named.model)
+    return named
+
+
+def _port(tensor: Tensor, shape: Sequence[int] | None) -> Port:
+    """Describe an input or output; None for a shape that is open."""
+    type_: AnyOperandType
+    dtype, scale, zero_point = DTYPES[tensor.type], 0.0, 0
+    dimensions: Dimensions = () if shape is None else tuple(shape) or (1,)
+    if dtype in (np.int8, np.uint8, np.int16):
+        operand = describe(replace(tensor, shape=(1,)))
+        type_ = OperandType(operand.type)
+        scale, zero_point = operand.scale, operand.zero_point
+    else:
+        type_ = type_of(LITERT, dtype)
+    return type_, dimensions, scale, zero_point

@@ -1,0 +1,420 @@
+"""Whether a file may be handed to LiteRT as it is, and what is dangerous to it.
+
+LiteRT trusts what its own converter makes: an operator that reads a tensor which nobody
+has computed, writes to a constant, or has a stride of 0, ends the process. Here each
+graph is walked in its order, and every such file refused. What the values of tensors
+may do to an operator, its kernel in LiteRT checks, as it has to at each run.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import isfinite, prod
+
+import numpy as np
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.tflite.tables import (
+    BUILTIN_OPTIONS,
+    BUILTINS,
+    DTYPES,
+    Contents,
+    Graph,
+    Operator,
+    Tensor,
+)
+
+MOST_BYTES = 2**31 - 2**20
+"""Of a tensor: LiteRT has places that count them in 31 bits."""
+
+MOST_NESTED = 16
+"""Graphs that call one another, the deepest of all."""
+
+_BYTES = frozenset({"INT8", "UINT8", "INT16"})
+_NO_OPERATORS = frozenset(
+    {
+        *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
+        "BROADCAST_ARGS",  # it ends the process where lengths do not fit
+    }
+)
+_LEFT_OUT = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "CONV_3D"), 2),
+    **dict.fromkeys(("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"), 3),
+}
+"""Which input may be left out: a bias."""
+
+CALLED = {
+    "IF": ("IfOptions", ("ThenSubgraphIndex", "ElseSubgraphIndex")),
+    "WHILE": ("WhileOptions", ("CondSubgraphIndex", "BodySubgraphIndex")),
+}
+"""Operators that run other graphs, and where their options say which."""
+
+_STRIDES, _DILATIONS = ("StrideW", "StrideH"), ("DilationWFactor", "DilationHFactor")
+_POSITIVE = {
+    "Conv2DOptions": (*_STRIDES, *_DILATIONS),
+    "DepthwiseConv2DOptions": (*_STRIDES, *_DILATIONS),
+    "Conv3DOptions": ("StrideD", *_STRIDES, "DilationDFactor", *_DILATIONS),
+    "TransposeConvOptions": _STRIDES,
+    "Pool2DOptions": (*_STRIDES, "FilterWidth", "FilterHeight"),
+    "SpaceToDepthOptions": ("BlockSize",),
+    "DepthToSpaceOptions": ("BlockSize",),
+    "LocalResponseNormalizationOptions": ("Radius",),
+}
+"""Fields of options that are divided by, or counted with."""
+
+_MOST_POSITIVE = 1 << 16
+
+
+def refusal(contents: Contents) -> str:
+    """Return what LiteRT does not run of a file, or not so by itself; empty if it does.
+
+    :raises InvalidArgumentError: if the file is damaged.
+    """
+    for graph in contents.graphs:
+        for tensor in graph.tensors:
+            if tensor.is_variable:
+                return f"{tensor.label} is kept from run to run"
+            if tensor.unsupported:
+                return f"{tensor.label} has {tensor.unsupported}"
+            if any(zero != tensor.zero_points[0] for zero in tensor.zero_points[1:]):
+                return f"{tensor.label} has several zero points"
+        for operator in graph.operators:
+            if operator.name not in BUILTINS or operator.name in _NO_OPERATORS:
+                return f"operator {operator.index} is {operator.name}"
+            number, second = operator.kind_of_options()
+            if second or number not in BUILTIN_OPTIONS:
+                return f"operator {operator.index} ({operator.name}) has newer options"
+    return ""
+
+
+def check(contents: Contents) -> None:
+    """Check all graphs of a file that is not refused.
+
+    :raises InvalidArgumentError: if one is not sound.
+    """
+    for graph in contents.graphs:
+        _check_graph(graph)
+    _check_calls(contents)
+
+
+def _check_graph(graph: Graph) -> None:
+    for tensor in graph.tensors:
+        _check_tensor(tensor)
+    constants = {t.index for t in graph.tensors if t.data is not None}
+    made = set(constants)
+    for index in graph.inputs:
+        if index < 0 or index in made:
+            raise InvalidArgumentError(f"{graph.label}: input {index} has a value")
+        made.add(index)
+    given = made.copy()
+    for operator in graph.operators:
+        what = f"{graph.label}: operator {operator.index} ({operator.name})"
+        _check_counts(operator, what)
+        for position, index in enumerate(operator.inputs):
+            if index < 0 and position != _LEFT_OUT.get(operator.name):
+                raise InvalidArgumentError(f"{what} has input {position} left out")
+            if index >= 0 and index not in made:
+                raise InvalidArgumentError(f"{what} reads tensor {index} too early")
+        for index in operator.outputs:
+            if index < 0 or index in made:
+                raise InvalidArgumentError(f"{what} cannot write to tensor {index}")
+            made.add(index)
+        _check_operands(graph, operator, what)
+        _check_options(operator, what)
+    for index in graph.outputs:
+        if index not in made:
+            raise InvalidArgumentError(f"{graph.label}: no output {index} is made")
+        if not graph.index and index in given:
+            raise InvalidArgumentError(f"{graph.label}: nobody computes output {index}")
+    if not graph.outputs or len({*graph.outputs}) < len(graph.outputs):
+        raise InvalidArgumentError(f"{graph.label}: outputs {graph.outputs[:20]}")
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    if prod(tensor.shape) * DTYPES[tensor.type].itemsize > MOST_BYTES:
+        raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
+    scales = len(tensor.scales)
+    quantized_axis(tensor)
+    # What is not finite makes the sum not finite, wherever it stands.
+    if scales and (min(tensor.scales) <= 0 or not isfinite(sum(tensor.scales))):
+        raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
+    limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
+    if limits and not all(limits.min <= z <= limits.max for z in tensor.zero_points):
+        raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
+    if len(tensor.zero_points) not in (0, scales):
+        raise InvalidArgumentError(
+            f"{tensor.label} has {scales} scales but {len(tensor.zero_points)} "
+            "zero points"
+        )
+
+
+def quantized_axis(tensor: Tensor) -> int:
+    """Return the axis whose indexes scales are of; some files have another for a bias.
+
+    :raises InvalidArgumentError: if there is no axis of as many.
+    """
+    count, axis = len(tensor.scales), tensor.quantized_dimension
+    if count < 2:
+        return 0
+    for each in axis, 0:
+        is_whole = each == axis or len(tensor.shape) == 1
+        if is_whole and 0 <= each < len(tensor.shape) and tensor.shape[each] == count:
+            return each
+    raise InvalidArgumentError(f"{tensor.label} has {count} scales on axis {axis}")
+
+
+def _check_counts(operator: Operator, what: str) -> None:
+    """Check how many operands there are, of operators that have a known number."""
+    fewest, most, made = _COUNTS.get(operator.name, (0, None, 0))
+    read, outputs = len(operator.inputs), len(operator.outputs)
+    if read < fewest or (most is not None and (read > most or outputs != made)):
+        raise InvalidArgumentError(f"{what} has {read} inputs and {outputs} outputs")
+    if operator.name in ("SPLIT", "SPLIT_V", "UNPACK", "PACK"):
+        kind = BUILTIN_OPTIONS[operator.kind_of_options()[0]]
+        field, count = _COUNTED[operator.name], outputs
+        if operator.name == "PACK":
+            count = read
+        if kind == "NONE" or getattr(operator.options(kind), field)() != count:
+            raise InvalidArgumentError(f"{what} has options for another number")
+
+
+def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
+    """Check types, ranks, scales, and lengths that are constant."""
+    read, made = (
+        [graph.tensors[index] for index in indexes if index >= 0]
+        for indexes in (operator.inputs, operator.outputs)
+    )
+    for tensor, rank in zip(read, _RANKS.get(operator.name, ()), strict=False):
+        has = len(tensor.shape)
+        if has < abs(rank) or (rank > 0 and has != rank):
+            raise InvalidArgumentError(f"{what} reads a tensor of rank {has}")
+    like = read if operator.name in _ALIKE else read[:1]
+    like = [*like, *made[:1]] if operator.name in _KEPT else like
+    types = {each.type for each in like}
+    if len(types) > 1:
+        raise InvalidArgumentError(f"{what} is of {', '.join(sorted(types))}")
+    scales = [
+        each.scales[0]
+        for each in (*read, *made)
+        if each.type in _BYTES and len(each.scales) == 1
+    ]
+    least, most = min(scales, default=1.0), max(scales, default=1.0)
+    is_comparing = bool(scales) and operator.name in _COMPARING
+    if most > _MOST_RATIO * least or (
+        is_comparing and not 1 / _MOST_RATIO < least <= most < 1
+    ):
+        raise InvalidArgumentError(f"{what} has scales of {least} to {most}")
+    for position in _WHOLE.get(operator.name, ()):
+        data = read[position].data if position < len(read) else None
+        if data is not None and data.size and data.min() < 0:
+            raise InvalidArgumentError(f"{what} reads a length or a place below 0")
+
+
+def _check_options(operator: Operator, what: str) -> None:
+    number, _ = operator.kind_of_options()
+    kind = BUILTIN_OPTIONS[number]
+    fields = _POSITIVE.get(kind, ())
+    options = operator.options(kind) if fields else None
+    for field in fields:
+        value = getattr(options, field)()
+        if not 1 <= value <= _MOST_POSITIVE:
+            raise InvalidArgumentError(f"{what} has {field} {value}")
+
+
+def called(operator: Operator) -> Iterator[int]:
+    """Yield the numbers of the graphs that an operator runs."""
+    kind, fields = CALLED.get(operator.name, ("", ()))
+    options = operator.options(kind) if fields else None
+    for field in fields:
+        yield getattr(options, field)()
+
+
+def _check_calls(contents: Contents) -> None:
+    """Check that no graph runs itself, nor too many one inside of the other."""
+    callees: dict[int, set[int]] = {}
+    for graph in contents.graphs:
+        callees[graph.index] = set()
+        for operator in graph.operators:
+            for number in called(operator):
+                if not 0 < number < len(contents.graphs):
+                    raise InvalidArgumentError(
+                        f"operator {operator.index} ({operator.name}) runs subgraph "
+                        f"{number} of {len(contents.graphs)}"
+                    )
+                _check_call(operator, contents.graphs[number])
+                callees[graph.index].add(number)
+    for _ in range(MOST_NESTED):
+        inner = {each for each, others in callees.items() if not others}
+        callees = {each: others - inner for each, others in callees.items() if others}
+    if callees:
+        raise InvalidArgumentError("its subgraphs run one another without end")
+
+
+def _check_call(operator: Operator, other: Graph) -> None:
+    read, written = len(operator.inputs), len(operator.outputs)
+    read -= operator.name == "IF"
+    is_condition = operator.name == "WHILE" and len(other.outputs) == 1
+    if read != len(other.inputs) or not (is_condition or written == len(other.outputs)):
+        raise InvalidArgumentError(
+            f"operator {operator.index} ({operator.name}) does not fit {other.label}"
+        )
+
+
+def may_surprise(contents: Contents) -> bool:
+    """Tell whether a run alone may tell the shape of an output."""
+    graph = contents.graphs[0]
+    return any(_may_surprise(graph.tensors, each) for each in graph.operators)
+
+
+def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
+    if operator.name in _PLAIN:
+        return False
+    shaping = _SHAPED_BY.get(operator.name)
+    if shaping is None:
+        return True
+    given = [operator.inputs[at] for at in shaping if at < len(operator.inputs)]
+    return any(index < 0 or tensors[index].data is None for index in given)
+
+
+_COUNTED = {
+    "SPLIT": "NumSplits",
+    "SPLIT_V": "NumSplits",
+    "UNPACK": "Num",
+    "PACK": "ValuesCount",
+}
+"""Fields of options that say how many tensors there are."""
+
+_COUNTS: dict[str, tuple[int, int | None, int]] = {
+    name: counts
+    for counts, names in {
+        (1, 1, 1): (
+            "DEPTH_TO_SPACE SPACE_TO_DEPTH DEQUANTIZE QUANTIZE FLOOR CEIL ROUND "
+            "L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC RELU RELU6 "
+            "RELU_N1_TO_1 RELU_0_TO_1 SOFTMAX LOG_SOFTMAX TANH SQUEEZE EXP CAST NEG "
+            "SIN COS LOG SQRT RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU "
+            "LOGICAL_NOT SHAPE RANK ZEROS_LIKE BUCKETIZE BITCAST FAKE_QUANT "
+            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D MATRIX_DIAG WHERE"
+        ),
+        (2, 2, 1): (
+            "ADD SUB MUL DIV PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER "
+            "GREATER_EQUAL EQUAL NOT_EQUAL POW LOGICAL_AND LOGICAL_OR FLOOR_DIV "
+            "FLOOR_MOD SQUARED_DIFFERENCE GATHER GATHER_ND EMBEDDING_LOOKUP REVERSE_V2 "
+            "REVERSE_SEQUENCE MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BITWISE_XOR "
+            "RIGHT_SHIFT FILL TILE BROADCAST_TO PAD MIRROR_PAD RESIZE_BILINEAR "
+            "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS MEAN SUM REDUCE_PROD "
+            "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN"
+        ),
+        (3, 3, 1): (
+            "SELECT SELECT_V2 SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND PADV2 "
+            "SCATTER_ND DYNAMIC_UPDATE_SLICE RANGE"
+        ),
+        (2, 3, 1): "CONV_2D FULLY_CONNECTED CONV_3D",
+        (3, 4, 1): "TRANSPOSE_CONV CONV_3D_TRANSPOSE",
+        (1, 2, 1): "RESHAPE",
+        (4, 4, 1): "STRIDED_SLICE ONE_HOT SPARSE_TO_DENSE",
+        (2, 2, 2): "TOPK_V2",
+        (1, None, 0): "UNPACK CONCATENATION PACK ADD_N",
+        (2, None, 0): "SPLIT DEPTHWISE_CONV_2D",
+        (3, None, 0): "SPLIT_V",
+    }.items()
+    for name in names.split()
+}
+"""The fewest and most inputs of operators, and the outputs; None leaves them open."""
+
+_RANKS: dict[str, tuple[int, ...]] = {
+    name: ranks
+    for ranks, names in {
+        (4, 4): "CONV_2D DEPTHWISE_CONV_2D",
+        (5, 5): "CONV_3D",
+        (1, 4, 4): "TRANSPOSE_CONV",
+        (1, 5, 5): "CONV_3D_TRANSPOSE",
+        (-1, 2): "FULLY_CONNECTED",
+        (4,): (
+            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D DEPTH_TO_SPACE SPACE_TO_DEPTH "
+            "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR LOCAL_RESPONSE_NORMALIZATION"
+        ),
+        (-1,): (
+            "SOFTMAX LOG_SOFTMAX L2_NORMALIZATION UNPACK TOPK_V2 ARG_MAX ARG_MIN SLICE "
+            "STRIDED_SLICE SPLIT_V CUMSUM REVERSE_V2 REVERSE_SEQUENCE MATRIX_DIAG"
+        ),
+        (-1, -1): "GATHER_ND EMBEDDING_LOOKUP DYNAMIC_UPDATE_SLICE",
+        (-2, -2): "BATCH_MATMUL",
+    }.items()
+    for name in names.split()
+}
+"""Ranks of the first inputs; a negative one is the least that they may have."""
+
+_COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
+_COMPARING = frozenset(_COMPARING_NAMES.split())
+
+_MOST_RATIO = 2.0**24
+"""Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
+
+_ALIKE_NAMES = """
+ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE ATAN2
+BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
+"""
+_ALIKE = frozenset(_ALIKE_NAMES.split()) | _COMPARING
+"""Operators that have inputs of one type."""
+
+_KEPT_NAMES = """
+AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONV_2D DEPTHWISE_CONV_2D CONV_3D DEPTH_TO_SPACE
+SPACE_TO_DEPTH FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
+RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LOG_SOFTMAX TANH SQUEEZE EXP NEG SIN COS LOG SQRT
+RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU ZEROS_LIKE REVERSE_V2
+REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG CUMSUM DYNAMIC_UPDATE_SLICE GATHER
+GATHER_ND UNPACK RESHAPE TILE PAD PADV2 MIRROR_PAD SLICE STRIDED_SLICE TRANSPOSE
+EXPAND_DIMS SUM MEAN REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL
+BROADCAST_TO SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND RESIZE_BILINEAR
+RESIZE_NEAREST_NEIGHBOR LOGICAL_NOT
+"""
+_KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
+"""Operators whose first output is of the type of the first input."""
+
+_WHOLE: dict[str, tuple[int, ...]] = {
+    name: inputs
+    for inputs, names in {
+        (0,): "FILL EMBEDDING_LOOKUP",
+        (1,): (
+            "BROADCAST_TO TILE PAD PADV2 MIRROR_PAD RESIZE_BILINEAR GATHER GATHER_ND "
+            "RESIZE_NEAREST_NEIGHBOR ONE_HOT"
+        ),
+        (0, 1): "SPARSE_TO_DENSE",
+        (0, 2): "SCATTER_ND",
+        (1, 2): "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND",
+    }.items()
+    for name in names.split()
+}
+"""Inputs that are lengths or places: of those that are constant, none is negative."""
+
+_PLAIN_NAMES = """
+ADD SUB MUL DIV AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONCATENATION CONV_2D
+DEPTHWISE_CONV_2D CONV_3D FULLY_CONNECTED DEPTH_TO_SPACE SPACE_TO_DEPTH DEQUANTIZE
+QUANTIZE FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
+LSTM RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 SOFTMAX LOG_SOFTMAX SVDF RNN TANH
+EMBEDDING_LOOKUP GATHER GATHER_ND SQUEEZE UNIDIRECTIONAL_SEQUENCE_LSTM
+UNIDIRECTIONAL_SEQUENCE_RNN EXP CAST PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER
+GREATER_EQUAL EQUAL NOT_EQUAL NEG SELECT SELECT_V2 SIN COS LOG SQRT RSQRT SQUARE POW
+ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU LOGICAL_AND LOGICAL_OR LOGICAL_NOT FLOOR_DIV
+FLOOR_MOD SQUARED_DIFFERENCE PACK UNPACK SHAPE RANK ZEROS_LIKE ADD_N REVERSE_V2
+REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BUCKETIZE
+DYNAMIC_UPDATE_SLICE BITCAST BITWISE_XOR RIGHT_SHIFT FAKE_QUANT DENSIFY
+"""
+_PLAIN = frozenset(_PLAIN_NAMES.split())
+"""Operators whose results have a shape that follows from those of the inputs."""
+
+_SHAPED_BY: dict[str, tuple[int, ...]] = {
+    name: inputs
+    for inputs, names in {
+        (0,): "SPLIT FILL TRANSPOSE_CONV CONV_3D_TRANSPOSE",
+        (1,): (
+            "RESHAPE TILE BROADCAST_TO PAD PADV2 MIRROR_PAD RESIZE_BILINEAR MEAN SUM "
+            "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS REDUCE_PROD REDUCE_MAX "
+            "REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN TOPK_V2 ONE_HOT "
+            "SPARSE_TO_DENSE RFFT2D"
+        ),
+        (2,): "SCATTER_ND",
+        (1, 2): "SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND SPLIT_V",
+        (1, 2, 3): "STRIDED_SLICE",
+    }.items()
+    for name in names.split()
+}
+"""Of others, the inputs that shapes follow from; of the rest, anything may be."""

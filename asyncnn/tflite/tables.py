@@ -1,0 +1,197 @@
+"""What a TFLite file has, as plain records: tensors, operators, graphs, signatures.
+
+Their options alone are read later, by the generated accessors, of which modules are
+loaded that these need.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.lazy import module_alone
+from asyncnn.tflite import flatbuffer
+
+_EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
+
+generated = partial(module_alone, "tflite")
+"""Returns a module of the generated reader, which has one for each table."""
+
+
+def _names(enumeration: type[Any]) -> dict[int, str]:
+    members = vars(enumeration).items()
+    return {value: name for name, value in members if not name.startswith("_")}
+
+
+TYPE_NAMES = _names(generated("TensorType").TensorType)
+"""Names of the element types by their number in the schema."""
+
+OPERATOR_NAMES = _names(generated("BuiltinOperator").BuiltinOperator)
+"""Names of operators by their number in the schema."""
+
+BUILTINS = frozenset(OPERATOR_NAMES.values())
+"""Names of the operators that the schema has."""
+
+BUILTIN_OPTIONS = _names(generated("BuiltinOptions").BuiltinOptions)
+"""Names of the tables of options, by the number of their kind."""
+
+CUSTOM = generated("BuiltinOperator").BuiltinOperator.CUSTOM
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "FLOAT32": np.dtype(np.float32),
+    "FLOAT16": np.dtype(np.float16),
+    "INT64": np.dtype(np.int64),
+    "INT32": np.dtype(np.int32),
+    "INT16": np.dtype(np.int16),
+    "INT8": np.dtype(np.int8),
+    "UINT8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+"""NumPy dtypes of the element types that can be imported."""
+
+
+class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A tensor of the graph; ``data`` views the file if it is a constant.
+
+    ``scales`` is empty without quantisation; more than one are per index of axis
+    ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``signature`` is the shape with -1 for lengths that the application may choose, or
+    empty.
+    """
+
+    index: int
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    scales: Sequence[float]
+    zero_points: tuple[int, ...]
+    quantized_dimension: int
+    data: NDArray[Any] | None
+    unsupported: str = ""
+    is_variable: bool = False
+    signature: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Names the tensor in messages."""
+        return label_of(self.index, self.name)
+
+
+def label_of(index: int, name: str) -> str:
+    """Name a tensor in messages."""
+    return f"tensor {index} ({name[:80]!r})"
+
+
+_MOST_CUSTOM_BYTES = 1 << 16
+_OPTIONS, _CUSTOM_OPTIONS, _OPTIONS_2, OPERATOR_FIELDS = 3, 5, 11, 13
+"""Fields of operators. Options are two: their kind, and they themselves."""
+
+
+class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A node of the graph: tensor indices, -1 for an input that is left out.
+
+    ``intermediates`` only describe how some operators quantise inside. ``places`` are
+    those of the fields in ``data``, the file.
+    """
+
+    index: int
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    intermediates: tuple[int, ...] = ()
+    version: int = 1
+    data: memoryview = memoryview(b"")
+    places: flatbuffer.Places = (0,) * OPERATOR_FIELDS
+
+    def kind_of_options(self) -> tuple[int, int]:
+        """Return the numbers of the kinds of its options, one of each union."""
+        data, places = self.data, self.places
+        first, second = [
+            int(flatbuffer.uint8(data, places[field])[0]) if places[field] else 0
+            for field in (_OPTIONS, _OPTIONS_2)
+        ]
+        return first, second
+
+    def options_place(self) -> int:
+        """Return where the table of options lies in the file, 0 without one."""
+        place = self.places[_OPTIONS + 1]
+        return flatbuffer.target(self.data, place) if place else 0
+
+    def custom_options(self) -> bytes:
+        """Return the bytes that the file has for a custom operator.
+
+        :raises InvalidArgumentError: if they are very many.
+        """
+        start, count = flatbuffer.vector(self.data, self.places[_CUSTOM_OPTIONS])
+        if count > _MOST_CUSTOM_BYTES:
+            raise InvalidArgumentError(f"options of {count} bytes")
+        options = bytes(self.data[start : start + count])
+        if len(options) < count:
+            raise struct.error
+        return options
+
+    def options(self, kind: str) -> Any:
+        """Return the options table of class ``kind``, all defaults if there is none.
+
+        :raises InvalidArgumentError: if the options are of another kind.
+        """
+        made, number, first = _kind_of_options(kind)
+        data, (type_, place) = self.data, self.places[first : first + 2]
+        given = flatbuffer.uint8(data, type_)[0] if type_ else 0
+        options = made()
+        if not given or not place:
+            options.Init(_EMPTY_TABLE, 4)
+            return options
+        if given != number:
+            raise InvalidArgumentError(
+                f"operator {self.index} ({self.name}) has options of another kind"
+            )
+        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
+        return options
+
+
+@cache
+def _kind_of_options(kind: str) -> tuple[type[Any], int, int]:
+    """Return the class of options, the number of their kind, and their first field."""
+    kinds, first = generated("BuiltinOptions").BuiltinOptions, _OPTIONS
+    if not hasattr(kinds, kind):
+        kinds, first = generated("BuiltinOptions2").BuiltinOptions2, _OPTIONS_2
+    return getattr(generated(kind), kind), getattr(kinds, kind), first
+
+
+class Graph(msgspec.Struct, frozen=True, eq=False):
+    """A subgraph of a file, its operators in execution order."""
+
+    index: int
+    name: str
+    tensors: Sequence[Tensor]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Names the subgraph in messages."""
+        return f"subgraph {self.index} ({self.name[:80]!r})"
+
+
+class SignatureTable(msgspec.Struct, frozen=True):
+    """What a file calls the inputs and outputs of one of its subgraphs: tensors."""
+
+    name: str
+    graph: int
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+
+class Contents(msgspec.Struct, frozen=True, eq=False):
+    """All that is read of a file; ``metadata`` are bytes of another format."""
+
+    graphs: tuple[Graph, ...]
+    signatures: tuple[SignatureTable, ...] = ()
+    metadata: memoryview | None = None

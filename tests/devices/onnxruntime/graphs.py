@@ -1,0 +1,134 @@
+"""Regions of small graphs, made with the `onnx` package."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from asyncnn import NamedModel
+from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.pools import from_buffer
+
+F32 = np.float32
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+BFLOAT16 = np.dtype("V2")
+
+SIDE = 64
+
+Axes = Sequence[int | str]
+Info = tuple[str, int, Axes]
+"""Name, element type and axes of a port."""
+
+
+def graph(
+    nodes: Sequence[Any],
+    inputs: Sequence[Info],
+    outputs: Sequence[Info],
+    initializers: Sequence[Any] = (),
+    **options: Any,
+) -> bytes:
+    """Return an ONNX file of these nodes."""
+    made = helper.make_graph(
+        nodes,
+        "region",
+        [helper.make_tensor_value_info(*each) for each in inputs],
+        [helper.make_tensor_value_info(*each) for each in outputs],
+        initializers,
+    )
+    options.setdefault("opset_imports", [helper.make_opsetid("", 18)])
+    content: bytes = helper.make_model(
+        made, ir_version=9, **options
+    ).SerializeToString()
+    return content
+
+
+def port(dtype: Any, *dimensions: int) -> Port:
+    """Return an input or output of a region; 0 is an open length."""
+    return type_of(ONNX, np.dtype(dtype)), dimensions, 0.0, 0
+
+
+def region(
+    content: bytes, inputs: Sequence[Port | Array], outputs: Sequence[Port]
+) -> NamedModel:
+    """Return the model of one region, with inputs ``x0``... and outputs ``y0``..."""
+    model = region_model(ONNX, from_buffer(content), inputs, outputs)
+    given = sum(not isinstance(each, np.ndarray) for each in inputs)
+    return NamedModel.of(
+        model,
+        [f"x{number}" for number in range(given)],
+        [f"y{number}" for number in range(len(outputs))],
+    )
+
+
+def one_node(
+    type_: str, dtype: Any, *dimensions: int, domain: str = "", **attributes: Any
+) -> NamedModel:
+    """Return a region of one operator of one input, whose output is like that."""
+    element = number_of(dtype)
+    node = helper.make_node(type_, ["x"], ["y"], domain=domain, **attributes)
+    axes = [each or "n" for each in dimensions]
+    info = graph([node], [("x", element, axes)], [("y", element, axes)])
+    return region(info, [port(dtype, *dimensions)], [port(dtype, *dimensions)])
+
+
+def number_of(dtype: Any) -> int:
+    """Return ONNX's number of an element type."""
+    if np.dtype(dtype) == BFLOAT16:
+        return int(TensorProto.BFLOAT16)
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def relu(*dimensions: int) -> NamedModel:
+    """Return a region that computes RELU of float32."""
+    return one_node("Relu", np.float32, *dimensions)
+
+
+def looping() -> NamedModel:
+    """Return a region that multiplies ``x1`` by a matrix ``x0`` times: one of turns.
+
+    The matrix moves columns by one. With `ENDLESS` it only ends if it is told to.
+    """
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("MatMul", ["before", "turned"], ["after"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("number", INT64, []),
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", FLOAT, [SIDE, SIDE]),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", FLOAT, [SIDE, SIDE]),
+        ],
+    )
+    content = graph(
+        [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)],
+        [("times", INT64, [1]), ("x", FLOAT, [SIDE, SIDE])],
+        [("y", FLOAT, [SIDE, SIDE])],
+        [
+            numpy_helper.from_array(
+                np.roll(np.eye(SIDE, dtype=np.float32), 1, 1), "turned"
+            )
+        ],
+    )
+    square = port(np.float32, SIDE, SIDE)
+    return region(content, [port(np.int64, 1), square], [square])
+
+
+ENDLESS = 1 << 40
+X = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
+
+
+def turns(times: int) -> list[Array]:
+    """Return the inputs of `looping`."""
+    return [np.array([times], np.int64), X]
+
+
+def turned(times: int) -> Array:
+    """Return what `looping` computes."""
+    return np.roll(X, times, 1)

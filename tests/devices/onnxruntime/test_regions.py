@@ -1,0 +1,355 @@
+"""Regions on ONNX Runtime compute what their graphs say, or say what is wrong."""
+
+import asyncio
+import gc
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from asyncnn import Device, NamedModel, open_device
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices import DeviceSettings
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+)
+from asyncnn.hal.types import ExecutionPreference, OperandType, Priority
+from tests.devices.onnxruntime.graphs import (
+    BFLOAT16,
+    FLOAT,
+    INT64,
+    graph,
+    looping,
+    number_of,
+    port,
+    region,
+    relu,
+    turned,
+    turns,
+)
+
+F32 = np.float32
+
+
+async def run(device: Device, model: NamedModel, *inputs: Any) -> list[Any]:
+    prepared = await device.prepare(model)
+    outputs = await prepared.run(list(inputs))
+    return list(outputs.values())
+
+
+async def test_it_computes_what_the_graph_says(device: Device) -> None:
+    x = np.linspace(-1, 1, 12, dtype=F32).reshape(3, 4)
+    prepared = await device.prepare(relu(3, 4))
+    for _ in range(20):
+        np.testing.assert_array_equal((await prepared.run([x]))["y0"], np.maximum(x, 0))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(np.float32, np.float16, np.float64, np.bool_, BFLOAT16),
+        *(np.int8, np.int16, np.int32, np.int64),
+        *(np.uint8, np.uint16, np.uint32, np.uint64),
+    ],
+    ids=lambda dtype: str(np.dtype(dtype)),
+)
+@pytest.mark.parametrize("elements", [3, 40_000])
+async def test_it_has_all_types_that_regions_have(dtype: Any, elements: int) -> None:
+    x = (
+        np.arange(elements).astype(np.uint16).view(dtype)
+        if dtype == BFLOAT16
+        else (np.arange(elements).astype(dtype))
+    )
+    axes = [("x", number_of(dtype), [elements]), ("y", number_of(dtype), [elements])]
+    content = graph([helper.make_node("Identity", ["x"], ["y"])], axes[:1], axes[1:])
+    ends = port(dtype, elements)
+    async with open_device("onnxruntime") as device:
+        (y,) = await run(device, region(content, [ends], [ends]), x)
+    assert y.dtype == x.dtype
+    assert y.tobytes() == x.tobytes()
+
+
+async def test_quantised_operands_are_their_codes() -> None:
+    content = graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", TensorProto.UINT8, [4])],
+        [("y", TensorProto.UINT8, [4])],
+    )
+    codes = OperandType.TENSOR_QUANT8_ASYMM, (4,), 0.5, 3
+    x = np.array([0, 3, 4, 255], np.uint8)
+    async with open_device("onnxruntime") as device:
+        (y,) = await run(device, region(content, [codes], [codes]), x)
+    np.testing.assert_array_equal(y, x)
+
+
+def summing() -> bytes:
+    """Return a graph whose second output is without axes."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["sum"], keepdims=0),
+    ]
+    ends = [("y", FLOAT, ["n", 3]), ("sum", FLOAT, [])]
+    return graph(nodes, [("x", FLOAT, ["n", 3])], ends)
+
+
+async def test_open_lengths_are_those_of_each_request(device: Device) -> None:
+    model = region(summing(), [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)])
+    prepared = await device.prepare(model)
+    for rows in (1, 4, 2, 4):
+        x = np.arange(rows * 3, dtype=F32).reshape(rows, 3) - 2
+        outputs = await prepared.run([x])
+        np.testing.assert_array_equal(outputs["y0"], np.maximum(x, 0))
+        assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
+
+
+async def test_results_may_be_as_long_as_the_data_say(device: Device) -> None:
+    content = graph(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [("x", FLOAT, [4])],
+        [("y", INT64, [1, "found"])],
+    )
+    model = region(content, [port(F32, 4)], [port(np.int64, 1, 0)])
+    prepared = await device.prepare(model)
+    for x, found in ([0, 1, 2, 0], [[1, 2]]), ([5, 0, 0, 0], [[0]]):
+        assert (await prepared.run([np.array(x, F32)]))["y0"].tolist() == found
+
+
+async def test_control_flow_runs_whole(device: Device) -> None:
+    prepared = await device.prepare(looping())
+    for times in (0, 1, 5, 70):
+        outputs = await prepared.run(turns(times))
+        np.testing.assert_allclose(outputs["y0"], turned(times), rtol=1e-6)
+
+
+async def test_a_constant_input_has_always_this_value(device: Device) -> None:
+    content = graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", FLOAT, [2]), ("w", FLOAT, [2])],
+        [("y", FLOAT, [2])],
+    )
+    w = np.array([10, 20], F32)
+    model = region(content, [port(F32, 2), w], [port(F32, 2)])
+    (y,) = await run(device, model, np.array([1, 2], F32))
+    assert y.tolist() == [11, 22]
+
+
+async def test_a_region_stands_between_operations_of_the_hal() -> None:
+    async with open_device("onnxruntime") as device:
+        (y,) = await run(device, relu(4), np.array([-1, 0, 1, 2], F32))
+        assert y.tolist() == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("preference", list(ExecutionPreference))
+async def test_every_preference_computes_the_same(
+    preference: ExecutionPreference,
+) -> None:
+    x = turns(3)
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(looping(), preference=preference)
+        for _ in range(30):
+            np.testing.assert_allclose((await prepared.run(x))["y0"], turned(3), 1e-6)
+
+
+async def test_what_loops_never_runs_on_the_event_loop() -> None:
+    settings = DeviceSettings(inline_below_us=1e6, lanes=1)
+    async with open_device("onnxruntime", settings=settings) as device:
+        prepared = await device.prepare(looping())
+        for _ in range(10):
+            await prepared.run(turns(0))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(prepared.run(turns(1 << 40)), 0.05)
+
+
+async def test_clients_share_what_is_the_same_and_nothing_is_left() -> None:
+    from asyncnn.devices.onnxruntime.sessions import Session
+
+    def sessions() -> int:
+        gc.collect()
+        return sum(isinstance(each, Session) for each in gc.get_objects())
+
+    before = sessions()
+    async with open_device("onnxruntime") as device:
+        first = await device.prepare(relu(3))
+        second = await device.prepare(relu(3))
+        third = await device.prepare(relu(5))
+        assert sessions() == before + 2
+        for prepared, length in (first, 3), (second, 3), (third, 5):
+            await prepared.run([np.ones(length, F32)])
+        assert sessions() == before + 2
+        del first, second, third, prepared
+        for _ in range(100):
+            if sessions() == before:
+                break
+            await asyncio.sleep(0.01)
+    assert sessions() == before
+
+
+async def refused(device: Device, model: NamedModel, words: str) -> None:
+    """Check that the HAL device refuses a region; `Device` may know another way."""
+    callback = PreparedModelFuture()
+    preference = ExecutionPreference.FAST_SINGLE_ANSWER
+    device.hal.prepare_model_1_3(
+        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
+    )
+    with pytest.raises(AsyncnnError, match=words):
+        await callback
+
+
+class TestWhatIsWrong:
+    """It is said when a model is prepared, in words, and the device goes on."""
+
+    @pytest.fixture(autouse=True)
+    async def goes_on(self, device: Device) -> Any:
+        yield
+        (y,) = await run(device, relu(2), np.array([-1, 1], F32))
+        assert y.tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("ends", "words"),
+        [
+            (([port(F32, 3)], [port(F32, 2)]), r"input 1 has shape \[3\]"),
+            (([port(F32, 2, 1)], [port(F32, 2)]), r"input 1 has shape \[2, 1\]"),
+            (([port(F32, 2)], [port(F32, 3)]), r"output 0 has shape \[3\]"),
+            (([port(np.int64, 2)], [port(F32, 2)]), "input 1 is int64"),
+            (([port(F32, 2)], [port(np.int32, 2)]), "output 0 is int32"),
+            (([port(F32, 2)] * 2, [port(F32, 2)]), "the graph has 1 and 1"),
+            (([port(F32, 2)], [port(F32, 2)] * 2), "the graph has 1 and 1"),
+        ],
+    )
+    async def test_operands_are_those_of_the_graph(
+        self, device: Device, ends: Any, words: str
+    ) -> None:
+        content = graph(
+            [helper.make_node("Relu", ["x"], ["y"])],
+            [("x", FLOAT, [2])],
+            [("y", FLOAT, [2])],
+        )
+        await refused(device, region(content, *ends), words)
+
+    @pytest.mark.parametrize(
+        "content", [b"\0", b"\x07" * 50, b"not a graph" * 10, b"\x3a\x02\x08\x01"]
+    )
+    async def test_bytes_that_are_no_graph(
+        self, device: Device, content: bytes
+    ) -> None:
+        ends = [port(F32, 2)]
+        await refused(device, region(content, ends, ends), "ONNX|graph")
+
+    async def test_what_a_run_fails_of_is_its_error(self, device: Device) -> None:
+        content = graph(
+            [helper.make_node("Gather", ["x", "at"], ["y"])],
+            [("x", FLOAT, [3]), ("at", INT64, [1])],
+            [("y", FLOAT, [1])],
+        )
+        ends = [port(F32, 3), port(np.int64, 1)]
+        prepared = await device.prepare(region(content, ends, [port(F32, 1)]))
+        x = np.arange(3, dtype=F32)
+        with pytest.raises(GeneralFailureError, match="indices element out of"):
+            await prepared.run([x, np.array([5])])
+        assert (await prepared.run([x, np.array([2])]))["y0"].tolist() == [2]
+
+    async def test_declared_shapes_that_a_run_does_not_have(
+        self, device: Device
+    ) -> None:
+        content = graph(
+            [helper.make_node("NonZero", ["x"], ["y"])],
+            [("x", FLOAT, [4])],
+            [("y", INT64, [1, "found"])],
+        )
+        model = region(content, [port(F32, 4)], [port(np.int64, 1, 2)])
+        prepared = await device.prepare(model)
+        outputs = await prepared.run([np.array([1, 0, 2, 0], F32)])
+        assert outputs["y0"].tolist() == [[0, 2]]
+        with pytest.raises(GeneralFailureError):
+            await prepared.run([np.ones(4, F32)])
+
+
+class TestTrust:
+    """ONNX Runtime never sees what reads files, other memory, or code."""
+
+    def ends(self) -> Any:
+        return [("x", FLOAT, [2])], [("y", FLOAT, [2])]
+
+    async def refused(self, content: bytes, words: str) -> None:
+        model = region(content, [port(F32, 2)], [port(F32, 2)])
+        async with open_device("onnxruntime") as device:
+            await refused(device, model, words)
+
+    @pytest.mark.parametrize("location", ["/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
+    @pytest.mark.parametrize("is_attribute", [False, True])
+    async def test_weights_are_in_the_graph(
+        self, location: str, is_attribute: bool
+    ) -> None:
+        weights = numpy_helper.from_array(np.zeros(2, F32), "w")
+        weights.ClearField("raw_data")
+        weights.data_location = TensorProto.EXTERNAL
+        weights.external_data.add(key="location", value=location)
+        nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+        if is_attribute:
+            nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
+        content = graph(nodes, *self.ends(), [] if is_attribute else [weights])
+        await self.refused(content, "weights that are not in it")
+
+    @pytest.mark.parametrize(
+        ("domain", "type_"),
+        [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
+    )
+    @pytest.mark.parametrize("depth", [0, 1])
+    async def test_operators_are_those_of_the_engine(
+        self, domain: str, type_: str, depth: int
+    ) -> None:
+        node = helper.make_node(type_, ["x"], ["y"], domain=domain)
+        if depth:
+            inner = helper.make_graph(
+                [node], "then", [], [helper.make_tensor_value_info("y", FLOAT, [2])]
+            )
+            node = helper.make_node(
+                "If", ["c"], ["y"], then_branch=inner, else_branch=inner
+            )
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
+        content = graph([node], *self.ends(), opset_imports=opsets)
+        await self.refused(content, f"{type_} may not be run")
+
+    async def test_graphs_are_nested_so_deep_only(self) -> None:
+        y = helper.make_tensor_value_info("y", FLOAT, [2])
+        inner = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"])], "g", [], [y]
+        )
+        for _ in range(30):
+            node = helper.make_node("If", ["c"], ["y"], then_branch=inner)
+            inner = helper.make_graph([node], "g", [], [y])
+        content = graph(inner.node, *self.ends())
+        await self.refused(content, "nested more than")
+
+    def functions(self, *calls: tuple[str, list[str]]) -> bytes:
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+        made = []
+        for name, called in calls:
+            names = ["x", *(f"v{n}" for n in range(1, len(called))), "y"]
+            nodes = [
+                helper.make_node(
+                    each, [before], [after], domain="own" if each != "Relu" else ""
+                )
+                for each, (before, after) in zip(called, pairwise(names), strict=True)
+            ]
+            made.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
+        node = helper.make_node(calls[0][0], ["x"], ["y"], domain="own")
+        return graph([node], *self.ends(), functions=made, opset_imports=opsets)
+
+    async def test_functions_are_what_they_are_defined_as(self) -> None:
+        content = self.functions(("F", ["G", "G"]), ("G", ["Relu"]))
+        model = region(content, [port(F32, 2)], [port(F32, 2)])
+        async with open_device("onnxruntime") as device:
+            (y,) = await run(device, model, np.array([-1, 1], F32))
+        assert y.tolist() == [0, 1]
+
+    async def test_functions_that_call_themselves_are_refused(self) -> None:
+        await self.refused(self.functions(("F", ["G"]), ("G", ["F"])), "calls itself")
+
+    async def test_functions_that_grow_without_bounds_are_refused(self) -> None:
+        calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
+        content = self.functions(*calls, ("F8", ["Relu"]))
+        await self.refused(content, "more than 200000 nodes")
