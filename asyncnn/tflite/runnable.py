@@ -138,7 +138,8 @@ def _check_tensor(tensor: Tensor) -> None:
             f"{tensor.label} has a scale that is no usual number"
         )
     limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
-    if limits and not all(limits.min <= z <= limits.max for z in tensor.zero_points):
+    points = tensor.zero_points
+    if limits and not all(limits.min <= each <= limits.max for each in points):
         raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
