@@ -42,7 +42,7 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.states import pairs_by_name
-from asyncnn.runtime.tflite import importing_tflite, outline_of_tflite
+from asyncnn.runtime.tflite import loading_tflite, outline_of_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 if TYPE_CHECKING:
@@ -321,7 +321,8 @@ async def load_model(
         that asyncnn brings and that packages have installed.
     :param strict: translate the file into the HAL's own operations at once. Without it,
         an ONNX file is one region, which devices with an engine for such files take as
-        it is; it is translated when another device prepares it.
+        it is; it is translated when another device prepares it. A TFLite file is one if
+        it cannot be translated.
     :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.
@@ -412,11 +413,8 @@ def _loading(
             named = read_container(memory)
             return named if states is None else named.with_pairs(states)
         if kind is FileKind.TFLITE:
-            named = yield from importing_tflite(
-                memory,
-                signature=signature,
-                input_shapes=input_shapes,
-                extensions=extensions,
+            named = yield from loading_tflite(
+                memory, signature, input_shapes, extensions, strict
             )
         else:
             named = yield from _onnx(memory, folder, input_shapes, constants, strict)

@@ -7,7 +7,9 @@ may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import isfinite, prod
+
+import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tflite.tables import (
@@ -26,14 +28,18 @@ MOST_BYTES = 2**31 - 2**20
 MOST_NESTED = 16
 """Graphs that call one another, the deepest of all."""
 
-_NO_OPERATORS = {"CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
-_LEFT_OUT_NAMES = """
-CONV_2D DEPTHWISE_CONV_2D FULLY_CONNECTED TRANSPOSE_CONV CONV_3D CONV_3D_TRANSPOSE
-LSTM UNIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_LSTM RNN SVDF
-UNIDIRECTIONAL_SEQUENCE_RNN BIDIRECTIONAL_SEQUENCE_RNN
-"""
-_LEFT_OUT = frozenset(_LEFT_OUT_NAMES.split())
-"""Operators that inputs may be left out of."""
+_BYTES = frozenset({"INT8", "UINT8", "INT16"})
+_NO_OPERATORS = frozenset(
+    {
+        *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
+        "BROADCAST_ARGS",  # it ends the process where lengths do not fit
+    }
+)
+_LEFT_OUT = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "CONV_3D"), 2),
+    **dict.fromkeys(("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE"), 3),
+}
+"""Which input may be left out: a bias."""
 
 CALLED = {
     "IF": ("IfOptions", ("ThenSubgraphIndex", "ElseSubgraphIndex")),
@@ -50,10 +56,7 @@ _POSITIVE = {
     "Pool2DOptions": (*_STRIDES, "FilterWidth", "FilterHeight"),
     "SpaceToDepthOptions": ("BlockSize",),
     "DepthToSpaceOptions": ("BlockSize",),
-    "SplitOptions": ("NumSplits",),
-    "SplitVOptions": ("NumSplits",),
-    "UnpackOptions": ("Num",),
-    "PackOptions": ("ValuesCount",),
+    "LocalResponseNormalizationOptions": ("Radius",),
 }
 """Fields of options that are divided by, or counted with."""
 
@@ -104,15 +107,17 @@ def _check_graph(graph: Graph) -> None:
     given = made.copy()
     for operator in graph.operators:
         what = f"{graph.label}: operator {operator.index} ({operator.name})"
-        for index in operator.inputs:
-            if index < 0 and operator.name not in _LEFT_OUT:
-                raise InvalidArgumentError(f"{what} has an input left out")
+        _check_counts(operator, what)
+        for position, index in enumerate(operator.inputs):
+            if index < 0 and position != _LEFT_OUT.get(operator.name):
+                raise InvalidArgumentError(f"{what} has input {position} left out")
             if index >= 0 and index not in made:
                 raise InvalidArgumentError(f"{what} reads tensor {index} too early")
         for index in operator.outputs:
             if index < 0 or index in made:
                 raise InvalidArgumentError(f"{what} cannot write to tensor {index}")
             made.add(index)
+        _check_operands(graph, operator, what)
         _check_options(operator, what)
     for index in graph.outputs:
         if index not in made:
@@ -128,6 +133,12 @@ def _check_tensor(tensor: Tensor) -> None:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
+    # What is not finite makes the sum not finite, wherever it stands.
+    if scales and (min(tensor.scales) <= 0 or not isfinite(sum(tensor.scales))):
+        raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
+    limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
+    if limits and not all(limits.min <= z <= limits.max for z in tensor.zero_points):
+        raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
             f"{tensor.label} has {scales} scales but {len(tensor.zero_points)} "
@@ -148,6 +159,53 @@ def quantized_axis(tensor: Tensor) -> int:
         if is_whole and 0 <= each < len(tensor.shape) and tensor.shape[each] == count:
             return each
     raise InvalidArgumentError(f"{tensor.label} has {count} scales on axis {axis}")
+
+
+def _check_counts(operator: Operator, what: str) -> None:
+    """Check how many operands there are, of operators that have a known number."""
+    fewest, most, made = _COUNTS.get(operator.name, (0, None, 0))
+    read, outputs = len(operator.inputs), len(operator.outputs)
+    if read < fewest or (most is not None and (read > most or outputs != made)):
+        raise InvalidArgumentError(f"{what} has {read} inputs and {outputs} outputs")
+    if operator.name in ("SPLIT", "SPLIT_V", "UNPACK", "PACK"):
+        kind = BUILTIN_OPTIONS[operator.kind_of_options()[0]]
+        field, count = _COUNTED[operator.name], outputs
+        if operator.name == "PACK":
+            count = read
+        if kind == "NONE" or getattr(operator.options(kind), field)() != count:
+            raise InvalidArgumentError(f"{what} has options for another number")
+
+
+def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
+    """Check types, ranks, scales, and lengths that are constant."""
+    read, made = (
+        [graph.tensors[index] for index in indexes if index >= 0]
+        for indexes in (operator.inputs, operator.outputs)
+    )
+    for tensor, rank in zip(read, _RANKS.get(operator.name, ()), strict=False):
+        has = len(tensor.shape)
+        if has < abs(rank) or (rank > 0 and has != rank):
+            raise InvalidArgumentError(f"{what} reads a tensor of rank {has}")
+    like = read if operator.name in _ALIKE else read[:1]
+    like = [*like, *made[:1]] if operator.name in _KEPT else like
+    types = {each.type for each in like}
+    if len(types) > 1:
+        raise InvalidArgumentError(f"{what} is of {', '.join(sorted(types))}")
+    scales = [
+        each.scales[0]
+        for each in (*read, *made)
+        if each.type in _BYTES and len(each.scales) == 1
+    ]
+    least, most = min(scales, default=1.0), max(scales, default=1.0)
+    is_comparing = bool(scales) and operator.name in _COMPARING
+    if most > _MOST_RATIO * least or (
+        is_comparing and not 1 / _MOST_RATIO < least <= most < 1
+    ):
+        raise InvalidArgumentError(f"{what} has scales of {least} to {most}")
+    for position in _WHOLE.get(operator.name, ()):
+        data = read[position].data if position < len(read) else None
+        if data is not None and data.size and data.min() < 0:
+            raise InvalidArgumentError(f"{what} reads a length or a place below 0")
 
 
 def _check_options(operator: Operator, what: str) -> None:
@@ -215,6 +273,117 @@ def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
     given = [operator.inputs[at] for at in shaping if at < len(operator.inputs)]
     return any(index < 0 or tensors[index].data is None for index in given)
 
+
+_COUNTED = {
+    "SPLIT": "NumSplits",
+    "SPLIT_V": "NumSplits",
+    "UNPACK": "Num",
+    "PACK": "ValuesCount",
+}
+"""Fields of options that say how many tensors there are."""
+
+_COUNTS: dict[str, tuple[int, int | None, int]] = {
+    name: counts
+    for counts, names in {
+        (1, 1, 1): (
+            "DEPTH_TO_SPACE SPACE_TO_DEPTH DEQUANTIZE QUANTIZE FLOOR CEIL ROUND "
+            "L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC RELU RELU6 "
+            "RELU_N1_TO_1 RELU_0_TO_1 SOFTMAX LOG_SOFTMAX TANH SQUEEZE EXP CAST NEG "
+            "SIN COS LOG SQRT RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU "
+            "LOGICAL_NOT SHAPE RANK ZEROS_LIKE BUCKETIZE BITCAST FAKE_QUANT "
+            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D MATRIX_DIAG WHERE"
+        ),
+        (2, 2, 1): (
+            "ADD SUB MUL DIV PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER "
+            "GREATER_EQUAL EQUAL NOT_EQUAL POW LOGICAL_AND LOGICAL_OR FLOOR_DIV "
+            "FLOOR_MOD SQUARED_DIFFERENCE GATHER GATHER_ND EMBEDDING_LOOKUP REVERSE_V2 "
+            "REVERSE_SEQUENCE MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BITWISE_XOR "
+            "RIGHT_SHIFT FILL TILE BROADCAST_TO PAD MIRROR_PAD RESIZE_BILINEAR "
+            "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS MEAN SUM REDUCE_PROD "
+            "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN"
+        ),
+        (3, 3, 1): (
+            "SELECT SELECT_V2 SLICE SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND PADV2 "
+            "SCATTER_ND DYNAMIC_UPDATE_SLICE RANGE"
+        ),
+        (2, 3, 1): "CONV_2D FULLY_CONNECTED CONV_3D",
+        (3, 4, 1): "TRANSPOSE_CONV CONV_3D_TRANSPOSE",
+        (1, 2, 1): "RESHAPE",
+        (4, 4, 1): "STRIDED_SLICE ONE_HOT SPARSE_TO_DENSE",
+        (2, 2, 2): "TOPK_V2",
+        (1, None, 0): "UNPACK CONCATENATION PACK ADD_N",
+        (2, None, 0): "SPLIT DEPTHWISE_CONV_2D",
+        (3, None, 0): "SPLIT_V",
+    }.items()
+    for name in names.split()
+}
+"""The fewest and most inputs of operators, and the outputs; None leaves them open."""
+
+_RANKS: dict[str, tuple[int, ...]] = {
+    name: ranks
+    for ranks, names in {
+        (4, 4): "CONV_2D DEPTHWISE_CONV_2D",
+        (5, 5): "CONV_3D",
+        (1, 4, 4): "TRANSPOSE_CONV",
+        (1, 5, 5): "CONV_3D_TRANSPOSE",
+        (-1, 2): "FULLY_CONNECTED",
+        (4,): (
+            "AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D DEPTH_TO_SPACE SPACE_TO_DEPTH "
+            "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR LOCAL_RESPONSE_NORMALIZATION"
+        ),
+        (-1,): (
+            "SOFTMAX LOG_SOFTMAX L2_NORMALIZATION UNPACK TOPK_V2 ARG_MAX ARG_MIN SLICE "
+            "STRIDED_SLICE SPLIT_V CUMSUM REVERSE_V2 REVERSE_SEQUENCE MATRIX_DIAG"
+        ),
+        (-1, -1): "GATHER_ND EMBEDDING_LOOKUP DYNAMIC_UPDATE_SLICE",
+        (-2, -2): "BATCH_MATMUL",
+    }.items()
+    for name in names.split()
+}
+"""Ranks of the first inputs; a negative one is the least that they may have."""
+
+_COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
+_COMPARING = frozenset(_COMPARING_NAMES.split())
+
+_MOST_RATIO = 2.0**24
+"""Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
+
+_ALIKE_NAMES = """
+ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE ATAN2
+BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
+"""
+_ALIKE = frozenset(_ALIKE_NAMES.split()) | _COMPARING
+"""Operators that have inputs of one type."""
+
+_KEPT_NAMES = """
+AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONV_2D DEPTHWISE_CONV_2D CONV_3D DEPTH_TO_SPACE
+SPACE_TO_DEPTH FLOOR CEIL ROUND L2_NORMALIZATION LOCAL_RESPONSE_NORMALIZATION LOGISTIC
+RELU RELU6 RELU_N1_TO_1 RELU_0_TO_1 LOG_SOFTMAX TANH SQUEEZE EXP NEG SIN COS LOG SQRT
+RSQRT SQUARE ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU ZEROS_LIKE REVERSE_V2
+REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG CUMSUM DYNAMIC_UPDATE_SLICE GATHER
+GATHER_ND UNPACK RESHAPE TILE PAD PADV2 MIRROR_PAD SLICE STRIDED_SLICE TRANSPOSE
+EXPAND_DIMS SUM MEAN REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL
+BROADCAST_TO SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND RESIZE_BILINEAR
+RESIZE_NEAREST_NEIGHBOR LOGICAL_NOT
+"""
+_KEPT = frozenset(_KEPT_NAMES.split()) | frozenset(_ALIKE_NAMES.split())
+"""Operators whose first output is of the type of the first input."""
+
+_WHOLE: dict[str, tuple[int, ...]] = {
+    name: inputs
+    for inputs, names in {
+        (0,): "FILL EMBEDDING_LOOKUP",
+        (1,): (
+            "BROADCAST_TO TILE PAD PADV2 MIRROR_PAD RESIZE_BILINEAR GATHER GATHER_ND "
+            "RESIZE_NEAREST_NEIGHBOR ONE_HOT"
+        ),
+        (0, 1): "SPARSE_TO_DENSE",
+        (0, 2): "SCATTER_ND",
+        (1, 2): "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND",
+    }.items()
+    for name in names.split()
+}
+"""Inputs that are lengths or places: of those that are constant, none is negative."""
 
 _PLAIN_NAMES = """
 ADD SUB MUL DIV AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D CONCATENATION CONV_2D

@@ -8,9 +8,10 @@ alone tells the shapes of results, the public interpreter runs it.
 
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.devices.compiled_graph import GraphKernel, Tensor
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
@@ -19,6 +20,7 @@ from asyncnn.devices.litert.public_interpreter import computed
 from asyncnn.devices.litert.region_file import region_file
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
+from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, region_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -26,6 +28,7 @@ from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Sh
 from asyncnn.input_files import decoding
 from asyncnn.pacing import completed
 from asyncnn.tflite import runnable
+from asyncnn.tflite import tables as tflite
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import Contents
 
@@ -152,23 +155,78 @@ class Regions:
                     f"{list(shape)}"
                 )
             own.append(tensor.shape if _like(tensor.shape) == shape else shape)
-        return region_file(
-            contents, own, self._engine.speeds, output_shape=output_shape
-        )
+        speeds = self._engine.speeds
+        with decoding("TFLite"):
+            return region_file(contents, own, speeds, output_shape=output_shape)
+
+
+_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
+_LARGE_BYTES = 1 << 12
+"""Weights of a file are only computed with: from here on, they are not copied."""
+
+_COPIED_BYTES = 1 << 18
+"""Files of so many bytes are copied as a whole, weights and all."""
 
 
 def _contents(graph: Array) -> Contents:
     """Read and check a file.
 
+    Whoever has it may write to its memory at any time. So what is checked is a copy, of
+    all but the weights, and what LiteRT gets is written of that.
+
     :raises InvalidArgumentError: if LiteRT does not get it.
     """
     with decoding("TFLite"):
-        contents = completed(reading_contents(graph.data))
+        if graph.nbytes <= _COPIED_BYTES:
+            contents = completed(reading_contents(graph.copy().data))
+        else:
+            contents = _without_weights(graph)
         refusal = runnable.refusal(contents)
         if refusal:
             raise InvalidArgumentError(f"LiteRT does not run the region: {refusal}")
         runnable.check(contents)
     return contents
+
+
+def _without_weights(graph: Array) -> Contents:
+    """Read a copy of a file, in which large weights are those of the file itself."""
+    tensors = _tensors(completed(reading_contents(graph.data)))
+    large = {place for each in tensors if (place := _place(each, graph))}
+    copy = np.zeros_like(graph)  # its pages are there once they are written to
+    end = 0
+    for start, size in sorted(large):
+        copy[end:start] = graph[end:start]
+        end = max(end, start + size)
+    copy[end:] = graph[end:]
+
+    def weighted(tensor: tflite.Tensor) -> tflite.Tensor:
+        place, data = _place(tensor, copy), tensor.data
+        if data is None or place not in large:
+            return tensor
+        weights = np.ndarray(data.shape, data.dtype, graph.data, place[0])
+        return replace(tensor, data=weights)
+
+    contents = completed(reading_contents(copy.data))
+    graphs = [
+        replace(each, tensors=tuple(map(weighted, each.tensors)))
+        for each in contents.graphs
+    ]
+    return replace(contents, graphs=tuple(graphs))
+
+
+def _tensors(contents: Contents) -> Iterator[tflite.Tensor]:
+    for graph in contents.graphs:
+        yield from graph.tensors
+
+
+def _place(tensor: tflite.Tensor, file: Array) -> tuple[int, int] | None:
+    """Return where large weights lie in their file, and their bytes."""
+    data = tensor.data
+    if data is None or data.nbytes < _LARGE_BYTES or tensor.type not in _WEIGHTS:
+        return None
+    start = address_of(data) - address_of(file)
+    is_within = 0 <= start <= file.nbytes - data.nbytes
+    return (start, data.nbytes) if is_within else None  # sparse ones are not
 
 
 def _given(operation: BoundOperation) -> list[BoundOperand]:

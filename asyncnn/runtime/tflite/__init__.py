@@ -13,7 +13,7 @@ from asyncnn.runtime.tflite.importer import (
     load_tflite,
     outline_of_tflite,
 )
-from asyncnn.runtime.tflite.region import making_region, region_of_tflite
+from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 __all__ = (
@@ -21,7 +21,7 @@ __all__ = (
     "import_tflite",
     "importing_tflite",
     "load_tflite",
-    "making_region",
+    "loading_tflite",
     "outline_of_tflite",
     "region_of_tflite",
 )

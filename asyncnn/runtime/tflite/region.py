@@ -4,13 +4,13 @@ That is for files that have no form in operations of the HAL. A device with Lite
 them, others refuse the operation. Inputs and outputs have the axes of the file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions import Extensions
-from asyncnn.extensions.regions import DECLARED, LITERT, Port, region_model, type_of
+from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
 from asyncnn.hal.operands import AnyOperandType
 from asyncnn.hal.types import Dimensions, Memory, OperandType
 from asyncnn.hal.validate import validating
@@ -25,6 +25,7 @@ from asyncnn.runtime.tflite.borders import (
     signatures_of,
     unique_names,
 )
+from asyncnn.runtime.tflite.importer import importing_tflite
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -32,7 +33,36 @@ from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import DTYPES, Tensor
 
-_EXTENSIONS = Extensions(tuple(DECLARED.values()))
+
+def loading_tflite(
+    memory: Memory,
+    signature: str | None,
+    input_shapes: InputShapes,
+    extensions: Iterable[Extension | str],
+    strict: bool,
+) -> Steps[NamedModel]:
+    """Import a file in steps; unless ``strict``, one without a HAL form is a region.
+
+    :raises InvalidArgumentError: as `region_of_tflite`.
+    :raises UnsupportedOperatorError: if LiteRT does not run it either.
+    """
+    importing = importing_tflite(
+        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
+    )
+    try:
+        return (yield from importing)
+    except UnsupportedOperatorError as error:
+        if strict:
+            raise
+        refused = error
+    try:
+        return (yield from making_region(memory, signature, input_shapes))
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(
+            f"{refused.message}; {error.message}",
+            hint=refused.hint,
+            operators=refused.operators,
+        ) from error
 
 
 def region_of_tflite(
@@ -49,16 +79,11 @@ def region_of_tflite(
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.
     :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
     """
-    return completed(
-        making_region(memory, signature=signature, input_shapes=input_shapes)
-    )
+    return completed(making_region(memory, signature, input_shapes))
 
 
 def making_region(
-    memory: Memory,
-    *,
-    signature: str | None = None,
-    input_shapes: InputShapes = None,
+    memory: Memory, signature: str | None = None, input_shapes: InputShapes = None
 ) -> Steps[NamedModel]:
     """Make the model in steps, between which it may be left; see `region_of_tflite`."""
     with decoding("TFLite"):
@@ -85,7 +110,6 @@ def making_region(
         made = [graph.tensors[index] for index in graph.outputs]
         outputs = [_port(each, each.shape if is_settled else None) for each in made]
         model = region_model(LITERT, memory, inputs, outputs)
-        model = _EXTENSIONS.resolved(model)
         named = NamedModel.of(model, input_names, output_names)
         opened = {
             name: lengths

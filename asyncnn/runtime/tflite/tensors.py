@@ -69,7 +69,7 @@ def add_constant(builder: GraphBuilder, tensor: Tensor, operand: Operand) -> int
 
     The data are not copied where the HAL can use the bytes of the file.
 
-    :raises InvalidArgumentError: if a value does not fit in the type.
+    :raises UnsupportedOperatorError: if a value does not fit in the type.
     """
     quant = operand.extra_params
     return builder.constant(
@@ -91,7 +91,7 @@ def bias_scale(input_: Operand, filter_: Operand) -> float:
 def elements(tensor: Tensor) -> Array:
     """Return the data of a constant ``tensor`` in the dtype of its operand.
 
-    :raises InvalidArgumentError: if a value does not fit in the type.
+    :raises UnsupportedOperatorError: if a value does not fit in the type.
     """
     data = tensor.data
     assert data is not None
@@ -101,7 +101,7 @@ def elements(tensor: Tensor) -> Array:
         return data
     narrow = data.astype(np.int32)
     if not np.array_equal(narrow, data):
-        raise InvalidArgumentError(f"{tensor.label} has values beyond 32 bits")
+        raise UnsupportedOperatorError(f"{tensor.label} has values beyond 32 bits")
     return narrow
 
 

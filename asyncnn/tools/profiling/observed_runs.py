@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.observation import Observation, observed_run, observing
+from asyncnn.engine.observation import Observation, Observed, observed_run, observing
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -72,16 +72,9 @@ class Observer:
         self.told: list[tuple[Plan, Step, int, int]] = []
         self.observation = Observation(self)
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def __call__(self, observed: Observed) -> None:
         """Keep the step."""
+        plan, step, _, _, begun_ns, ended_ns = observed
         self.told.append((plan, step, begun_ns, ended_ns))
 
     @property
@@ -101,17 +94,10 @@ class Look(Observer):
         self.facts: dict[tuple[int, int], Facts] = {}
         self.given: dict[tuple[int, int], tuple[Step, dict[int, Array]]] = {}
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def __call__(self, observed: Observed) -> None:
         """Keep the step, and what is not known yet of it."""
-        super().__call__(plan, step, inputs, outputs, begun_ns, ended_ns)
+        super().__call__(observed)
+        plan, step, inputs, outputs, *_ = observed
         key = id(plan.subgraph), step.position
         if key in self.facts:
             return

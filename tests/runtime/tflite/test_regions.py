@@ -1,0 +1,295 @@
+"""Files without a HAL form run on LiteRT as they are, and no damaged one harms it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncnn.devices import DeviceSettings
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlineTransientError,
+)
+from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.tflite import UnsupportedOperatorError, region_of_tflite
+from tests.measuring import best_of
+from tests.runtime.tflite.cases import Case, f32, i8, ramp
+from tests.runtime.tflite.files import G, Op, T, given, write
+from tests.runtime.tflite.flow_files import if_
+from tests.runtime.tflite.graphs import conv_2d
+from tests.runtime.tflite.layer_cases import CASES, TYPED_CASES
+from tests.runtime.tflite.region_cases import (
+    FILES,
+    WHERE,
+    counting,
+    open_batch,
+    stale,
+)
+from tests.runtime.tflite.test_operators import sample
+
+interpreter = pytest.importorskip(
+    "ai_edge_litert.interpreter", reason="LiteRT is not installed"
+)
+
+
+@pytest.fixture(params=[False, True], ids=["inprocess", "remote"])
+async def device(request: pytest.FixtureRequest) -> AsyncIterator[Device]:
+    async with open_device("accelerated", isolated=request.param) as device:
+        yield device
+
+
+def by_litert(file: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Return what LiteRT's interpreter computes, for inputs of any lengths."""
+    running = interpreter.Interpreter(model_content=file, num_threads=1)
+    details = running.get_input_details()
+    for detail, value in zip(details, inputs, strict=True):
+        if tuple(detail["shape"]) != value.shape:
+            running.resize_tensor_input(detail["index"], value.shape)
+    running.allocate_tensors()
+    for detail, value in zip(details, inputs, strict=True):
+        running.set_tensor(detail["index"], value)
+    running.invoke()
+    return [running.get_tensor(each["index"]) for each in running.get_output_details()]
+
+
+def samples(model: Any, below: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    tensors = [SimpleNamespace(dtype=i.dtype, shape=i.dimensions) for i in model.inputs]
+    return [sample(each, rng, positive=False, below=below) for each in tensors]  # type: ignore[arg-type]
+
+
+def assert_equal(outputs: Any, expected: list[np.ndarray]) -> None:
+    assert len(outputs) == len(expected)
+    for got, wanted in zip(outputs.values(), expected, strict=True):
+        np.testing.assert_array_equal(got, np.atleast_1d(wanted))
+
+
+class TestResults:
+    @pytest.mark.parametrize("path", ["async", "sync", "burst", "fenced"])
+    @pytest.mark.parametrize("make", FILES.values(), ids=FILES)
+    async def test_what_has_no_hal_form_runs_as_it_is(
+        self, device: Device, make: Callable[[], bytes], path: Any
+    ) -> None:
+        file = make()
+        with pytest.raises(UnsupportedOperatorError):
+            load(file, strict=True)
+        model = load(file)
+        prepared = await device.prepare(model)
+        inputs = samples(model)
+        async with prepared.runner(path) as run:
+            outputs = await run(inputs)
+        assert_equal(outputs, by_litert(file, inputs))
+
+    async def test_shapes_that_a_run_tells_are_those_of_its_results(
+        self, device: Device
+    ) -> None:
+        prepared = await device.prepare(load(WHERE))
+        for given_ in ([[1, 0, 1], [0, 0, 1]], [[0, 0, 0], [1, 0, 0]]):
+            x = np.array(given_, np.bool_)
+            outputs = await prepared.run([x])
+            assert_equal(outputs, by_litert(WHERE, [x]))
+
+    async def test_shapes_in_a_file_are_hints(self, device: Device) -> None:
+        file = stale()
+        model = region_of_tflite(from_buffer(file), input_shapes=[(2, 3)])
+        inputs = samples(model)
+        outputs = await (await device.prepare(model)).run(inputs)
+        assert_equal(outputs, by_litert(file, inputs))
+
+    @pytest.mark.parametrize("batch", [1, 4])
+    async def test_lengths_that_are_left_open_are_given(
+        self, device: Device, batch: int
+    ) -> None:
+        file = open_batch()
+        assert load(file).open_inputs == ("t0",)
+        model = load(file, input_shapes=[(batch, 3)])
+        inputs = samples(model)
+        outputs = await (await device.prepare(model)).run(inputs)
+        assert_equal(outputs, by_litert(file, inputs))
+
+    async def test_a_session_keeps_what_outputs_are_the_next_inputs(
+        self, device: Device
+    ) -> None:
+        model = load(counting(), states={"state_in": "state_out"})
+        prepared = await device.prepare(model)
+        state, x = np.zeros(3, np.int32), np.array([3, 5, 9], np.int32)
+        async with prepared.session() as session:
+            for _ in range(3):
+                outputs = await session.run({"t0": x})
+                np.testing.assert_array_equal(outputs["t4"], (x ^ state) + x)
+                state = state + x
+
+    async def test_a_device_without_litert_says_what_it_lacks(self) -> None:
+        async with open_device("reference") as device:
+            with pytest.raises(GeneralFailureError, match="CONV_3D"):
+                await device.prepare(load(FILES["volumes"]()))
+
+    async def test_models_of_others_give_what_litert_does(
+        self, shared: Path, device: Device
+    ) -> None:
+        names = ("ad01_fp32", "kws_ref_model", "pretrainedResnet", "vww_96_int8")
+        for name in names:
+            file = (shared / "models" / f"{name}.tflite").read_bytes()
+            model = region_of_tflite(from_buffer(file))
+            inputs = samples(model, 0)
+            outputs = await (await device.prepare(model)).run(inputs)
+            assert_equal(outputs, by_litert(file, inputs))
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("case", [*CASES, *TYPED_CASES], ids=lambda case: case.name)
+    async def test_each_operator_gives_what_it_does_in_litert(self, case: Case) -> None:
+        file = case.litert_file()
+        rng = np.random.default_rng(7)
+        inputs = [
+            sample(t, rng, positive=case.positive, below=case.below)
+            for t in case.inputs
+        ]
+        try:
+            model = region_of_tflite(from_buffer(file))
+        except UnsupportedOperatorError as error:
+            assert "kept from run to run" in str(error)  # noqa: PT017
+            return
+        async with open_device("accelerated") as device:
+            prepared = await device.prepare(model)
+            outputs = await prepared.run([*map(np.atleast_1d, inputs)])
+        if case.name != "DENSIFY":  # where LiteRT itself fails
+            assert_equal(outputs, by_litert(file, inputs))
+
+
+def loops(first: int) -> bytes:
+    """Return a file whose graph 1 runs another, or itself."""
+    x, y, inner, z = T(np.bool_, (1,)), f32(2), T(np.bool_, (1,)), f32(2)
+    branch = G([if_([inner], [z], first, first)], [inner], [z])
+    return write([if_([x], [y], 1, 1)], [x], [y], branch)
+
+
+X, Y = f32(2, 3), f32(2, 3)
+IMAGE, KERNEL = f32(1, 4, 4, 2), ramp((3, 2, 2, 2))
+UNSOUND = {
+    "reads what nobody makes": write([Op("ADD", [X, f32(2, 3)], [Y])], [X], [Y]),
+    "writes to its input": write([Op("TANH", [X], [X])], [X], [X]),
+    "writes to a constant": write([Op("TANH", [X], [c := ramp((2, 3))])], [X], [c]),
+    "makes a tensor twice": write([Op("TANH", [X], [Y])] * 2, [X], [Y]),
+    "makes no output": write([Op("TANH", [X], [Y])], [X], [Y, f32(1)]),
+    "leaves an input out": write([Op("TANH", [None], [Y])], [], [Y]),
+    "stride of 0": write(
+        [conv_2d(IMAGE, KERNEL, None, Z := f32(1, 3, 3, 3), StrideW=0)], [IMAGE], [Z]
+    ),
+    "endless calls": loops(1),
+    "calls beyond the file": loops(7),
+    "scale of 0": write([Op("TANH", [q := i8(3, scale=0.0)], [r := i8(3)])], [q], [r]),
+}
+
+
+class TestUnsound:
+    """What would end the process in LiteRT, or may, is refused before."""
+
+    @pytest.mark.parametrize("file", UNSOUND.values(), ids=UNSOUND)
+    def test_a_graph_that_is_unsound_is_no_region(self, file: bytes) -> None:
+        with pytest.raises(InvalidArgumentError):
+            region_of_tflite(from_buffer(file))
+
+    @pytest.mark.parametrize("file", UNSOUND.values(), ids=UNSOUND)
+    async def test_a_device_looks_for_itself(self, device: Device, file: bytes) -> None:
+        sound = FILES["bits"]()
+        model = region_of_tflite(from_buffer(sound))
+        hostile = model.model.pools[0]
+        padded = file + bytes(max(0, len(sound) - len(file)))
+        operand = model.model.main.operands[0]
+        changed = _with_graph(model, operand, from_buffer(padded), hostile)
+        with pytest.raises(AsyncnnError):
+            await device.prepare(changed)
+
+    def test_what_is_not_litert_s_own_is_no_region(self) -> None:
+        operator = Op("com.example.Twist", [f32(3)], [f32(3)])
+        file = write([operator], given(operator), operator.outputs)
+        with pytest.raises(UnsupportedOperatorError, match="Twist"):
+            load(file)
+
+
+def _with_graph(model: Any, operand: Any, memory: Any, _: Any) -> Any:
+    from msgspec.structs import replace
+
+    hal = model.model
+    location = replace(operand.location, length=memory.size)
+    graph = replace(operand, dimensions=(memory.size,), location=location)
+    main = replace(hal.main, operands=(graph, *hal.main.operands[1:]))
+    return replace(model, model=replace(hal, main=main, pools=(memory,)))
+
+
+def dense_layers(count: int = 24, width: int = 1024) -> bytes:
+    """Return layers each of which halves its input, and takes some milliseconds."""
+    weights = T.constant(np.eye(width) / 2, np.float32)
+    x = value = f32(64, width)
+    operators = []
+    for _ in range(count):
+        after = f32(64, width)
+        options = "FullyConnectedOptions", {}
+        operators.append(
+            Op("FULLY_CONNECTED", [value, weights, None], [after], *options)
+        )
+        value = after
+    return write(operators, [x], [value])
+
+
+@pytest.mark.alone
+class TestInterrupts:
+    """A run of some 50 ms, in parts of a few: what comes meanwhile need not wait."""
+
+    async def test_cancelling_a_run_frees_its_lane_soon(self) -> None:
+        async with open_device(
+            "accelerated", settings=DeviceSettings(lanes=1)
+        ) as device:
+            prepared = await device.prepare(
+                region_of_tflite(from_buffer(dense_layers()))
+            )
+            x = np.ones((64, 1024), np.float32)
+            await prepared.run(x)
+            started = time.perf_counter()
+            await prepared.run(x)
+            whole_s = time.perf_counter() - started
+            quick = await device.prepare(load(FILES["bits"]()))
+            bits = [np.ones((2, 3), np.int32)] * 2
+
+            async def until_free() -> float:
+                task = asyncio.create_task(prepared.run(x))
+                await asyncio.sleep(whole_s / 8)
+                began = time.perf_counter()
+                if not task.cancel():
+                    return float("inf")  # the loop was late
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await quick.run(bits)
+                return (time.perf_counter() - began) / whole_s
+
+            await best_of(5, until_free, 3 / 24)
+            outputs = await prepared.run(x)
+            np.testing.assert_allclose(next(iter(outputs.values())), x / 2.0**24)
+
+    async def test_a_deadline_ends_a_run_in_the_middle(self, device: Device) -> None:
+        prepared = await device.prepare(region_of_tflite(from_buffer(dense_layers())))
+        x = np.ones((64, 1024), np.float32)
+        await prepared.run(x)
+        started = time.perf_counter()
+        await prepared.run(x)
+        whole_s = time.perf_counter() - started
+
+        async def until_missed() -> float:
+            began = time.perf_counter()
+            try:
+                await prepared.run(x, timeout=whole_s / 4)
+            except MissedDeadlineTransientError:
+                return (time.perf_counter() - began) / whole_s
+            return float("inf")
+
+        await best_of(5, until_missed, 0.6)
