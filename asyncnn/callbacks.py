@@ -252,6 +252,11 @@ class Completion(ABC):
     _waiting: dict[Waiter, None] | None
     _last_turn_ns: ClassVar[int] = 0
 
+    @property
+    def result(self) -> ExecutionResult | None:
+        """What was told of its end; None while it has not ended."""
+        return self._result
+
     @abstractmethod
     def abandon(self) -> None:
         """Stop the execution: nobody waits for its end."""

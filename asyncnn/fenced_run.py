@@ -76,7 +76,7 @@ class FencedRun(Completion, IFencedExecutionCallback):
     """
 
     __slots__ = ()
-    slots: ClassVar = (
+    slots: ClassVar[Any] = (
         *("_core", "_dependants", "_fenced", "_result", "_waiting"),
         *("ended_ns", "loop", "outputs", "prepared"),
     )
@@ -94,11 +94,6 @@ class FencedRun(Completion, IFencedExecutionCallback):
         self.loop = asyncio.get_running_loop()  # type: ignore[misc]  # slots of who has
         self._core = self._dependants = self._result = None  # type: ignore[misc]
         self._waiting = self.prepared = None  # type: ignore[misc]
-
-    @property
-    def result(self) -> ExecutionResult | None:
-        """What was told of its end; None while it has not ended."""
-        return self._result
 
     @property
     def status(self) -> ErrorStatus | None:

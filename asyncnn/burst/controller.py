@@ -16,9 +16,7 @@ from typing import Self
 import msgspec
 
 from asyncnn.burst.link import EndedError, Link, UnsendableError, failed
-from asyncnn.burst.packets import (
-    DEFAULT_QUEUE_LENGTH,
-)
+from asyncnn.burst.packets import DEFAULT_QUEUE_LENGTH
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S, check_deadline, check_grace, unanswered
 from asyncnn.fmq import MemoryOrderError
@@ -31,10 +29,7 @@ from asyncnn.hal.errors import (
     MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.hal.interfaces import (
-    IPreparedModel,
-    cause_of_death,
-)
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ExecutionOptions,

@@ -32,18 +32,8 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlineTransientError,
 )
-from asyncnn.hal.interfaces import (
-    IBurstContext,
-    IPreparedModel,
-    error_of,
-)
-from asyncnn.hal.types import (
-    NO_TIMING,
-    ErrorStatus,
-    MeasureTiming,
-    Memory,
-    Request,
-)
+from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, error_of
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Memory, Request
 from asyncnn.memory.slabs import in_slabs, retire
 
 ENDED = "the driver has ended the burst"

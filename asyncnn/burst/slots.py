@@ -31,13 +31,7 @@ from asyncnn.hal.errors import (
     error_for,
 )
 from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.types import (
-    BufferToken,
-    ErrorStatus,
-    MeasureTiming,
-    Memory,
-    Request,
-)
+from asyncnn.hal.types import BufferToken, ErrorStatus, MeasureTiming, Memory, Request
 from asyncnn.logs import SparseLogger
 
 MAX_CACHED_SLOTS = 1024

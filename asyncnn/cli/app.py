@@ -13,6 +13,7 @@ from typer.main import get_command, get_group
 
 from asyncnn import __version__
 from asyncnn.cli.ending import INTERRUPTED, handling_interrupts, output_ending
+from asyncnn.cli.options import naming_options
 from asyncnn.hal.errors import (
     DriverDiedError,
     ExecutionFailedError,
@@ -161,7 +162,7 @@ def main() -> None:
 
     The status is 1 if an execution failed on its way, and 2 otherwise.
     """
-    with errors_as_lines(_FAILURES), output_ending():
+    with errors_as_lines(_FAILURES), naming_options(), output_ending():
         join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))
         try:
             # Typer asks the file system for each path, which may never answer.

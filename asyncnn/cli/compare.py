@@ -15,6 +15,7 @@ from asyncnn.cli.options import (
     PathOption,
     RtolOption,
     SamplesOption,
+    StrictOption,
     TransportOption,
     chosen,
     constants_of,
@@ -50,6 +51,7 @@ def compare(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     path: PathOption = "async",
     transport: TransportOption = "inprocess",
     reference_kernels: Annotated[
@@ -107,6 +109,7 @@ def compare(
             *(() if atol is None else ("--atol", str(atol))),
             *(() if device is None else ("--device", device)),
             *(("--reference-kernels",) if reference_kernels else ()),
+            *(("--strict",) if strict else ()),
             *(part for each in extension or () for part in ("--extension", each)),
         ]
         _compare_folder(model, kind, options, json, html)
@@ -114,7 +117,9 @@ def compare(
     file = open_model_file(model)
     with located(model):
         kind.check_reads(kind_of(file))
-    named, _ = load_extended(model, extension or (), input_shape or (), constant or ())
+    named, _ = load_extended(
+        model, extension or (), input_shape or (), constant or (), strict=strict
+    )
     given = (
         []
         if input_file is None

@@ -147,10 +147,11 @@ def _asked(
     from asyncnn.tools.samples import load_arrays, samples
 
     model, against = models
-    named, extensions = load_extended(model, extension, shapes, constants)
+    # What it looks into are operations of the HAL, so there are no regions here.
+    named, extensions = load_extended(model, extension, shapes, constants, strict=True)
     kinds, other = [named], None
     if against is not None:
-        second, more = load_extended(against, extension, shapes, constants)
+        second, more = load_extended(against, extension, shapes, constants, strict=True)
         extensions += tuple(each for each in more if each not in extensions)
         kinds.append(second)
         other = (against, second)

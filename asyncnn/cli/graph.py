@@ -12,8 +12,10 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    StrictOption,
     console,
     load_extended,
+    naming_options,
     print_json,
 )
 from asyncnn.deadlines import format_duration
@@ -48,6 +50,7 @@ def graph(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     full: Annotated[
         bool,
         typer.Option("--full", help="Show constants and temporaries as nodes, too."),
@@ -73,10 +76,10 @@ def graph(
 
     _check(output)
     loaded, extensions = load_extended(
-        model, extension or (), input_shape or (), constant or ()
+        model, extension or (), input_shape or (), constant or (), strict=strict
     )
-    explanation = anyio.run(_explain, loaded, extensions, device, None)
-    text = dot(loaded, explanation, folded=not full)
+    form, explanation = anyio.run(_marked, loaded, extensions, device)
+    text = dot(form, explanation, folded=not full)
     if output is None:
         typer.echo(text, nl=False)
     elif output.suffix == SVG:
@@ -145,11 +148,12 @@ def explain(
     shapes: Sequence[str] = (),
     constants: Sequence[str] = (),
     *,
+    strict: bool,
     json: bool,
 ) -> None:
     """Print what a device, or a driver, supports of the model at ``path``.
 
-    The last three sequences are what `load_extended` takes.
+    The last three sequences, and ``strict``, are what `load_extended` takes.
 
     :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
@@ -159,11 +163,13 @@ def explain(
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
-        model, extensions = load_extended(path, places, shapes, constants)
+        with naming_options():
+            model, extensions = load_extended(
+                path, places, shapes, constants, strict=strict
+            )
+            explanation = anyio.run(_explain, model, extensions, device, socket)
     except UnsupportedOperatorError as error:
         explanation = _refused(error)
-    else:
-        explanation = anyio.run(_explain, model, extensions, device, socket)
     if json:
         print_json(explanation)
     else:
@@ -204,9 +210,24 @@ async def _explain(
         return await explain(asked, model, extensions=extensions)
 
 
+async def _marked(
+    model: "NamedModel", extensions: "Sequence[Extension]", device: str | None
+) -> "tuple[NamedModel, Explanation]":
+    """Return what a device would prepare for a model, and what it supports of that."""
+    from asyncnn.runtime.explain import explain
+    from asyncnn.runtime.opening_devices import open_device
+    from asyncnn.runtime.translation import form_for
+
+    async with open_device(device, extensions=extensions) as asked:
+        form = await form_for(asked.hal, model)
+        return form, await explain(asked, form, extensions=extensions)
+
+
 def print_explanation(explanation: "Explanation") -> None:
     """Print a table of all operations, why some are not supported, and how many are."""
     from rich.table import Column, Table
+
+    from asyncnn.extensions.regions import ENGINES
 
     if explanation.unsupported:
         for refused in explanation.unsupported:
@@ -248,6 +269,9 @@ def print_explanation(explanation: "Explanation") -> None:
         )
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
+    if explanation.translated:
+        engine, _ = ENGINES[explanation.translated]
+        typer.echo(f"{explanation.device} runs the file translated, not by {engine}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")

@@ -13,10 +13,12 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    StrictOption,
     console,
     constants_of,
     counted,
     load_extended,
+    naming_options,
     print_json,
     shapes_of,
 )
@@ -34,6 +36,7 @@ def inspect(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model expects and returns, what it computes, and what runs it."""
@@ -44,9 +47,11 @@ def inspect(
 
     failure = None
     try:
-        loaded, extensions = load_extended(
-            model, extension or (), input_shape or (), constant or ()
-        )
+        with naming_options():
+            loaded, extensions = load_extended(
+                model, extension or (), input_shape or (), constant or (), strict=strict
+            )
+            inspection = anyio.run(partial(inspected, loaded, extensions=extensions))
     except AsyncnnError as error:
         inspection = outlined(
             model,
@@ -57,8 +62,6 @@ def inspect(
         )
         # Shapes are what to look for here, and no failure if they are found.
         failure = None if inspection.example_shapes else error
-    else:
-        inspection = anyio.run(partial(inspected, loaded, extensions=extensions))
     if json:
         print_json(inspection)
     else:
@@ -127,6 +130,7 @@ def _said(inspection: "Inspection") -> Iterable[str]:
 
 
 def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
+    from asyncnn.extensions.regions import ENGINES
     from asyncnn.runtime.axes import as_options
 
     options = as_options(inspection.example_shapes)
@@ -140,7 +144,14 @@ def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
     if inspection.subgraphs > 1:
         where = f" in {inspection.subgraphs} subgraphs"
     version = f"HAL version {inspection.hal_version} or newer"
-    yield f"{counted(count, 'operation')}{where}, {version}"
+    made = f"{counted(count, 'operation')}{where}, {version}"
+    if inspection.region:
+        engine, _ = ENGINES[inspection.region]
+        yield f"one region: devices with {engine} run the file as it is"
+    if inspection.untranslated:
+        yield f"not to be translated for others: {inspection.untranslated}"
+    else:
+        yield f"translated for others: {made}" if inspection.region else made
     yield f"weights: {_size(inspection.weight_bytes)}"
     for before, after in inspection.pairs:
         yield f"a session keeps {before}, which is {after} after a step"
@@ -155,6 +166,8 @@ def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
 def _support(device: "DeviceSupport", count: int) -> str:
     if device.problem:
         return device.problem
+    if device.takes_region:
+        return "runs it, as one region"
     if device.supported == count:
         return "runs it"
     return f"supports {device.supported} of {counted(count, 'operation')}"

@@ -28,6 +28,7 @@ from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import form_for
 from asyncnn.tools.samples import (
     Sample,
     Tolerance,
@@ -63,6 +64,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     device: str | None
     socket: Path | None
     extensions: tuple[str, ...]
+    strict: bool
     input_shapes: tuple[str, ...]
     constants: tuple[str, ...]
     states: tuple[str, ...]
@@ -162,6 +164,7 @@ def _collect(options: RunOptions) -> _Job:
         options.input_shapes,
         options.constants,
         options.states,
+        strict=options.strict,
     )
     _check_known(model)
     pairs = dict(model.pairs) if options.session else {}
@@ -257,7 +260,7 @@ def _report(
 
 async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> str:
     """Return a line that names where results begin to differ; empty if unknown."""
-    model, recorded = job.model, job.arrays
+    model, recorded = await form_for(device.hal, job.model), job.arrays
     first = {state.info.name: state.first_value() for state in model.states}
     for position, operation in enumerate(model.model.main.operations):
         name = model.vocabulary.operation_type(operation.type)

@@ -59,6 +59,14 @@ ConstantOption: TypeAlias = Annotated[
     ),
 ]
 
+StrictOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Translate the file into the HAL's own operations, for any device.",
+    ),
+]
+
 PathOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -129,12 +137,15 @@ def load_extended(
     shapes: Sequence[str] = (),
     constants: Sequence[str] = (),
     states: Sequence[str] = (),
+    *,
+    strict: bool = False,
 ) -> "tuple[NamedModel, tuple[Extension, ...]]":
     """Load a model and its extensions: those at ``places``, or that are installed.
 
     An installed one is imported if the model uses it. Of one that is neither, nothing
     is known but what the model says. ``shapes`` are what `InputShapeOption` takes, and
-    ``constants`` what `ConstantOption` does; ``states`` are like ``INPUT=OUTPUT``.
+    ``constants`` what `ConstantOption` does; ``states`` are like ``INPUT=OUTPUT``,
+    and ``strict`` is that of `load`.
 
     :raises AsyncnnError: if the file is bad, or there is no extension at a place.
     """
@@ -142,13 +153,14 @@ def load_extended(
     from asyncnn.runtime.model_file import load
 
     extensions = [load_extension(place) for place in places]
-    with _naming_options():
+    with naming_options():
         model = load(
             path,
             extensions=extensions,
             input_shapes=shapes_of(shapes),
             constants=constants_of(constants),
             states=_states_of(states) or None,
+            strict=strict,
         )
     given = {extension.name for extension in extensions}
     used = {entry.name for entry in model.model.extension_name_to_prefix}
@@ -159,8 +171,8 @@ def load_extended(
 
 
 @contextmanager
-def _naming_options() -> Iterator[None]:
-    """Have errors of `load` speak of options, not of its arguments."""
+def naming_options() -> Iterator[None]:
+    """Have errors about files speak of options, not of arguments of `load`."""
     try:
         yield
     except AsyncnnError as error:

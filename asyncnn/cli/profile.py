@@ -11,6 +11,7 @@ from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    StrictOption,
     console,
     load_extended,
     print_json,
@@ -48,6 +49,7 @@ def profile(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     runs: Annotated[
         int | None,
         typer.Option(
@@ -86,7 +88,16 @@ def profile(
     if source is None:
         assert model is not None
         found = rounded(
-            _measured(model, input_file, device, extension, input_shape, constant, runs)
+            _measured(
+                model,
+                input_file,
+                device,
+                extension,
+                input_shape,
+                constant,
+                runs,
+                strict=strict,
+            )
         )
     else:
         found = _read(source)
@@ -109,6 +120,8 @@ def _measured(
     input_shape: list[str] | None,
     constant: list[str] | None,
     runs: int | None,
+    *,
+    strict: bool,
 ) -> "Profile":
     import anyio
 
@@ -123,7 +136,7 @@ def _measured(
     )
 
     named, extensions = load_extended(
-        path, extension or (), input_shape or (), constant or ()
+        path, extension or (), input_shape or (), constant or (), strict=strict
     )
     is_random = input_file is None
     if input_file is None:

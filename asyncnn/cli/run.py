@@ -16,6 +16,7 @@ from asyncnn.cli.options import (
     PathOption,
     RtolOption,
     SamplesOption,
+    StrictOption,
     chosen,
     counted,
     print_json,
@@ -57,6 +58,7 @@ def run(
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
+    strict: StrictOption = False,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,6 +111,7 @@ def run(
             extension or (),
             input_shape or (),
             constant or (),
+            strict=strict,
             json=json,
         )
         return
@@ -138,6 +141,7 @@ def run(
         device=device,
         socket=socket,
         extensions=tuple(extension or ()),
+        strict=strict,
         input_shapes=tuple(input_shape or ()),
         constants=tuple(constant or ()),
         states=tuple(state or ()),

@@ -17,13 +17,7 @@ from asyncnn.engine.plan import Plan
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    BufferToken,
-    Dimensions,
-    ErrorStatus,
-    OutputShape,
-    Request,
-)
+from asyncnn.hal.types import BufferToken, Dimensions, ErrorStatus, OutputShape, Request
 from asyncnn.memory.managed import ManagedBuffer, Storage, begin_all, end_all
 
 _Port = tuple[int, Array | None]

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from asyncnn.extensions import Extension, load_extension
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, check_least
 from asyncnn.input_files import read_input
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
@@ -103,28 +103,12 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_pending",
-            "max_waiting",
-            "max_bursts",
-            "lanes",
-            "most_threads",
-        ):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise InvalidArgumentError(
-                    f"DeviceSettings.{name} is {limit}", hint="it is 1 at least"
-                )
-        if self.max_buffer_bytes < 0:
-            raise InvalidArgumentError("max_buffer_bytes is negative")
-        if not self.idle_after_s > 0 or not self.stuck_after_s >= 0:
-            raise InvalidArgumentError("a duration of DeviceSettings is out of range")
-        if (
-            not self.inline_below_us >= 0
-            or self.blas_threads < 0
-            or not (self.switch_interval_s or 0) >= 0
-        ):
-            raise InvalidArgumentError("a setting of DeviceSettings is negative")
+        counts = "max_pending", "max_waiting", "max_bursts", "lanes", "most_threads"
+        check_least(self, 1, *counts)
+        check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
+        check_least(self, 0, "blas_threads", "switch_interval_s")
+        if not self.idle_after_s > 0:
+            raise InvalidArgumentError("DeviceSettings.idle_after_s is not positive")
 
     def for_own_process(self) -> Self:
         """Return the settings for a process that does nothing but run models.

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
+from typing import ClassVar
 
 from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
 from asyncnn.deadlines import format_duration, told_late
@@ -103,6 +104,7 @@ class Run(Work, Completion):
         "has_plan",
     )
 
+    execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
     _plan: Plan
     _outputs: Sequence[Array | None]
     _places: Sequence[Array | None]
@@ -126,7 +128,8 @@ class Run(Work, Completion):
         self.cost = executable.cost
         self.preemptions = 0
         self.state = _OUTSIDE
-        self.is_stopping = False
+        self.is_stopping = self.was_starved = False
+        self.review_ns = None
         self.accounting = executable.accounting
         self.decision = None
         if (may_be_left or deadline_ns is not None) and not executable.are_short:
@@ -310,12 +313,6 @@ class Run(Work, Completion):
         assert spreading is not None
         self._threads = pause.threads = spreading.threads(lanes_each)
 
-    def _instead_of(self, places: Sequence[Array | None]) -> None:
-        """Have arrays to compute into: ``places``, or what may be left behind."""
-        self._places = self._outputs = places
-        if self.decision is not None:
-            self._outputs = [None if a is None else aligned_like(a) for a in places]
-
     def _deliver(self, computed: Sequence[Array | None]) -> None:
         """Copy outputs to their places, from now on as if they were computed there.
 
@@ -381,21 +378,11 @@ class Run(Work, Completion):
             outputs = output_arrays(plan, self._request)
         if CPUEXE.is_on:
             _tell_operations(plan)
-        self._instead_of(outputs)
+        self._places = self._outputs = outputs
+        if self.decision is not None:
+            self._outputs = [None if a is None else aligned_like(a) for a in outputs]
         workspace, self._workspace = self._workspace, None
-        self._execution = execution = self._execution_of(plan, inputs, workspace)
-        # Behind the execution, which `abort` looks for after it has set this.
-        if self._abort_status is not None:
-            execution.abort(self._abort_status)
-        return execution
-
-    def _execution_of(
-        self,
-        plan: Plan,
-        inputs: Sequence[Array | None],
-        workspace: Workspace | None,
-    ) -> PlanExecution:
-        return PlanExecution(
+        self._execution = execution = self.execution_kind(
             self._executable.program,
             plan,
             inputs,
@@ -405,6 +392,10 @@ class Run(Work, Completion):
             workspace=workspace,
             control=self._control,
         )
+        # Behind the execution, which `abort` looks for after it has set this.
+        if self._abort_status is not None:
+            execution.abort(self._abort_status)
+        return execution
 
     def abort(self, status: ErrorStatus) -> None:
         """Make the execution end with ``status`` at its next boundary."""

@@ -5,9 +5,8 @@ while nothing records is an `Run`, which has no part of this.
 """
 
 import time
-from collections.abc import Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, ClassVar
 
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import trace_end, trace_queue
@@ -16,13 +15,11 @@ from asyncnn.engine import PlanExecution
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
+    Observed,
     ObservedExecution,
     current_observation,
 )
-from asyncnn.engine.plan import Plan
-from asyncnn.engine.workspace import Workspace
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
 from asyncnn.qos import Pause
 from asyncnn.tracing import Layer, Phase, Trace, active
@@ -38,6 +35,7 @@ class Traced(Run):
 
     __slots__ = ()
 
+    execution_kind: ClassVar[type[PlanExecution]] = ObservedExecution
     _trace: Trace
     _steps: list[tuple[Step, int, int]]
 
@@ -72,31 +70,14 @@ class Traced(Run):
         """Refuse: each step is looked at in Python."""
         return False
 
-    def _execution_of(
-        self,
-        plan: Plan,
-        inputs: Sequence[Array | None],
-        workspace: Workspace | None,
-    ) -> PlanExecution:
-        return ObservedExecution(
-            self._executable.program,
-            plan,
-            inputs,
-            self._outputs,
-            current_observation() or Observation(self._observe),
-            deadline_ns=self.deadline_ns,
-            loop_timeout_ns=self._options.loop_timeout,
-        )
+    def _begin(self, pause: Pause) -> PlanExecution | None:
+        execution = super()._begin(pause)
+        if isinstance(execution, ObservedExecution):
+            execution.observation = current_observation() or Observation(self._observe)
+        return execution
 
-    def _observe(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def _observe(self, observed: Observed) -> None:
+        _, step, _, _, begun_ns, ended_ns = observed
         self._steps.append((step, begun_ns, ended_ns))
 
     def _tell(

@@ -11,7 +11,7 @@ recording is on.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.control_flow import ControlFlow
@@ -31,28 +31,21 @@ from asyncnn.kernels.kernel import (
 )
 from asyncnn.tracing import active, recording_to
 
+Observed: TypeAlias = tuple[
+    Plan, Step, Sequence[Array | None], Sequence[Array | None], int, int
+]
+"""A step that has ended, its inputs and outputs, and when it began and ended.
 
-class Observe(Protocol):
-    """Is told of a step that has ended, on the thread that ran it.
+An array is None where an operand is omitted. Times are those of `time.perf_counter_ns`;
+from the first to the last tile of an operation in tiles, pauses between them included.
+"""
 
-    Arrays hold what they do until it returns; others may take their memory then. One
-    is None where an operand is omitted. Steps of a subgraph come before the IF or WHILE
-    that runs it. Times are those of `time.perf_counter_ns`; from the first to the last
-    tile of an operation in tiles, pauses between them included.
-    """
+Observe: TypeAlias = Callable[[Observed], None]
+"""Looks at what has ended, on the thread that ran it.
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-        /,
-    ) -> None:
-        """Look at it."""
-        ...
+Arrays hold what they do until it returns; others may take their memory then. Steps of a
+subgraph come before the IF or WHILE that runs it.
+"""
 
 
 class Observation:
@@ -121,20 +114,11 @@ class ObservedExecution(PlanExecution):
         plan: Plan,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
-        observation: Observation,
-        *,
-        deadline_ns: int | None = None,
-        loop_timeout_ns: int | None = None,
+        observation: Observation | None = None,
+        **limits: Any,
     ) -> None:
-        super().__init__(
-            program,
-            plan,
-            inputs,
-            outputs,
-            deadline_ns=deadline_ns,
-            loop_timeout_ns=loop_timeout_ns,
-        )
-        self._observation = observation
+        super().__init__(program, plan, inputs, outputs, **limits)
+        self.observation = observation or Observation(lambda step: None)
         self._entered_ns: list[int] = []
 
     def _begin(self, pause: Pause) -> bool:
@@ -154,21 +138,17 @@ class ObservedExecution(PlanExecution):
             self._watch(following)
         else:
             step, slots = frame.plan.steps[frame.position], frame.slots
-            self._observation.observe(
-                frame.plan,
-                step,
-                [slots[index] for index in step.inputs],
-                [slots[index] for index in step.outputs],
-                self._entered_ns.pop(),
-                perf_counter_ns(),
-            )
+            inputs = [slots[index] for index in step.inputs]
+            outputs = [slots[index] for index in step.outputs]
+            times_ns = self._entered_ns.pop(), perf_counter_ns()
+            self.observation.observe((frame.plan, step, inputs, outputs, *times_ns))
         super()._continue(frame, control, following)
 
     def _watch(self, frame: Frame) -> None:
         """Put calls that tell of themselves in the place of those of ``frame``."""
         steps = frame.plan.steps
         frame.calls = frame.calls.copy()  # a workspace has those of a straight plan
-        for position, run in enumerate(self._observation.runs(frame)):
+        for position, run in enumerate(self.observation.runs(frame)):
             call = frame.calls[position]
             if run is not None and call is not None:
                 frame.calls[position] = run, call[1], call[2]
@@ -178,7 +158,7 @@ class ObservedExecution(PlanExecution):
     def _dynamic(self, frame: Frame, step: Step) -> Call:
         """Return a call of a step that is prepared when its turn comes."""
         plan, slots = frame.plan, frame.slots
-        observe = self._observation.observe
+        observe = self.observation.observe
 
         def run(_: Inputs, __: Outputs) -> None:
             begun_ns = perf_counter_ns()
@@ -186,7 +166,7 @@ class ObservedExecution(PlanExecution):
             ended_ns = perf_counter_ns()
             inputs = [slots[index] for index in step.inputs]
             outputs = [slots[index] for index in step.outputs]
-            observe(plan, step, inputs, outputs, begun_ns, ended_ns)
+            observe((plan, step, inputs, outputs, begun_ns, ended_ns))
 
         return run, [], []
 
@@ -202,7 +182,7 @@ def observed_run(
             begun_ns = perf_counter_ns()
             if not inner(inputs, outputs):
                 return False
-            observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+            observe((plan, step, inputs, outputs, begun_ns, perf_counter_ns()))
             return True
 
         return InterruptibleRun(attempt, run.interrupt, run.clear, run.spread)
@@ -212,13 +192,13 @@ def observed_run(
         def tiles(inputs: Inputs, outputs: Outputs) -> Iterator[None]:
             begun_ns = perf_counter_ns()
             yield from parts(inputs, outputs)
-            observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+            observe((plan, step, inputs, outputs, begun_ns, perf_counter_ns()))
 
         return TiledRun(tiles)
 
     def whole(inputs: Inputs, outputs: Outputs) -> None:
         begun_ns = perf_counter_ns()
         run(inputs, outputs)
-        observe(plan, step, inputs, outputs, begun_ns, perf_counter_ns())
+        observe((plan, step, inputs, outputs, begun_ns, perf_counter_ns()))
 
     return whole

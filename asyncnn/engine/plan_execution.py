@@ -95,13 +95,9 @@ class PlanExecution:
         self._begun = workspace
         self._control = control
         self._job: IJob | None = None
+        self.is_job = False
         self._arrays: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
-
-    @property
-    def is_job(self) -> bool:
-        """Whether an engine computes it alone, now that it has begun."""
-        return self._job is not None
 
     def advance(self, pause: Pause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
@@ -121,7 +117,14 @@ class PlanExecution:
                 return False
             if self._job is not None:
                 return self._run_job(self._job, pause)
-            return QUIET.copy().run(self._run, pause)
+            if not self._plan.is_straight:
+                return QUIET.copy().run(self._run, pause)
+            (frame,) = self._frames
+            if not QUIET.copy().run(self._run_frame, frame, pause, False):
+                return False
+            self.outputs = frame.outputs()
+            self.close()
+            return True
         except BaseException:
             self.close()
             raise
@@ -131,7 +134,7 @@ class PlanExecution:
         self._tiles = self._making = None
         self._waiting.clear()
         while self._frames:
-            self._release(self._frames.pop())
+            self._program.release(self._frames.pop().workspace)
         workspace, self._begun = self._begun, None
         if workspace is not None:
             self._program.release(workspace)
@@ -177,7 +180,7 @@ class PlanExecution:
             self._begun = None
             self._frames.append(Frame(workspace, self._inputs, self._given_outputs))
             return True
-        self._begun, self._job = workspace, workspace.job
+        self._begun, self._job, self.is_job = workspace, workspace.job, True
         self._control = self._control or Control()
         self.outputs = outputs_for(self._plan, self._given_outputs)
         self._arrays = (*self._inputs, *self.outputs)
@@ -280,18 +283,13 @@ class PlanExecution:
         self._frames.pop()
         if not self._frames:
             self.outputs = frame.outputs()
-            self._release(frame)
+            self._program.release(frame.workspace)
             return False
         control = self._waiting.pop()
         following = control.resume(frame)
-        self._release(frame)
+        self._program.release(frame.workspace)
         self._continue(self._frames[-1], control, following)
         return True
-
-    def _release(self, frame: Frame) -> None:
-        if frame.plan.is_straight:
-            frame.workspace.unbind()
-        self._program.release(frame.workspace)
 
     def _continue(
         self, frame: Frame, control: ControlFlow, following: Frame | None
@@ -439,8 +437,6 @@ def run_bound(program: Program, plan: Plan, arrays: Sequence[Array | None]) -> N
         except Exception as error:
             raise failed_at(plan, control.position, error) from error
     finally:
-        if workspace.job is None:
-            workspace.unbind()
         program.release(workspace)
 
 

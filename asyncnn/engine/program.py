@@ -289,7 +289,12 @@ class Program:
             return None
 
     def release(self, workspace: Workspace) -> None:
-        """Keep ``workspace`` for the next execution, if its plan is still kept."""
+        """Keep ``workspace`` for the next execution, if its plan is still kept.
+
+        Without the arrays of the last one.
+        """
+        if workspace.is_bound:
+            workspace.unbind()
         idle = self._idle.get(id(workspace.plan))
         if idle is not None:
             idle.append(workspace)

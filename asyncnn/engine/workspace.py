@@ -104,6 +104,7 @@ class Workspace:
         self.own_calls: list[Call | None] = []
         self._ports: list[tuple[list[Any], int, int]] = []
         self.job: IJob | None = None
+        self.is_bound = False
 
     @classmethod
     def making(cls, plan: Plan) -> Steps["Workspace"]:
@@ -187,15 +188,14 @@ class Workspace:
         return fixed + [run for _, run, _ in self._moving_calls]
 
     def bind(self, arrays: Sequence[Array | None]) -> None:
-        """Set the ports of a straight plan to arrays, inputs first.
-
-        `unbind` lets go of the arrays, which an idle workspace must not keep.
-        """
+        """Set the ports of a straight plan to arrays, inputs first, until `unbind`."""
+        self.is_bound = True
         for arguments, position, port in self._ports:
             arguments[position] = arrays[port]
 
     def unbind(self) -> None:
         """Let go of the arrays of the last `bind`."""
+        self.is_bound = False
         for arguments, position, _ in self._ports:
             arguments[position] = None
 
@@ -328,12 +328,12 @@ class Frame:
 
     def outputs(self) -> list[Array]:
         """Return the arrays of the subgraph's outputs, all computed."""
-        slots = self.slots
-        return [
-            array
-            for port in self.plan.outputs
-            if (array := slots[port.index]) is not None
-        ]
+        arrays = []
+        for port in self.plan.outputs:
+            array = self.slots[port.index]
+            if array is not None:
+                arrays.append(array)
+        return arrays
 
 
 def shapes_of(arrays: Sequence[Array | None]) -> tuple[Shape | None, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncnn.extensions.extension import Extension
+from asyncnn.extensions.resolution import Extensions, check_extended
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import (
     AnyOperandType,
@@ -39,11 +40,15 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
+from asyncnn.hal.validate import validate_model
 from asyncnn.kernels.kernel import Compute, Prepare
 from asyncnn.memory.pools import part_of
 
 LITERT = "org.asyncnn.litert"
 ONNX = "org.asyncnn.onnx"
+
+ENGINES = {LITERT: ("LiteRT", "accelerated"), ONNX: ("ONNX Runtime", "onnxruntime")}
+"""What runs regions, and the name of a device that has it."""
 
 Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
 """Type, dimensions, scale and zero point of an input or output of a region.
@@ -191,7 +196,10 @@ class Region(msgspec.Struct, frozen=True, eq=False):
 
 
 def region_of(model: Model) -> Region | None:
-    """Return the region that a validated ``model`` consists of; None if of others."""
+    """Return the region that ``model`` consists of; None if it has other operations.
+
+    :raises InvalidArgumentError: if it is one, and breaks a rule.
+    """
     main = model.main
     names = {each.prefix: each.name for each in model.extension_name_to_prefix}
     if len(main.operations) != 1 or not names:
@@ -200,6 +208,8 @@ def region_of(model: Model) -> Region | None:
     extension = names.get(operation.type >> EXTENSION_TYPE_BITS)
     if extension not in DECLARED or operation.type & BASE_MAX:
         return None
+    validate_model(model)
+    check_extended(Extensions([DECLARED[extension]]).resolved(model))
     blob, *inputs = [main.operands[index] for index in operation.inputs]
     if blob.lifetime != OperandLifeTime.CONSTANT_REFERENCE:
         return None

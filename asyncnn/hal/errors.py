@@ -267,3 +267,17 @@ def waited_in_vain(reason: str) -> GeneralFailureError:
     if not reason.startswith(_WAITED_IN_VAIN):
         reason = _WAITED_IN_VAIN + reason
     return GeneralFailureError(reason)
+
+
+def check_least(settings: object, least: float, *names: str) -> None:
+    """Check attributes of settings, of which those that are None are left open.
+
+    :raises InvalidArgumentError: if one is less than ``least``, or no number.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise InvalidArgumentError(
+                f"{type(settings).__name__}.{name} is {value}",
+                hint=f"it is {least:g} at least",
+            )

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import (
-    InvalidArgumentError,
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
+    check_least,
     too_many,
 )
 
@@ -43,9 +43,8 @@ class MappingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     trust_same_uid: bool = False
 
     def __post_init__(self) -> None:
-        bounds = self.max_pool_bytes, self.max_cached_bytes, self.max_copied_bytes
-        if min(self.max_pools, *bounds) < 0:
-            raise InvalidArgumentError("a limit of MappingPolicy is negative")
+        check_least(self, 0, "max_pools", "max_pool_bytes")
+        check_least(self, 0, "max_cached_bytes", "max_copied_bytes")
 
 
 class MapperStatistics(msgspec.Struct, frozen=True):

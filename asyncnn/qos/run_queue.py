@@ -166,7 +166,10 @@ class RunQueue(Generic[JobT]):
         if pending + 1 == self._max_pending:
             self._filled_or_freed()
         if begins and self.room > 0 and not self.waiting:
-            self._start(job, now_ns)
+            self._running.append(job)
+            self.room -= 1
+            job.state = RUNNING
+            job.resumed_ns = job.charged_ns = now_ns
             return None
         priority = job.priority
         was_waiting, is_first = account.waiting > 0, not account.ready[priority].length
@@ -192,15 +195,6 @@ class RunQueue(Generic[JobT]):
             account.served_ns[job.priority] = now_ns
         ready.push(job)
         self._count_waiting(account, 1)
-
-    def _start(self, job: JobT, now_ns: int) -> None:
-        """Give a free lane to ``job``, which does not wait."""
-        self._running.append(job)
-        self.room -= 1
-        job.state = RUNNING
-        job.resumed_ns = job.charged_ns = now_ns
-        job.is_stopping = job.was_starved = False
-        job.review_ns = None
 
     def take(self, now_ns: int) -> JobT | None:
         """Give a free lane the job to run now, None if there is none.
@@ -236,7 +230,12 @@ class RunQueue(Generic[JobT]):
                 self._forget(job)
                 self.missed.append(job)
                 continue
-            self._start(job, now_ns)
+            self._running.append(job)
+            self.room -= 1
+            job.state = RUNNING
+            job.resumed_ns = job.charged_ns = now_ns
+            job.is_stopping = job.was_starved = False
+            job.review_ns = None
             if is_starved:
                 job.was_starved = True
                 job.review_ns = now_ns + self.policy.starved_slice_ns

@@ -11,11 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceClosedError,
-    DeviceUnavailableError,
-)
+from asyncnn.hal.errors import AsyncnnError, DeviceClosedError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (

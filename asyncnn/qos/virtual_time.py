@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import check_least
 
 _MS = 1_000_000
 
@@ -45,10 +45,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     horizon_ns: int = 2000 * _MS
 
     def __post_init__(self) -> None:
-        if min(self.starvation_limit_ns, self.starved_slice_ns, self.horizon_ns) < 0:
-            raise InvalidArgumentError("a duration of Policy is negative")
-        if self.slice_ns < 1:
-            raise InvalidArgumentError("slice_ns of Policy must be positive")
+        check_least(self, 0, "starvation_limit_ns", "starved_slice_ns", "horizon_ns")
+        check_least(self, 1, "slice_ns")
 
 
 _virtual_ns = attrgetter("virtual_ns")

@@ -169,9 +169,7 @@ class Job:
     added_ns: int
     charged_ns: int
     due_ns: int
-    was_starved: bool
     resumed_ns: int
-    review_ns: int | None
 
     def __init__(
         self,
@@ -187,7 +185,8 @@ class Job:
         self.cost = 1.0
         self.preemptions = 0
         self.state = OUTSIDE
-        self.is_stopping = False
+        self.is_stopping = self.was_starved = False
+        self.review_ns: int | None = None
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
         """Tell whether it would miss its deadline if it began at ``now_ns``."""

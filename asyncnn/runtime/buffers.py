@@ -51,18 +51,19 @@ class Places:
     def put_now(self, given: Sequence[Array | None]) -> list[Array | None]:
         """Copy arrays, making room where it is missing; return what had to give way."""
         last: list[Array | None] = []
+        places = self.arrays.copy()  # where there is no memory, nothing changes
         for position, array in enumerate(given):
-            place = self.arrays[position]
-            if array is None:
-                if place is not None:
-                    last.append(place)
-                    self.arrays[position] = None
-                continue
-            if place is None or place.shape != array.shape:
+            place = places[position]
+            if array is None and place is not None:
                 last.append(place)
-                place = self._make_array(array.shape, array.dtype)
-                self.arrays[position] = place
-            np.copyto(place, array)
+                places[position] = None
+            elif array is not None and (place is None or place.shape != array.shape):
+                last.append(place)
+                places[position] = self._make_array(array.shape, array.dtype)
+        self.arrays = places
+        for place, array in zip(places, given, strict=True):
+            if place is not None and array is not None:
+                np.copyto(place, array)
         return last
 
 

@@ -1,5 +1,6 @@
 """`Device`: what applications prepare models on, over any `IDevice`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TypeAlias
@@ -13,6 +14,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
+    MissedDeadlineTransientError,
     WrongTypeError,
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
@@ -46,7 +48,11 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import translating, with_open_outputs
+from asyncnn.runtime.translation import (
+    has_extensions_of,
+    translating,
+    with_open_outputs,
+)
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -160,7 +166,7 @@ class Device(Opened):
         self._check_home()
         _check_no_text(Priority, priority)
         _check_no_text(ExecutionPreference, preference)
-        named = model if isinstance(model, NamedModel) else _numbered(model)
+        named = model if isinstance(model, NamedModel) else numbered_ends(model)
         deadline = deadline_after(timeout)
 
         async def prepared_hal(form: NamedModel) -> IPreparedModel:
@@ -170,7 +176,7 @@ class Device(Opened):
                     return await prepare(self.hal, order)
                 return await self._cache.prepare(self.hal, order, identity)
 
-        named, hal = await self._in_a_form_of(named, prepared_hal)
+        named, hal = await self._in_a_form_of(named, prepared_hal, deadline)
         zeros = _zeros_for(named) if warm else None
         prepared = PreparedModel(
             named,
@@ -188,13 +194,13 @@ class Device(Opened):
         return prepared
 
     async def _in_a_form_of(
-        self, named: NamedModel, prepare_one: _PrepareOne
+        self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
         """Prepare a model as the region that it is, or else its translation."""
         if region_of(named.model) is None:
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        if self._has_extensions_of(named.model):
+        if has_extensions_of(self.hal, named.model):
             forms = [named]
             if (opened := with_open_outputs(named)) != named:
                 forms.append(opened)
@@ -206,19 +212,13 @@ class Device(Opened):
                         raise
                     refusal = refusal or error
         try:
-            translated = await offload_steps(translating(named))
+            translated = await _translated(named, deadline)
             return translated, await prepare_one(translated)
         except AsyncnnError as error:
             if refusal is not None and error.status in _REFUSALS:
                 message = f"{refusal.message}; translated: {error.message}"
                 raise GeneralFailureError(message, hint=error.hint) from error
             raise
-
-    def _has_extensions_of(self, model: Model) -> bool:
-        """Tell whether the device has all extensions that a model uses."""
-        _, extensions = self.hal.get_supported_extensions()
-        known = {extension.name for extension in extensions}
-        return all(entry.name in known for entry in model.extension_name_to_prefix)
 
     def _usual_route(self, prepared: IPreparedModel) -> Route | None:
         if not isinstance(self.hal, IRouting):
@@ -265,6 +265,18 @@ def _hint_of_lengths(named: NamedModel) -> str:
     return hint_of_open_shapes(named.open_shapes) if is_why else ""
 
 
+async def _translated(named: NamedModel, deadline: int | None) -> NamedModel:
+    try:
+        async with asyncio.timeout(seconds_until(deadline)) as limit:
+            return await offload_steps(translating(named))
+    except TimeoutError:
+        if limit.expired():
+            raise MissedDeadlineTransientError(
+                "the deadline passed while the model was translated"
+            ) from None
+        raise
+
+
 def _check_no_text(kind: type[Enum], given: object) -> None:
     if isinstance(given, str):
         known = ", ".join(f"asyncnn.{kind.__name__}.{each.name}" for each in kind)
@@ -290,14 +302,19 @@ def _zeros_for(named: NamedModel) -> dict[str, Array]:
     return {info.name: StateTensor(info).first_value() for info in named.inputs}
 
 
-def _numbered(model: Model) -> NamedModel:
+def numbered_ends(model: Model) -> NamedModel:
+    """Return a bare model with numbers for the names of its inputs and outputs.
+
+    :raises InvalidArgumentError: if it is none.
+    """
     if not isinstance(model, Model):
         raise WrongTypeError(
             f"a model of type {type(model).__name__} cannot be prepared",
             hint="asyncnn.load_model reads one: prepare(await load_model(path))",
         )
-    return NamedModel.of(
+    named = NamedModel.of(
         model,
         [f"input_{k}" for k in range(len(model.main.input_indexes))],
         [f"output_{k}" for k in range(len(model.main.output_indexes))],
     )
+    return named if region_of(model) is None else named.knowing(())

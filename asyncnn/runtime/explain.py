@@ -5,6 +5,7 @@ rule that is broken, or the type that is unknown.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ from asyncnn.extensions import (
     joined,
     names_in,
 )
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -45,9 +47,10 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validating
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
-from asyncnn.runtime.device import Device
+from asyncnn.runtime.device import Device, numbered_ends
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.translation import form_for
 from asyncnn.runtime.unsupported import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
@@ -131,6 +134,9 @@ class SegmentReport(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """All operations of a model, those of the main subgraph first.
 
+    They are those that the device would prepare. Of a region that it has no engine for,
+    they are the translation, and ``translated`` is its extension.
+
     ``problem`` is the rule that the model breaks; empty if it is legal. A device that
     is made of several has ``partitions``, in order, and ``left_out`` says which of
     these have no part, and why. ``segments`` are those of devices with more than one
@@ -148,6 +154,7 @@ class Explanation(msgspec.Struct, frozen=True):
     segments: tuple[SegmentReport, ...] = ()
     unsupported: tuple[UnsupportedOperator, ...] = ()
     hint: str = ""
+    translated: str = ""
 
     @property
     def is_supported(self) -> bool:
@@ -166,9 +173,11 @@ async def explain(
 
     ``version`` is that of the HAL that the model is meant for. Of ``extensions`` it is
     also told which of their rules an operation breaks, and what their types are called
-    if the model itself does not know.
+    if the model itself does not know. A region is explained as it is where the device
+    has its engine, and else as what it is translated to.
 
     :raises InvalidArgumentError: as `NamedModel.knowing` does.
+    :raises UnsupportedOperatorError: if it cannot be translated, and has to be.
     :raises AsyncnnError: if the device cannot be asked.
     """
     whole = model.model if isinstance(model, NamedModel) else model
@@ -177,6 +186,15 @@ async def explain(
             f"a model of type {type(whole).__name__} cannot be explained",
             hint="asyncnn.load_model reads one from a file",
         )
+    region = None
+    with suppress(InvalidArgumentError):  # the rule that is broken is told below
+        region = region_of(whole)
+    if region is not None:
+        named = model if isinstance(model, NamedModel) else numbered_ends(model)
+        model = await form_for(device.hal, named)
+        if model is named:
+            region = None
+        whole = model.model
     names = model.extension_names if isinstance(model, NamedModel) else ()
     known, words = await offload(_named, whole, names, extensions)
     context = _Context(
@@ -193,7 +211,12 @@ async def explain(
         supported = await context.ask(number)
         reports += await offload_steps(context.reporting(number, supported))
     operations = await offload_steps(_with_culprits(whole, reports))
-    explanation = Explanation(device.name, context.problem, operations)
+    explanation = Explanation(
+        device.name,
+        context.problem,
+        operations,
+        translated="" if region is None else region.extension,
+    )
     hal = device.hal
     if not explanation.is_supported:
         return explanation

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from asyncnn.extensions import Extension
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, failure_of
 from asyncnn.hal.types import Dimensions, HalVersion, Model, OperandLifeTime
 from asyncnn.hal.versions import compliant_with
+from asyncnn.offload import offload_steps
 from asyncnn.runtime.axes import example_shapes
 from asyncnn.runtime.explain import explain
 from asyncnn.runtime.framework.device_registry import SAMPLE, registered_devices
@@ -25,6 +27,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_description import ModelMetadata, TensorOutline
 from asyncnn.runtime.model_file import load, outline_of
 from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.translation import takes, translating
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -51,11 +54,15 @@ class TensorSummary(msgspec.Struct, frozen=True):
 
 
 class DeviceSupport(msgspec.Struct, frozen=True):
-    """How many operations a device would run; ``problem`` if it cannot be asked."""
+    """How many operations a device would run; ``problem`` if it cannot be asked.
+
+    One that ``takes_region`` runs a region as it is, in its engine.
+    """
 
     name: str
     supported: int
     problem: str = ""
+    takes_region: bool = False
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -69,6 +76,9 @@ class Inspection(msgspec.Struct, frozen=True):
     ``weight_bytes`` is the size of its constants, those that share bytes counted once.
     ``open_inputs`` are those whose shapes the file leaves to the application, and
     ``example_shapes`` some that may do. ``metadata`` is what the author says.
+    Of a file that is one ``region``, which names its extension, operations, version and
+    weights are those of its translation; if it has none, ``untranslated`` says why, and
+    they are those of the region itself.
 
     If a file cannot be loaded as it is, ``problem`` says why; nothing is known then of
     what it computes. ``example_shapes`` are those of inputs with which it can, if that
@@ -88,6 +98,8 @@ class Inspection(msgspec.Struct, frozen=True):
     metadata: ModelMetadata | None = None
     pairs: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    region: str = ""
+    untranslated: str = ""
 
     @property
     def operation_count(self) -> int:
@@ -101,11 +113,26 @@ async def inspected(
     """Describe a model, and ask every device of this machine what it supports.
 
     :param extensions: what the devices have besides their own.
+    :raises AsyncnnError: if it is a region that cannot be translated, for which there
+        is no engine.
     """
     extensions = tuple(extensions)
-    model, words = named.model, named.vocabulary
+    region, words = region_of(named.model), named.vocabulary
+    form, refusal = named, None
+    try:
+        form = await offload_steps(translating(named))
+    except AsyncnnError as error:
+        refusal = error
+    devices = [
+        await _support(name, named, form, extensions)
+        for name in registered_devices()
+        if not name.startswith(SAMPLE)
+    ]
+    if refusal is not None and not any(each.takes_region for each in devices):
+        raise refusal
+    model = form.model
     counts = Counter(
-        words.operation_type(operation.type)
+        form.vocabulary.operation_type(operation.type)
         for subgraph in (model.main, *model.referenced)
         for operation in subgraph.operations
     )
@@ -134,17 +161,13 @@ async def inspected(
         subgraphs=1 + len(model.referenced),
         hal_version=oldest.title.replace("HAL ", ""),
         weight_bytes=_weight_bytes(model),
-        devices=tuple(
-            [
-                await _support(name, named, extensions)
-                for name in registered_devices()
-                if not name.startswith(SAMPLE)
-            ]
-        ),
+        devices=tuple(devices),
         open_inputs=named.open_inputs,
         example_shapes=example_shapes(named.open_shapes),
         metadata=named.metadata,
         pairs=named.pairs,
+        region="" if region is None else region.extension,
+        untranslated="" if refusal is None else refusal.message,
     )
 
 
@@ -186,6 +209,7 @@ def outlined(
                 input_shapes=candidate,
                 constants=constants,
                 extensions=extensions,
+                strict=True,
             )
             found = candidate
             break
@@ -237,15 +261,22 @@ def _weight_bytes(model: Model) -> int:
 
 
 async def _support(
-    name: str, named: NamedModel, extensions: Sequence[Extension]
+    name: str,
+    named: NamedModel,
+    translation: NamedModel,
+    extensions: Sequence[Extension],
 ) -> DeviceSupport:
+    takes_region = False
     try:
         async with open_device(name, extensions=extensions) as device:
-            explanation = await explain(device, named, extensions=extensions)
+            if region_of(named.model) is not None:
+                takes_region = await takes(device.hal, named.model)
+            form = named if takes_region else translation
+            explanation = await explain(device, form, extensions=extensions)
             if named.open_inputs and explanation.is_supported:
                 # Shapes of an example may not fit what is computed of them.
-                await device.prepare(named)
+                await device.prepare(form)
     except Exception as error:  # a device of another distribution raises anything
         return DeviceSupport(name, 0, str(failure_of(error)))
     supported = sum(report.is_supported for report in explanation.operations)
-    return DeviceSupport(name, supported, explanation.problem)
+    return DeviceSupport(name, supported, explanation.problem, takes_region)

@@ -31,12 +31,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
 from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
-    ErrorStatus,
-    Handle,
-    Subgraph,
-)
+from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, ErrorStatus, Handle, Subgraph
 from asyncnn.hal.validate import validating
 from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.input_files import (

@@ -18,11 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    GeneralFailureError,
-    InvalidArgumentError,
-)
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.interpreter_hooks import disown_in_children

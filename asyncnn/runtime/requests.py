@@ -33,6 +33,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
+from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo
 
@@ -69,6 +70,7 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 """Arrays to write to by output name, in the model's order, or for the only output."""
 
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
+_INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
 _OMITTED = RequestArgument(has_no_value=True)
 _NO_HANDLE = Handle()
 
@@ -209,21 +211,42 @@ def _checked(info: TensorInfo, value: Any) -> Array | None:
     array = np.asarray(value)
     if array.dtype != info.dtype:
         if isinstance(value, np.ndarray):
-            raise InvalidArgumentError(
-                f"input {info.name} has dtype {array.dtype}, the model takes "
-                f"{info.dtype}",
-                hint=f"convert it with astype({str(info.dtype)!r}) if that is meant",
-            )
-        array = _converted(info, value)
+            array = _of_other_width(info, array)
+        else:
+            array = _converted(info, value)
     if array.shape != info.dimensions and not _fits(info, array.shape):
-        raise InvalidArgumentError(
-            f"input {info.name} has shape {list(array.shape)}, the model takes "
-            f"{_readable(info.dimensions)}",
-            hint="array[numpy.newaxis] adds the first axis"
-            if (1, *array.shape) == info.dimensions
-            else "",
-        )
+        shape = dimensions_of(array.shape)
+        if shape == array.shape or not _fits(info, shape):
+            raise InvalidArgumentError(
+                f"input {info.name} has shape {list(array.shape)}, the model takes "
+                f"{_readable(info.dimensions)}",
+                hint="array[numpy.newaxis] adds the first axis"
+                if (1, *array.shape) == info.dimensions
+                else "",
+            )
+        array = array.reshape(shape)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _of_other_width(info: TensorInfo, array: Array) -> Array:
+    """Take integers of 32 bits for those of 64, and the other way round.
+
+    A file's int64 is int32 in the HAL, and itself to an engine of the file's format.
+
+    :raises InvalidArgumentError: if that would lose a value, or it is another dtype.
+    """
+    if {array.dtype, info.dtype} == _INTEGERS:
+        taken = array.astype(info.dtype)
+        if array.dtype == np.int32 or np.array_equal(taken, array):
+            return taken
+        raise InvalidArgumentError(
+            f"input {info.name} has values beyond the 32 bits that the model takes",
+            hint="a device with an engine for the file takes 64 where the file does",
+        )
+    raise InvalidArgumentError(
+        f"input {info.name} has dtype {array.dtype}, the model takes {info.dtype}",
+        hint=f"convert it with astype({str(info.dtype)!r}) if that is meant",
+    )
 
 
 def _converted(info: TensorInfo, value: Any) -> Array:

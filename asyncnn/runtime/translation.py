@@ -1,7 +1,7 @@
 """Regions of whole files, translated into the HAL's own operations.
 
-Devices that have no engine for files of a kind prepare the translation, and tools look
-into it.
+Devices that have no engine for files of a kind prepare the translation: `form_for` says
+which of both forms of a model a device prepares.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,40 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import LITERT, ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
+from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions
+from asyncnn.hal.types import Dimensions, Model
+from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.tflite import importing_tflite
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+
+def has_extensions_of(device: IDevice, model: Model) -> bool:
+    """Tell whether ``device`` has all extensions that ``model`` uses."""
+    _, extensions = device.get_supported_extensions()
+    known = {extension.name for extension in extensions}
+    return all(entry.name in known for entry in model.extension_name_to_prefix)
+
+
+async def takes(device: IDevice, model: Model) -> bool:
+    """Tell whether ``device`` has the engine of a region, and that would run it."""
+    if not has_extensions_of(device, model):
+        return False
+    _, supported = await device.get_supported_operations_1_3(model)
+    return bool(supported) and all(supported)
+
+
+async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
+    """Return a model in the form that ``device`` prepares: a region, or translated.
+
+    :raises AsyncnnError: as translating does.
+    """
+    if region_of(named.model) is None or await takes(device, named.model):
+        return named
+    return await offload_steps(translating(named))
 
 
 def with_open_outputs(named: NamedModel) -> NamedModel:
@@ -47,11 +75,18 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    if region.extension == ONNX:
-        translated = yield from _onnx(region)
-    else:
-        shapes = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-        translated = yield from importing_tflite(region.graph, input_shapes=shapes)
+    try:
+        if region.extension == ONNX:
+            translated = yield from _onnx(region)
+        else:
+            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+            translated = yield from importing_tflite(region.graph, input_shapes=given)
+    except UnsupportedOperatorError as error:
+        engine, device = ENGINES[region.extension]
+        hint = error.hint or f"{engine} may run it: try the device {device}"
+        raise UnsupportedOperatorError(
+            error.message, hint=hint, operators=error.operators
+        ) from error
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),
@@ -69,9 +104,9 @@ def _onnx(region: Region) -> Steps[NamedModel]:
     outline = outline_of_onnx(region.graph)
     for tensor, given in zip(outline.inputs, region.inputs, strict=True):
         if isinstance(given, np.ndarray):
-            constants[tensor.name] = given if tensor.lengths else given.reshape(())
-        else:  # a tensor without axes has one here
-            shapes[tensor.name] = given if tensor.lengths else ()
+            constants[tensor.name] = given
+        elif given:
+            shapes[tensor.name] = given
     return (
         yield from importing_onnx(
             region.graph, input_shapes=shapes, constants=constants

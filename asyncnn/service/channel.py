@@ -294,12 +294,14 @@ class Channel(Generic[MessageT]):
     def _resume(self) -> None:
         if not self.is_closed and not self._is_reading:
             self._is_reading = True
-            fd, readable = self._socket.fileno(), self._readable
+            fd = self._socket.fileno()
+            readable = self._read if self._take_turn is None else self._readable
             self._loop.add_reader(fd, in_this_turn, readable)
 
     def _readable(self) -> None:
         """Take one packet; if more wait, the loop calls again at once."""
-        if self._take_turn is None or self._take_turn(self._proceed):
+        assert self._take_turn is not None
+        if self._take_turn(self._proceed):
             self._read()
         else:
             self._pause()

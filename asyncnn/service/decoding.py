@@ -34,7 +34,7 @@ from asyncnn.service.wire import (
     WithModel,
     WithoutModel,
     WithSlices,
-    encode,
+    encode_flat,
     parts_of,
 )
 
@@ -249,7 +249,7 @@ def encode_given(message: ToDriver) -> bytes:
             _check_size(sum(map(len, slices)), MAX_SLICES_BYTES)
             data = b"".join((start, head, *slices, values))
         else:
-            data = encode(message)
+            data = encode_flat(message)
             if len(data) > MAX_WHOLE_BYTES:
                 _check_size(len(data), MAX_WHOLE_BYTES)
             return data

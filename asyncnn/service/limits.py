@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
-    InvalidArgumentError,
+    check_least,
     too_many,
 )
 from asyncnn.hal.types import Model
@@ -30,9 +30,7 @@ from asyncnn.memory.descriptors import being_closed
 
 class _Limits(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not value >= 0:
-                raise InvalidArgumentError(f"{type(self).__name__}.{name} is {value}")
+        check_least(self, 0, *asdict(self))
 
 
 class ServiceLimits(_Limits, frozen=True):

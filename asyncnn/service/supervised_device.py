@@ -29,13 +29,7 @@ from asyncnn.hal.refusals import (
     PreparingDevice,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    DeviceStatus,
-    ErrorStatus,
-    Model,
-)
+from asyncnn.hal.types import BufferDesc, BufferRole, DeviceStatus, ErrorStatus, Model
 from asyncnn.hal.validate import (
     validate_execution_preference,
     validate_model,
@@ -44,19 +38,8 @@ from asyncnn.hal.validate import (
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
-from asyncnn.service.supervised_model import (
-    AnyOrder,
-    CachedOrder,
-    Order,
-    SupervisedModel,
-)
-from asyncnn.service.supervision import (
-    NO_DRIVER,
-    Backoff,
-    Life,
-    Supervision,
-    Waiting,
-)
+from asyncnn.service.supervised_model import Order, SupervisedModel
+from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +238,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         )
 
     def adopt(
-        self, order: AnyOrder, remote: RemoteDevice, prepared: IPreparedModel
+        self, order: Order, remote: RemoteDevice, prepared: IPreparedModel
     ) -> SupervisedModel:
         """Return a model that the driver has prepared as one that outlives it."""
         model = SupervisedModel(
@@ -274,7 +257,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         self._life.check()
-        order = CachedOrder(to_send(*cache, (needed[0], needed[1])))
+        order = Order(to_send(*cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)
@@ -309,7 +292,7 @@ class _Adoption(IPreparedModelCallback):
     def __init__(
         self,
         device: SupervisedDevice,
-        order: AnyOrder,
+        order: Order,
         remote: RemoteDevice,
         callback: IPreparedModelCallback,
     ) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
 
 from asyncnn.callbacks import (
     IBurstCallback,
@@ -49,16 +48,20 @@ _ATTEMPTS = 5
 _PAUSE_S = 0.05
 
 
-class CachedOrder:
-    """What it takes to load a model from its cache once more.
+class Order:
+    """What it takes to have a model once more: it, or the files it was loaded from.
 
     :raises ResourceExhaustedTransientError: if the files cannot be kept open.
     """
 
-    def __init__(self, cache: SentCache) -> None:
-        self._files = duplicated(cache.fds)  # the caller may close its own
-        handles, split = handles_of(self._files), cache.info.model_files
-        self._cache = CacheArguments(handles[:split], handles[split:], cache.info.token)
+    def __init__(self, source: PrepareArguments | SentCache) -> None:
+        self._arguments = source if isinstance(source, PrepareArguments) else None
+        self._cache = CacheArguments()
+        if isinstance(source, SentCache):
+            self._files = duplicated(source.fds)  # the caller may close its own
+            handles, split = handles_of(self._files), source.info.model_files
+            caches = handles[:split], handles[split:]
+            self._cache = CacheArguments(*caches, source.info.token)
 
     def give(
         self,
@@ -66,37 +69,19 @@ class CachedOrder:
         deadline: int | None,
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
-        """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        return remote.prepare_model_from_cache_1_3(deadline, *self._cache, callback)
+        """Launch the preparation, or the loading; see `IDevice`."""
+        if self._arguments is None:
+            cache = self._cache
+            return remote.prepare_model_from_cache_1_3(deadline, *cache, callback)
+        arguments = self._arguments._replace(deadline=deadline)
+        return remote.prepare_model_1_3(*arguments, *self._cache, callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the signature of the prepared model."""
+        """Return the model, or the signature of what was loaded."""
+        if self._arguments is not None:
+            return self._arguments.model
         assert isinstance(prepared, IDescribed)
         return prepared.signature
-
-
-class Order(NamedTuple):
-    """What it takes to prepare a model once more."""
-
-    arguments: PrepareArguments
-
-    def give(
-        self,
-        remote: RemoteDevice,
-        deadline: int | None,
-        callback: IPreparedModelCallback,
-    ) -> ErrorStatus:
-        """Launch the preparation; see `IDevice.prepare_model_1_3`."""
-        arguments = self.arguments._replace(deadline=deadline)
-        return remote.prepare_model_1_3(*arguments, *CacheArguments(), callback)
-
-    def model_of(self, prepared: IPreparedModel) -> Model:
-        """Return the model."""
-        return self.arguments.model
-
-
-AnyOrder: TypeAlias = Order | CachedOrder
-"""What it takes to have a prepared model once more."""
 
 
 class SupervisedModel(SynchronousByCallback, FencedByLaunch):
@@ -107,7 +92,7 @@ class SupervisedModel(SynchronousByCallback, FencedByLaunch):
 
     def __init__(
         self,
-        order: AnyOrder,
+        order: Order,
         remote: RemoteDevice,
         prepared: IPreparedModel,
         wait_s: float,

@@ -466,7 +466,8 @@ ToClient: TypeAlias = (
     _AboutExecutions | _AboutDevice | _AboutModels | _AboutBursts | _AboutBuffers
 )
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_flat = msgspec.msgpack.Encoder().encode
+"""Returns the bytes of a message without a model."""
 _STATUSES = {int(status): status for status in ErrorStatus}
 SLICED = b"\xc1"
 """Begins a message with a model; no other does. The length of its head follows."""
@@ -483,12 +484,12 @@ def status_of(number: int) -> ErrorStatus:
 def encode(message: ToDriver | ToClient) -> bytes:
     """Return the bytes of a message."""
     if not isinstance(message, MESSAGES_WITH_MODELS):
-        return _encode(message)
+        return encode_flat(message)
     return b"".join(parts_of(message))
 
 
 def parts_of(message: WithModel) -> tuple[bytes, ...]:
     """Return the start of a message, its head, its model's slices, and the values."""
     model, slices = sliced(message.model)
-    head = _encode(replace(cast("Any", message), model=model))
+    head = encode_flat(replace(cast("Any", message), model=model))
     return (SLICED + len(head).to_bytes(LENGTH_BYTES), head, *slices)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.engine.program import refuses_lengths
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.input_files import (
     NoRegularFileError,
@@ -25,7 +25,9 @@ from asyncnn.input_files import (
     open_input,
 )
 from asyncnn.output_files import write_file
+from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel, TensorInfo, hinting, located
+from asyncnn.runtime.translation import translating
 
 HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
@@ -150,8 +152,8 @@ def random_sample(
 ) -> Sample:
     """Return random inputs, the same each time without a generator.
 
-    Codes of a quantisation are uniform over the type's range, floats in [0, 1). Other
-    integers, which may be indices, are 0 or 1. Open axes have length 1.
+    Bytes, and codes of a quantisation, are uniform over the type's range, floats in
+    [0, 1). Other integers, which may be indices, are 0 or 1. Open axes have length 1.
     """
     if rng is None:
         rng = np.random.default_rng(0)
@@ -167,10 +169,16 @@ def telling_open_axes(named: NamedModel | None) -> Iterator[None]:
 
 def _hint_of_lengths(named: NamedModel) -> str:
     """Return what to do if lengths of random inputs are why they are refused."""
-    operands, indexes = named.model.main.operands, named.model.main.input_indexes
-    shapes = [tuple(n or 1 for n in operands[index].dimensions) for index in indexes]
     names = [info.name for info in named.inputs if not all(info.dimensions)]
-    if not names or not refuses_lengths(named.model, tuple(shapes)):
+    if not names:
+        return ""
+    try:
+        model = completed(translating(named)).model
+    except AsyncnnError:  # of a region, which knows itself what lengths it takes
+        return ""
+    operands, indexes = model.main.operands, model.main.input_indexes
+    shapes = [tuple(n or 1 for n in operands[index].dimensions) for index in indexes]
+    if not refuses_lengths(model, tuple(shapes)):
         return ""
     return (
         "random inputs have length 1 on each axis that the model leaves open, "
@@ -181,7 +189,7 @@ def _hint_of_lengths(named: NamedModel) -> str:
 def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
     shape = tuple(axis or 1 for axis in info.dimensions)
     if info.dtype.kind in "iu":
-        if not info.scale:
+        if not info.scale and info.dtype.itemsize > 1:
             return rng.integers(0, 2, shape, info.dtype)
         limits = np.iinfo(info.dtype)
         return rng.integers(limits.min, limits.max, shape, info.dtype, endpoint=True)

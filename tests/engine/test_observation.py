@@ -1,7 +1,6 @@
 """Each step of an observed execution tells of itself; others know nothing of it."""
 
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -15,11 +14,11 @@ from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.observation import (
     Observation,
+    Observed,
     ObservedExecution,
     current_observation,
     observing,
 )
-from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, OperationType
@@ -43,20 +42,13 @@ class Seen:
         self.outputs: list[list[Array | None]] = []
         self.times: list[tuple[int, int]] = []
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def __call__(self, observed: Observed) -> None:
+        plan, step, inputs, outputs, *times_ns = observed
         assert len(inputs) == len(step.inputs)
         assert step in plan.steps
         self.steps.append(step)
         self.outputs.append([None if o is None else o.copy() for o in outputs])
-        self.times.append((begun_ns, ended_ns))
+        self.times.append(tuple(times_ns))
 
     @property
     def names(self) -> list[str]:

@@ -207,7 +207,7 @@ class TestExternalFiles:
         del second.external_data[:]
         second.external_data.extend(first.external_data)
         path.write_bytes(whole.SerializeToString())
-        (pool,) = asyncnn.load(path).model.pools
+        (pool,) = asyncnn.load(path, strict=True).model.pools
         same = np.frombuffer(view(pool), np.float32)[: WEIGHTS[0].size]
         np.testing.assert_array_equal(same, WEIGHTS[0].reshape(-1))
         os.truncate(beside, WEIGHTS[0].nbytes + 4)
@@ -215,5 +215,6 @@ class TestExternalFiles:
             if entry.key == "offset":
                 entry.value = "4"
         path.write_bytes(whole.SerializeToString())
-        with pytest.raises(InvalidArgumentError, match="overlaps others"):
-            asyncnn.load(path)
+        for strict in (False, True):
+            with pytest.raises(InvalidArgumentError, match="overlaps others"):
+                asyncnn.load(path, strict=strict)

@@ -76,7 +76,7 @@ def test_a_step_takes_few_operators(file: tuple[Memory, Import]) -> None:
     assert count >= OPERATORS / FEW
     types = [operation.type for operation in named.model.main.operations]
     assert types == [OperationType.NEG, OperationType.ABS] * (OPERATORS // 2)
-    assert named.model.main == load(bytes(memory.buffer or b"")).model.main
+    assert named.model.main == load(memory.buffer or b"", strict=True).model.main
 
 
 def test_what_was_left_can_be_loaded_anew(file: tuple[Memory, Import]) -> None:

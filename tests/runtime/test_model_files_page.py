@@ -12,13 +12,14 @@ import asyncnn
 from asyncnn.hal.validate import validate_model
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.metadata_files import Described, archive, written
+from tests.runtime.tflite.region_cases import volumes
 from tests.runtime.tflite.stepping import Steps
 from tests.runtime.tflite.test_packaged_models import SPECTRUM, packaged
 from tests.runtime.tflite.test_variables import accumulator
 from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(PAGE.read_text())
+REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(PAGE.read_text())
 
 
 def classifier() -> bytes:
@@ -49,8 +50,16 @@ async def run(code: str, **names: Any) -> dict[str, Any]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wake_word.tflite").write_bytes(accumulator())
+    Path("volumes.tflite").write_bytes(volumes())
     for name in ("model", "classifier"):
         Path(f"{name}.tflite").write_bytes(classifier())
+
+
+async def test_a_file_without_a_hal_form_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await run(REGION)
+    assert capsys.readouterr().out == "(1, 4, 5, 6, 2) CONV_3D\n"
 
 
 async def test_a_model_with_bodies_is_built() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from asyncnn.callbacks import ExecutionFuture, PreparedModelFuture
+from asyncnn.callbacks import ExecutionFuture, ExecutionResult, PreparedModelFuture
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -33,7 +33,8 @@ from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.device import _Preparation
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.prepared import RemoteExecution, RemotePreparedModel
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed, until, welcome
 
@@ -85,10 +86,30 @@ class Failing(Recorder):
         raise RuntimeError("a listener's own failure")
 
 
+class Told(RemoteExecution):
+    """Leaves its outcome to a recorder."""
+
+    recorder: Recorder
+
+    def took(self, route: Route) -> None:
+        self.recorder.took(route)
+
+    def take(self, result: ExecutionResult, *_: object) -> None:
+        outcome = result.status, result.output_shapes, result.timing, result.reason
+        self.let_go(result.status)
+        self.recorder(*outcome)
+
+
 def execute(
-    connection: Connection, request: Request, recorder: Recorder | None = None
+    connection: Connection,
+    request: Request,
+    recorder: Recorder | None = None,
+    options: ExecutionOptions = DEFAULT_OPTIONS,
 ) -> int:
-    return connection.execute(1, request, DEFAULT_OPTIONS, recorder or Recorder())
+    execution = Told(connection, None, request, Sendable())
+    execution.recorder = recorder or Recorder()
+    connection.execute(1, execution, options)
+    return execution.number
 
 
 def prepare(connection: Connection, listener: object) -> None:
@@ -266,7 +287,7 @@ class TestSending:
         recorder = Recorder()
         options = ExecutionOptions(deadline=2**70)
         with pytest.raises(InvalidArgumentError, match="cannot be sent"):
-            connection.execute(1, NOTHING, options, recorder)
+            execute(connection, NOTHING, recorder, options)
         connection.close()
         assert recorder.outcomes == []
 
@@ -309,10 +330,12 @@ class TestPools:
         self, ends: Ends, elsewhere: bool
     ) -> None:
         connection, driver = ends
-        pools = [allocate(64)]
-        execute(connection, Request((), (), tuple(pools)))
+        pools, recorder = [allocate(64)], Recorder()
+        number = execute(connection, Request((), (), tuple(pools)), recorder)
         announced = await driver.receive()
         await driver.receive()
+        driver.send(executed(number))
+        await until(lambda: recorder.outcomes)
         if elsewhere:
             thread = threading.Thread(target=pools.clear)
             thread.start()

@@ -30,6 +30,7 @@ from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.client.answers import DeferredExecutions
+from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.client.staging import Staged, Staging
 from tests.networks import addition
@@ -140,7 +141,7 @@ async def test_one_that_is_still_copied_at_its_deadline_is_reported_then(
 ) -> None:
     copying = Copying(monkeypatch, "fill")
     copying.may_go.clear()
-    monkeypatch.setattr(RemotePreparedModel, "_launch", _never)
+    monkeypatch.setattr(Connection, "execute", _never)
     x, z = np.zeros(ELEMENTS, np.float32), np.ones(ELEMENTS, np.float32)
     callbacks = [ExecutionFuture(), ExecutionFuture()]  # the second waits for its turn
     for callback in callbacks:
@@ -165,7 +166,7 @@ async def test_one_that_is_cancelled_while_it_is_copied_is_not_sent(
 ) -> None:
     copying = Copying(monkeypatch, "fill")
     copying.may_go.clear()
-    monkeypatch.setattr(RemotePreparedModel, "_launch", _never)
+    monkeypatch.setattr(Connection, "execute", _never)
     callback = ExecutionFuture()
     x = np.zeros(ELEMENTS, np.float32)
     launch(model, callback, request(x, x.copy()))
@@ -325,7 +326,7 @@ async def test_outputs_that_the_application_has_released_fail_their_execution(
 
 
 async def test_outputs_are_told_of_though_the_loop_ends_while_they_are_copied() -> None:
-    late = DeferredExecutions(lambda _: None, most=8)
+    late = DeferredExecutions(most=8)
     copying, may_go = threading.Event(), threading.Event()
     told: list[str] = []
 

@@ -13,12 +13,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices.litert.operand_tensors import flip_sign
-from asyncnn.devices.litert.operation_writer import (
-    CODES,
-    FLOATS,
-    OperationWriter,
-    Rule,
-)
+from asyncnn.devices.litert.operation_writer import CODES, FLOATS, OperationWriter, Rule
 from asyncnn.devices.litert.operators_windows import (
     SAME,
     VALID,

@@ -9,12 +9,47 @@ A region is an operation REGION of the extension ``org.asyncnn.onnx`` (see
     what a graph may have before ONNX Runtime sees it
 `sessions.py`
     graphs that are ready to run, shared by all who run the same one
-`region_kernels.py`
+`session_graphs.py`
     regions as kernels, which are stopped but never paused
 `loading.py`
     finds the library, and has it tried in a process of its own first
-`trial.py`
+`runtime_trial.py`
     that test
 `onnx_device.py`
     the device ``onnxruntime``
 """
+
+import importlib.util
+from pathlib import Path
+
+from asyncnn.hal.errors import EngineUnavailableError
+
+PACKAGE = "onnxruntime"
+
+_HINT = "install it with: pip install asyncnn[onnxruntime]"
+KNOWN_HINT = (
+    "pip install asyncnn[onnxruntime] installs a version that is known to work; the "
+    "device reference needs none"
+)
+
+
+def found() -> tuple[Path, str]:
+    """Return the shared library and its version, which is a part of its name.
+
+    It is looked for without importing anything of it.
+
+    :raises EngineUnavailableError: if it is not there.
+    """
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise EngineUnavailableError(f"{PACKAGE} is not installed", hint=_HINT)
+    name = "libonnxruntime.so."
+    found = sorted((Path(spec.origin).parent / "capi").glob(f"{name}[0-9]*"))
+    if len(found) != 1:
+        raise EngineUnavailableError(
+            f"{PACKAGE} is installed without its shared library", hint=KNOWN_HINT
+        )
+    return found[0], found[0].name.removeprefix(name)

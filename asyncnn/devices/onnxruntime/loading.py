@@ -5,12 +5,14 @@ import threading
 from pathlib import Path
 
 from asyncnn.devices.engine_verdicts import Tried
-from asyncnn.devices.onnxruntime.finding import KNOWN_HINT, PACKAGE, found
-from asyncnn.devices.onnxruntime.region_kernels import Regions
+from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
 from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
+from asyncnn.devices.onnxruntime.session_graphs import Regions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
-TRIED = Tried("onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.trial", 1)
+TRIED = Tried(
+    "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 1
+)
 
 _lock = threading.Lock()
 _loaded: "list[OnnxRuntime]" = []

@@ -52,7 +52,7 @@ def load_onnx_runtime() -> "OnnxRuntime":
 
 def found_onnx_runtime() -> str:
     """Return the version of ONNX Runtime that is installed; empty for none."""
-    from asyncnn.devices.onnxruntime.finding import found
+    from asyncnn.devices.onnxruntime import found
 
     try:
         return found()[1]

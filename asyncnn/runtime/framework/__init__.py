@@ -26,7 +26,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError, check_least
 
 PARTITION_VARIABLE = "ASYNCNN_PARTITION"
 """Environment variable in place of the property ``debug.nn.partition``."""
@@ -92,22 +92,13 @@ class FrameworkSettings(msgspec.Struct, frozen=True):
     chains_drivers: bool = False
 
     def __post_init__(self) -> None:
-        rules = {
-            "failures_to_leave_out": (self.failures_to_leave_out >= 1, "1 at least"),
-            "max_intermediate_bytes": (self.max_intermediate_bytes >= 1, "1 at least"),
-            "pause_s": (self.pause_s > 0, "above 0"),
-            "longest_pause_s": (
-                self.longest_pause_s >= self.pause_s,
-                f"{self.pause_s}, which is pause_s, at least",
-            ),
-            "moving_weight": (self.moving_weight >= 0, "0 at least"),
-        }
-        for name, (is_met, rule) in rules.items():
-            if not is_met:
-                raise InvalidArgumentError(
-                    f"FrameworkSettings.{name} is {getattr(self, name)}",
-                    hint=f"it is {rule}",
-                )
+        check_least(self, 1, "failures_to_leave_out", "max_intermediate_bytes")
+        check_least(self, 0, "moving_weight")
+        check_least(self, self.pause_s, "longest_pause_s")
+        if not self.pause_s > 0:
+            raise InvalidArgumentError(
+                f"FrameworkSettings.pause_s is {self.pause_s}", hint="it is above 0"
+            )
 
     @property
     def effective_fallback(self) -> Fallback:

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from msgspec.structs import replace
@@ -118,12 +117,7 @@ class FrameworkDevice(PreparingDevice):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -27,12 +27,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import CPU, Fallback
-from asyncnn.runtime.framework.fallback import (
-    FINAL,
-    MISSED,
-    had_ample_time,
-    reason_of,
-)
+from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
 from asyncnn.runtime.framework.steps import Partitioned, Step

@@ -91,8 +91,16 @@ def open_lengths(
 
     :param constant: names of inputs that are none of the model.
     :raises InvalidArgumentError: if ``input_shapes`` are not those of its inputs.
+    :raises UnsupportedOperatorError: if an input has no shape, and is given none.
     """
     inputs = [axes for axes in source.inputs if axes.name not in constant]
+    inputs = ranked(inputs, input_shapes)
+    for each in inputs:
+        if not each.is_ranked:
+            raise UnsupportedOperatorError(
+                f"input {each.name[:80]!r} has no shape",
+                hint="give one, by input_shapes",
+            )
     lengths = {axes.name: axes.named_lengths for axes in inputs}
     known = given_lengths(lengths, input_shapes)
     symbols = _symbols(lengths, known)
@@ -148,6 +156,27 @@ def _symbols(
     return symbols
 
 
+def ranked(inputs: Sequence[Axes], input_shapes: InputShapes) -> list[Axes]:
+    """Return ``inputs``, those without axes with the axes of the shapes given to them.
+
+    :raises InvalidArgumentError: if there is no such input.
+    """
+    shapes = shapes_by_name([axes.name for axes in inputs], input_shapes)
+    found = []
+    for axes in inputs:
+        shape = None if axes.is_ranked else shapes.get(axes.name)
+        if shape is None:
+            found.append(axes)
+            continue
+        if min(shape, default=0) < 0:
+            raise InvalidArgumentError(
+                f"input {axes.name!r} cannot have shape {list(shape)}"
+            )
+        lengths = tuple(length or "" for length in shape)
+        found.append(Axes(axes.name, axes.dtype, lengths))
+    return found
+
+
 def given_lengths(
     lengths: Mapping[str, Sequence[int | str]], input_shapes: InputShapes
 ) -> dict[str, int]:
@@ -165,6 +194,8 @@ def _match(
     name: str, axes: Sequence[int | str], shape: Sequence[int], known: dict[str, int]
 ) -> None:
     """Put the lengths that ``shape`` gives to open axes into ``known``."""
+    if not axes and tuple(shape) == (1,):
+        return  # as the HAL has a tensor without axes
     fits = len(axes) == len(shape) and all(
         length >= 0 and known.get(str(axis), axis) in (axis, length)
         if isinstance(axis, str)
@@ -299,11 +330,14 @@ def _constant(axes: Axes, value: ArrayLike) -> Array:
         raise InvalidArgumentError(
             f"{value!r} is no constant for input {axes.name!r} of {axes.dtype}"
         ) from None
-    if array.size == 1 and len(axes.lengths) == 1:
-        array = array.reshape(1)
-    fits = array.ndim == len(axes.lengths) and all(
-        isinstance(length, str) or length == given
-        for length, given in zip(axes.lengths, array.shape, strict=True)
+    if array.size == 1 and axes.is_ranked and len(axes.lengths) < 2:
+        array = array.reshape((1,) * len(axes.lengths))
+    fits = not axes.is_ranked or (
+        array.ndim == len(axes.lengths)
+        and all(
+            isinstance(length, str) or length == given
+            for length, given in zip(axes.lengths, array.shape, strict=True)
+        )
     )
     if not fits:
         raise InvalidArgumentError(

@@ -246,11 +246,7 @@ def _axes(info: Any) -> Axes:
         raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
     tensor = info.type.tensor_type
     dtype = dtype_of(tensor.elem_type, what)
-    if not tensor.HasField("shape"):
-        raise UnsupportedOperatorError(
-            f"{what} has no shape", hint="give one, by input_shapes"
-        )
-    return Axes(info.name, dtype, tuple(lengths_of(tensor)))
+    return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
 
 
 def lengths_of(tensor: Any) -> Iterator[int | str]:

@@ -15,13 +15,19 @@ from msgspec.structs import replace
 
 from asyncnn.extensions.protobuf import split
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import decoding
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.memory.shared import shareable
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import InputShapes, NamedModel, TensorInfo
-from asyncnn.runtime.onnx.open_axes import Constants, fixed_inputs, given_lengths
+from asyncnn.runtime.onnx.open_axes import (
+    Constants,
+    fixed_inputs,
+    given_lengths,
+    ranked,
+)
 from asyncnn.runtime.onnx.schema import (
     NAMELESS,
     Axes,
@@ -63,16 +69,20 @@ def reading_whole(
         ends = [_axes(info) for info in graph.input if info.name not in weights]
         fixed = fixed_inputs(ends, constants or {})
         inputs = [each for each in ends if each.name not in fixed]
+        inputs = ranked(inputs, input_shapes)
         lengths = {each.name: each.named_lengths for each in inputs}
         known = given_lengths(lengths, input_shapes)
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
         if _has_open(outputs, known) and not _has_open(inputs, known):
-            inferred = _inferred(model, outputs, known)
+            inferred = _inferred(model, inputs, fixed, outputs, known)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
         whole = _complete(memory, folder, model)
         yield
-    ports = [fixed.get(each.name, _port(each, known)) for each in ends]
+    given = {each.name: _port(each, known) for each in inputs}
+    ports = [
+        fixed[each.name] if each.name in fixed else given[each.name] for each in ends
+    ]
     results = [_port(each, known) for each in outputs]
     names = [each.name for each in inputs], [each.name for each in outputs]
     named = NamedModel.of(region_model(ONNX, whole, ports, results), *names)
@@ -109,8 +119,9 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
     if len(kept) != 1 or kept[0].dtype != output.dtype:
         return output
     (state,) = kept
+    alike = replace(state, name=output.name, lengths=state.named_lengths)
     if not output.is_ranked:
-        return Axes(output.name, output.dtype, state.named_lengths)
+        return alike
     names = {
         length
         for each in inputs
@@ -124,7 +135,7 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
         for own, other in zip(lengths, state.lengths, strict=True)
     ):
         return output
-    return Axes(output.name, output.dtype, state.named_lengths)
+    return alike
 
 
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
@@ -154,9 +165,7 @@ def _with_names(
     found = []
     for info, axes in zip(infos, borders, strict=True):
         pairs = zip(_dimensions(axes, known), axes.lengths, strict=True)
-        found.append(
-            info.opened([length or str(name or "?") for length, name in pairs])
-        )
+        found.append(info.opened([length or _shown(name) for length, name in pairs]))
     return tuple(found)
 
 
@@ -166,17 +175,26 @@ def _shown(name: int | str) -> str:
 
 
 def _inferred(
-    model: Any, outputs: Sequence[Axes], known: Mapping[str, int]
+    model: Any,
+    inputs: Sequence[Axes],
+    fixed: Mapping[str, Array],
+    outputs: Sequence[Axes],
+    known: Mapping[str, int],
 ) -> list[Axes]:
     """Return ``outputs`` with the lengths that follow from those of the inputs.
 
     Of what cannot be inferred, only a run tells. ``model`` is changed.
     """
+    shapes = {each.name: _dimensions(each, known) for each in inputs}
     for info in model.graph.input:
-        axes = _axes(info)
-        for axis, length in enumerate(_dimensions(axes, known)):
+        shape = info.type.tensor_type.shape
+        for axis, length in enumerate(shapes.get(info.name, ())):
+            if axis == len(shape.dim):
+                shape.dim.add()
             if length:
-                info.type.tensor_type.shape.dim[axis].dim_value = length
+                shape.dim[axis].dim_value = length
+    from_array = import_module("onnx.numpy_helper").from_array
+    model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes
     try:
         inferred = infer(model, data_prop=True).graph

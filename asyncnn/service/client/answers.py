@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-import msgspec
-
+from asyncnn.callbacks import Completion, ExecutionResult
 from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -16,156 +15,161 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     failure_of,
 )
+from asyncnn.hal.interfaces import IExecutionCallback
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, Request
 from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
+from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.staging import Staged, Staging
-from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
 
 
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
+_NOTHING = Request((), (), ())
+
 _UNSETTLED = frozenset({ErrorStatus.DEVICE_UNAVAILABLE, ErrorStatus.GENERAL_FAILURE})
 """How an execution ends that the driver may not have stopped: it was lost, or stuck."""
 
 
-class Executed(Protocol):
-    """Told how an execution ended."""
+class SentExecution(Completion):
+    """One execution under way in a driver, and the memory that it uses there and here.
 
-    def __call__(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-        reason: str,
+    The driver works on the pools of ``request`` until it has ended, and on the slab of
+    what is ``staged``. ``number`` is 0 until it was sent; one that ``is_abandoned``
+    before is sent no more. It notifies its ``callback``, if there is one.
+    """
+
+    __slots__ = ()
+    slots: ClassVar[Any] = (
+        *("_line", "_result", "_route", "_staging", "_waiting"),
+        *("callback", "is_abandoned", "number", "request", "sendable", "staged"),
+    )
+
+    callback: IExecutionCallback | None
+    is_abandoned: bool
+    number: int
+    request: Request
+    sendable: Sendable
+    staged: Staged | None
+    _line: Line
+    _route: Route | None
+    _staging: Staging | None
+
+    def __init__(
+        self, line: Line, staging: Staging | None, request: Request, sendable: Sendable
     ) -> None:
-        """Take the outcome, once; ``reason`` explains a failure."""
-        ...
+        staged = sendable if isinstance(sendable, Staged) else None
+        self._line = line  # type: ignore[misc]  # slots of who has its layout
+        self._staging = staging  # type: ignore[misc]
+        self._result = self._waiting = self._route = None  # type: ignore[misc]
+        self.callback = None  # type: ignore[misc]
+        self.is_abandoned = False  # type: ignore[misc]
+        self.number = 0  # type: ignore[misc]
+        self.sendable = sendable  # type: ignore[misc]
+        self.staged = staged  # type: ignore[misc]
+        self.request = request if staged is None else staged.request  # type: ignore[misc]
+
+    @abstractmethod
+    def _settle(self, result: ExecutionResult, *more: Any) -> None:
+        """Report the result, unless one was reported before."""
 
     def took(self, route: Route) -> None:
         """Learn, before the outcome, of an unusual route."""
-        ...
+        self._route = route  # type: ignore[misc]
 
-    def expire(self, error: AsyncnnError) -> None:
-        """Report that no answer came in time; the outcome may still follow."""
-        ...
+    def take(self, result: ExecutionResult, *more: Any) -> None:
+        """Take the outcome, once, and the outputs that are not in place yet.
 
-
-class SentMemory(msgspec.Struct, eq=False):
-    """The memory that an execution uses in a driver, and here, until it has ended.
-
-    The driver works on these pools until then, and on the slab of what is ``staged``.
-    """
-
-    _staging: Staging
-    _pools: Sequence[object]
-    staged: Staged | None
-    _failure: AsyncnnError | None = None
-
-    def take_outputs(
-        self,
-        status: ErrorStatus,
-        finish: Callable[[Callable[[], None], Callable[[], None]], None],
-        then: Callable[[AsyncnnError | None], None],
-    ) -> None:
-        """Copy the outputs of an execution that has ended back, and let go of all.
-
-        Then calls ``then`` with why they could not be taken, if so. What takes long is
-        copied by ``finish``, on a thread.
+        Large ones are copied on a thread. The connection shields itself from what this
+        raises.
         """
-        staged = self.staged
-        if staged is not None and staged.outputs and status is ErrorStatus.NONE:
+        if self._result is not None:  # it was given up; the slab is free from now on
+            self.let_go(result.status)
+            return
+        status, staged, failure = result.status, self.staged, None
+        if status is not _NONE:
+            logger.info("execution failed: %s: %s", status.name, result.reason)
+        elif staged is not None and staged.outputs:
             if staged.layout.has_large_outputs:
-                finish(self._copy_back, partial(self._end, status, then))
-                return
-            self._copy_back()
-        self.let_go(status)
-        then(self._failure)
+                copied: list[AsyncnnError | None] = []
 
-    def _copy_back(self) -> None:
+                def end() -> None:
+                    self.let_go(status)
+                    self._settle(_or_failed(result, copied[0]), *more)
+
+                self._line.finish(lambda: copied.append(self._copied()), end)
+                return
+            failure = self._copied()
+        self.let_go(status)
+        self._settle(_or_failed(result, failure) if failure else result, *more)
+
+    def _copied(self) -> AsyncnnError | None:
+        """Copy the outputs back; return why they could not be taken, if so."""
         try:
             # Let go of meanwhile, the slab may have the outputs of another execution.
             if self.staged is not None:
                 self.staged.copy_back()
         except Exception as error:
             logger.exception("the outputs of an execution could not be taken")
-            self._failure = failure_of(error)
-
-    def _end(
-        self, status: ErrorStatus, then: Callable[[AsyncnnError | None], None]
-    ) -> None:
-        self.let_go(status)
-        then(self._failure)
+            return failure_of(error)
+        return None
 
     def let_go(self, status: ErrorStatus) -> None:
         """Give the slab back for other requests, unless it may still be written to."""
-        pools, self._pools = self._pools, ()
-        staged, self.staged = self.staged, None
+        request, staged = self.request, self.staged
+        self.request, self.staged = _NOTHING, None  # type: ignore[misc]
         if status in _UNSETTLED:
-            retire(pools)
+            retire(request.pools)
         # A driver that is stuck may write to the slab later: then it is dropped.
         if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
+            assert self._staging is not None
             self._staging.give_back(staged)
 
-    def release(self) -> None:
-        """Let go of the client's pools; the driver has the slab until it answers."""
-        if self.staged is not None:
-            self.staged.release()
+    def expire(self, error: AsyncnnError) -> None:
+        """Report that the driver has not answered; its slab stays until it has."""
+        if self._result is None:
+            if self.staged is not None:
+                self.staged.release()  # of the client's pools
+            self.refuse(error)
+
+    def refuse(self, error: AsyncnnError) -> None:
+        """Report an error of this end."""
+        self._settle(ExecutionResult(error.status, (), NO_TIMING, str(error)))
 
 
-class DeferredExecution(msgspec.Struct, eq=False):
-    """One deferred execution. ``launch`` sends it and returns its number.
-
-    It was ``asked_ns`` for; at the ``deadline``, if there is one, it is reported.
-    """
-
-    executed: Executed
-    launch: Callable[[], int]
-    _cancel: Callable[[int], None]
-    deadline: int | None
-    asked_ns: int
-    is_cancelled: bool = False
-    number: int | None = None
-
-    def cancel(self) -> None:
-        """Send it no more, or tell the driver that nobody waits."""
-        self.is_cancelled = True
-        if self.number is not None:
-            self._cancel(self.number)
+def _or_failed(
+    result: ExecutionResult, failure: AsyncnnError | None
+) -> ExecutionResult:
+    if failure is None:
+        return result
+    return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
 
 
 class DeferredExecutions:
     """Executions of a connection whose arguments are copied on a thread first.
 
     Belongs to the event loop. One copies at a time: they are sent in order.
-    ``cancel`` tells the driver, by the number of an execution, that nobody waits.
     """
 
-    def __init__(self, cancel: Callable[[int], None], most: int) -> None:
-        self._cancel = cancel
+    def __init__(self, most: int) -> None:
         self._tasks = OwnedTasks(most)
         self._on_thread = SerialOffload()
-        self._waiting: set[DeferredExecution] = set()
+        self._waiting: set[SentExecution] = set()
 
     def start(
-        self,
-        copy: Callable[[], None],
-        launch: Callable[[], int],
-        executed: Executed,
-        deadline: int | None,
-    ) -> DeferredExecution:
-        """Launch an execution after ``copy``, unless there is no use by then.
+        self, execution: SentExecution, launch: Callable[[], None], deadline: int | None
+    ) -> None:
+        """Launch an execution once its inputs are copied, unless there is no use.
 
         :raises ResourceExhaustedTransientError: if too many are under way.
         """
         self._tasks.check_room()
-        now_ns = time.monotonic_ns()
-        deferred = DeferredExecution(executed, launch, self._cancel, deadline, now_ns)
-        self._waiting.add(deferred)
-        self._tasks.start(self._run(deferred, copy))
-        return deferred
+        self._waiting.add(execution)
+        self._tasks.start(self._run(execution, launch, deadline, time.monotonic_ns()))
 
     def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
         """Call ``then`` after ``copy``: the result of an execution that has ended.
@@ -178,47 +182,53 @@ class DeferredExecutions:
     def lose(self, cause: Cause) -> None:
         """Fail those that are not sent yet: the connection has ended."""
         error = cause()
-        for deferred in tuple(self._waiting):
-            self._fail(deferred, error)
+        for execution in tuple(self._waiting):
+            self._fail(execution, error)
 
     async def wait_ended(self) -> None:
         """Wait until no thread copies any more."""
         await self._tasks.wait_ended()
 
-    async def _run(self, deferred: DeferredExecution, copy: Callable[[], None]) -> None:
-        alarm, deadline = None, deferred.deadline
+    async def _run(
+        self,
+        execution: SentExecution,
+        launch: Callable[[], None],
+        deadline: int | None,
+        asked_ns: int,
+    ) -> None:
+        alarm, staged = None, execution.staged
+        assert staged is not None
         if deadline is not None:
-            alarm = asyncio.get_running_loop().call_later(
-                (deadline - deferred.asked_ns) / 1e9, self._expire, deferred
-            )
+            delay, late = (deadline - asked_ns) / 1e9, (execution, deadline, asked_ns)
+            alarm = asyncio.get_running_loop().call_later(delay, self._expire, *late)
         try:
-            if not deferred.is_cancelled:
-                await self._on_thread(copy)
+            if not execution.is_abandoned:
+                await self._on_thread(staged.fill)
             if deadline is not None and time.monotonic_ns() >= deadline:
-                self._expire(deferred)
+                self._expire(execution, deadline, asked_ns)
             # The connection may have ended during the copy: then it was told.
-            if deferred in self._waiting and not deferred.is_cancelled:
-                deferred.number = deferred.launch()
-                self._waiting.discard(deferred)
+            if execution in self._waiting and not execution.is_abandoned:
+                launch()
+                self._waiting.discard(execution)
         except Exception as error:
-            if not deferred.is_cancelled:  # else its inputs were let go of meanwhile
-                self._fail(deferred, failure_of(error))
+            if not execution.is_abandoned:  # else its inputs were let go of meanwhile
+                self._fail(execution, failure_of(error))
         finally:
             if alarm is not None:
                 alarm.cancel()
-        if deferred.is_cancelled:
+        if execution.is_abandoned:
             cancelled = ResourceExhaustedTransientError("the execution was cancelled")
-            self._fail(deferred, cancelled)
+            self._fail(execution, cancelled)
 
-    def _expire(self, deferred: DeferredExecution) -> None:
+    def _expire(self, execution: SentExecution, deadline: int, asked_ns: int) -> None:
         """Report one as missed. A thread may copy still, so that memory stays."""
-        if deferred.is_cancelled or deferred not in self._waiting:
+        if execution.is_abandoned or execution not in self._waiting:
             return
-        deferred.is_cancelled = True
-        late = told_late(deferred.deadline or 0, deferred.asked_ns)
+        execution.is_abandoned = True  # type: ignore[misc]  # a slot of who has it
+        late = told_late(deadline, asked_ns)
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
         try:
-            deferred.executed.expire(error)
+            execution.expire(error)
         except (Exception, asyncio.CancelledError):
             logger.exception("a listener failed while it was notified")
 
@@ -234,11 +244,12 @@ class DeferredExecutions:
             raise
         then()
 
-    def _fail(self, deferred: DeferredExecution, error: AsyncnnError) -> None:
+    def _fail(self, execution: SentExecution, error: AsyncnnError) -> None:
         """Report the failure, unless the end was reported before."""
-        if deferred in self._waiting:
-            self._waiting.discard(deferred)
+        if execution in self._waiting:
+            self._waiting.discard(execution)
+            status, reason = error.status, str(error)
             try:
-                deferred.executed(error.status, (), NO_TIMING, str(error))
+                execution.take(ExecutionResult(status, (), NO_TIMING, reason))
             except (Exception, asyncio.CancelledError):
                 logger.exception("a listener failed while it was notified")

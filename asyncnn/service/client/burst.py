@@ -8,11 +8,7 @@ from typing import TypeAlias
 from asyncnn.callbacks import CallbackObject, IBurstCallback
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IBurstContext
-from asyncnn.hal.types import (
-    BufferToken,
-    ErrorStatus,
-    Handle,
-)
+from asyncnn.hal.types import BufferToken, ErrorStatus, Handle
 from asyncnn.service import wire
 from asyncnn.service.client.pools import OfferedPools
 from asyncnn.service.client.unanswered import Line

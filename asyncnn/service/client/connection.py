@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from weakref import WeakSet
 
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import DEADLINE_GRACE_S, unanswered
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
@@ -35,14 +36,13 @@ from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel
-from asyncnn.service.client.answers import DeferredExecutions, Executed
+from asyncnn.service.client.answers import DeferredExecutions, SentExecution
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.fenced import RemoteFences
 from asyncnn.service.client.pools import (
     Bindings,
     OfferedPools,
     RemoteBuffers,
-    Sendable,
 )
 from asyncnn.service.client.preparations import ModelSender, Preparations, Queries
 from asyncnn.service.client.staging import Staging
@@ -101,7 +101,7 @@ class Connection:
         self.facts: wire.Welcome
         self.is_busy = False
         self.cache_files = 0, 0
-        self._executing: dict[int, Executed] = {}
+        self._executing: dict[int, SentExecution] = {}
         self.answers = PendingAnswers()
         self.deadlines = DeadlineWatch(deadline_grace)
         self._pools = OfferedPools(
@@ -114,14 +114,13 @@ class Connection:
         self.preparations = Preparations(
             self, models, self._tasks, self.release_prepared
         )
-        self.deferred = DeferredExecutions(self.cancel, _MAX_TASKS)
+        self.deferred = DeferredExecutions(_MAX_TASKS)
+        self.finish = self.deferred.finish
         self.queries = Queries(self, models)
         self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
         self.buffers = RemoteBuffers(self, self._pools, self._forget_buffer)
         self.bursts = RemoteBursts(self, self._pools)
-        self.fences = RemoteFences(
-            self, self.deferred.finish, limits.max_fds_per_message
-        )
+        self.fences = RemoteFences(self, limits.max_fds_per_message)
         self._channel = Channel(
             connection,
             decode_to_client,
@@ -215,64 +214,54 @@ class Connection:
         self._stagings.add(staging)
         return staging
 
-    def bind(self, prepared: int, request: Request, sendable: Sendable) -> int | None:
+    def _bind(self, prepared: int, execution: SentExecution) -> int | None:
         """Give a valid request that is sent again a number, and return it.
 
         None if it was not sent before, is too long, or there are too many.
         """
-        if not self.bindings.is_worth_binding(sendable):
+        if not self.bindings.is_worth_binding(execution.sendable):
             return None
         # The driver counts those that it was not told to forget.
         self._unbind()
         number = next(self.numbers)
-        sent = slabs.in_slabs(request)
+        sent = slabs.in_slabs(execution.request)
         pools = self._pools.numbers_of(sent.pools)
         message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
         if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
         self.send(message)
-        self.bindings.add(number, sendable)
+        self.bindings.add(number, execution.sendable)
         return number
 
     def execute(
-        self,
-        prepared: int,
-        request: Request,
-        options: ExecutionOptions,
-        executed: Executed,
-        bound: int | None = None,
-    ) -> int:
-        """Send a request whose pools all travel; return the number of the execution.
-
-        One that is ``bound`` is sent by that number.
-        """
-        order = self.order(prepared, request, options, bound)
+        self, prepared: int, execution: SentExecution, options: ExecutionOptions
+    ) -> None:
+        """Send an execution whose pools all travel, filled in before."""
+        order = self.order(prepared, execution, options)
         self.send(order)
-        number = order.execution
-        self._executing[number] = executed
+        number = execution.number = order.execution  # type: ignore[misc]  # a slot
+        self._executing[number] = execution
         if options.deadline is not None:
             self.deadlines.watch(number, options.deadline, self._expire)
-        return number
 
     def order(
-        self,
-        prepared: int,
-        request: Request,
-        options: ExecutionOptions,
-        bound: int | None,
+        self, prepared: int, execution: SentExecution, options: ExecutionOptions
     ) -> wire.Execute | wire.ExecuteBound:
-        """Return a new order for a request, by its number if it is bound.
+        """Return a new order for a request, by its number if it has one.
 
         :raises ResourceExhaustedTransientError: if the driver owes too many answers.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
         if self.deadlines.unanswered:
             self.deadlines.check_answers()
+        bound = execution.sendable.number
+        if bound is None:
+            bound = self._bind(prepared, execution)
         number = next(self.numbers)
         times = options.measure, options.deadline, options.loop_timeout
         if bound is not None:
             return wire.ExecuteBound(number, bound, *times)
-        sent = slabs.in_slabs(request)
+        sent = slabs.in_slabs(execution.request)
         pools = self._pools.numbers_of(sent.pools)
         return wire.Execute(number, prepared, sent.inputs, sent.outputs, pools, *times)
 
@@ -372,13 +361,10 @@ class Connection:
             if executed is not None:
                 if self.deadlines.due or self.deadlines.unanswered:
                     self.deadlines.answered(message.execution)
-                self._tell(
-                    executed,
-                    wire.status_of(message.status),
-                    message.output_shapes,
-                    message.timing,
-                    message.reason,
-                )
+                status = wire.status_of(message.status)
+                shapes, timing = message.output_shapes, message.timing
+                result = ExecutionResult(status, shapes, timing, message.reason)
+                self._tell(executed.take, result)
         elif type(message) is wire.FencedDone:
             self.fences.done(message)
         else:
@@ -456,5 +442,7 @@ class Connection:
 
     def _fail_executions(self, reason: str) -> None:
         executing, self._executing = self._executing, {}
+        unavailable = ErrorStatus.DEVICE_UNAVAILABLE
+        result = ExecutionResult(unavailable, (), NO_TIMING, reason)
         for executed in executing.values():
-            self._tell(executed, ErrorStatus.DEVICE_UNAVAILABLE, (), NO_TIMING, reason)
+            self._tell(executed.take, result)

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import unanswered
@@ -16,10 +18,12 @@ from asyncnn.fences.fence import active_fences, pass_on
 from asyncnn.fences.local import WriteEnd
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, Request, Timing
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
-from asyncnn.service.client.answers import SentMemory
+from asyncnn.service.client.answers import SentExecution
+from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
@@ -43,7 +47,7 @@ class Named(msgspec.Struct, frozen=True, eq=False):
 NO_FENCES = Named(())
 
 
-class RemoteFenced(FencedRun):
+class RemoteFenced(SentExecution, FencedRun):
     """One execution under way, in a driver.
 
     How it ends is state of this process, told by a message of the driver. Others wait
@@ -51,27 +55,24 @@ class RemoteFenced(FencedRun):
     """
 
     __slots__ = (
-        *FencedRun.slots,
-        "_fences",
-        "_memory",
-        "_route",
-        "exported",
-        "number",
+        *dict.fromkeys((*SentExecution.slots, *FencedRun.slots)),
+        *("_fences", "exported"),
     )
 
     is_remote = True
 
-    def __init__(self, fences: "RemoteFences", memory: SentMemory) -> None:
-        super().__init__()
-        self.number = 0
-        self._route: Route | None = None
+    def __init__(
+        self,
+        connection: "IFencedLine",
+        staging: Staging,
+        request: Request,
+        sendable: Sendable,
+    ) -> None:
+        super().__init__(connection, staging, request, sendable)
+        self._core = self._dependants = self.prepared = None
+        self._fences = connection.fences
+        self.loop = self._fences.loop
         self.exported: WriteEnd | None = None
-        self._fences = fences
-        self._memory = memory
-
-    def took(self, route: Route) -> None:
-        """Learn of an unusual route; the end is going to follow."""
-        self._route = route
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""
@@ -93,68 +94,43 @@ class RemoteFenced(FencedRun):
         source = FenceSource.adopt(write_end)
         self.add_done_callback(lambda _: pass_on(self, source, self.ended_ns))
 
-    def told(self, end: wire.FencedEnd, status: ErrorStatus) -> None:
-        """Take the outcome, and the outputs that are not in place yet.
-
-        Large ones are copied on a thread; the fence is active for so much longer.
-        """
-        self.exported = None  # the driver has written it
-        if self._result is not None:
-            self._memory.let_go(status)
-        else:
-            end_here = partial(self._settle, end, status)
-            self._memory.take_outputs(status, self._fences.finish, end_here)
-
     def _settle(
-        self, end: wire.FencedEnd, status: ErrorStatus, failure: AsyncnnError | None
+        self,
+        result: ExecutionResult,
+        fenced: Timing = NO_TIMING,
+        at_ns: int | None = None,
     ) -> None:
-        """Complete the outcome and resolve the fence."""
-        if failure is not None:
-            self._fail(failure.status, str(failure), end.at_ns)
-        elif status is not ErrorStatus.NONE:
-            self._fail(status, end.reason, end.at_ns)
-        elif self._result is None:  # while its outputs were copied on a thread
-            launched, fenced = end.launched or NO_TIMING, end.fenced or NO_TIMING
-            result = ExecutionResult(status, (), launched, "", None, self._route)
-            self.complete(result, fenced, end.at_ns)
-
-    def fail(self, status: ErrorStatus, reason: str) -> None:
-        """Let go of the memory; fail the fence unless it is done."""
-        self._memory.let_go(status)
-        self._fail(status, reason)
-
-    def _fail(self, status: ErrorStatus, reason: str, at_ns: int | None = None) -> None:
-        if self._result is None:
-            logger.info("fenced execution failed: %s: %s", status.name, reason)
-            result = ExecutionResult(status, (), NO_TIMING, reason, None, self._route)
-            self.complete(result, at_ns=at_ns)
+        self.exported = None  # the driver has written it
+        if self._result is None:  # not while its outputs were copied on a thread
+            if self._route is not None:
+                result = replace(result, route=self._route)
+            self.complete(result, fenced, at_ns)
 
     def expire(self, error: AsyncnnError) -> None:
         """Put the fence into the error state, also for processes that poll its pipe.
 
         Its slab stays until the driver has answered.
         """
-        self._memory.release()
-        self._fail(error.status, str(error))
-        exported, self.exported = self.exported, None
+        exported = self.exported
+        super().expire(error)
         if exported is not None:
             exported.write(outcome_now(error.status))
+
+
+class IFencedLine(Line, Protocol):
+    """A connection with the fenced executions that it has under way."""
+
+    fences: "RemoteFences"
 
 
 class RemoteFences:
     """The fenced executions of a connection that are under way, by number.
 
-    Belongs to the event loop but for `export_soon`. ``finish`` copies on a thread, as
-    `DeferredExecutions.finish` does. Those ``held`` are sent by the next `flush`.
+    Belongs to the event loop but for `export_soon`. Those ``held`` are sent by the next
+    `flush`.
     """
 
-    def __init__(
-        self,
-        line: Line,
-        finish: Callable[[Callable[[], None], Callable[[], None]], None],
-        max_fds: int,
-    ) -> None:
-        self.finish = finish
+    def __init__(self, line: Line, max_fds: int) -> None:
         self._line = line
         self._send = line.send
         self._deadlines = line.deadlines
@@ -228,7 +204,7 @@ class RemoteFences:
                     fenced = self._waiting.pop(number, None)
                     if fenced is not None:
                         self._deadlines.answered(number)
-                        fenced.fail(error.status, str(error))
+                        self._fail(fenced, error.status, str(error))
 
     def _send_or_hold(self, message: wire.ExecuteFenced) -> None:
         """Send the first message of the loop's turn, and further ones together."""
@@ -259,7 +235,12 @@ class RemoteFences:
             if fenced is not None:
                 if self._deadlines.due or self._deadlines.unanswered:
                     self._deadlines.answered(end.execution)
-                fenced.told(end, wire.status_of(end.status))
+                status, launched = wire.status_of(end.status), end.launched or NO_TIMING
+                result = ExecutionResult(status, (), launched, end.reason)
+                fenced.take(result, end.fenced or NO_TIMING, end.at_ns)
+
+    def _fail(self, fenced: RemoteFenced, status: ErrorStatus, reason: str) -> None:
+        fenced.take(ExecutionResult(status, (), NO_TIMING, reason))
 
     def took(self, execution: int, route: Route) -> None:
         """Note the unusual route of an execution whose end is going to follow."""
@@ -285,7 +266,7 @@ class RemoteFences:
         self._is_lost = True
         waiting, self._waiting = self._waiting, {}
         for fenced in waiting.values():
-            fenced.fail(ErrorStatus.DEVICE_UNAVAILABLE, reason)
+            self._fail(fenced, ErrorStatus.DEVICE_UNAVAILABLE, reason)
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""

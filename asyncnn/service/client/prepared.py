@@ -2,11 +2,12 @@
 
 import logging
 import weakref
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.callbacks import (
     Completion,
@@ -16,7 +17,6 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     OneShot,
     SynchronousByCallback,
-    Waiter,
 )
 from asyncnn.deadlines import check_deadline
 from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
@@ -26,15 +26,12 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     Handle,
     MeasureTiming,
     Model,
-    OutputShape,
     Request,
-    Timing,
 )
 from asyncnn.hal.validate import (
     RequestRules,
@@ -43,12 +40,12 @@ from asyncnn.hal.validate import (
     signature_of,
 )
 from asyncnn.logs import EXECUTION
-from asyncnn.service.client.answers import DeferredExecution, SentMemory
+from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import Layout, Staged, Staging, Travelling
+from asyncnn.service.client.staging import Layout, Staging, Travelling
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
@@ -122,29 +119,20 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             return ErrorStatus.INVALID_ARGUMENT
         try:
             options = execution_options(measure, deadline, loop_timeout_duration)
-            execution = self._execute(request, options, callback)
+            execution = self._checked(request)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
+        execution.callback = callback
+        refused = self.launch(execution, options).result
+        if refused is not None:
+            return refused.status
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
 
-    def _execute(
-        self,
-        request: Request,
-        options: ExecutionOptions,
-        callback: IExecutionCallback | None = None,
-    ) -> "_Execution":
-        """Check a request, and send it, whatever pools it has."""
-        if EXECUTION.is_on:
-            EXECUTION("send", model=self.number, deadline_ns=options.deadline)
+    def _checked(self, request: Request) -> "RemoteExecution":
+        """Return an execution of a request, whatever pools it has."""
         sendable = self._sendable(request)
-        staged = sendable if isinstance(sendable, Staged) else None
-        if staged is not None:
-            request = staged.request
-        memory = SentMemory(self._staging, request.pools, staged)
-        execution = _Execution(self._connection, sendable, memory, callback)
-        self._send(execution, request, options)
-        return execution
+        return RemoteExecution(self._connection, self._staging, request, sendable)
 
     def _sendable(self, request: Request, is_fenced: bool = False) -> Sendable:
         """Return what to send for a request, which is checked unless it came before."""
@@ -162,7 +150,7 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             return self._staging.staged(known, request.pools)
         return known
 
-    def bind(self, tensors: Sequence[object]) -> "_Execution | None":
+    def bind(self, tensors: Sequence[object]) -> "RemoteExecution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):
@@ -174,13 +162,16 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             # Others may be shared: then they are not copied.
             if not (base is None or (type(base) is np.ndarray and base.base is None)):
                 return None
-        arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
         try:
-            staged = self._staging.staged_arrays(plain, arrays[:count], arrays[count:])
-        except (AsyncnnError, TypeError, ValueError):
+            staged = self._staging.take(plain)
+        except AsyncnnError:
             return None  # the other way says why
-        memory = SentMemory(self._staging, staged.request.pools, staged)
-        return _Execution(self._connection, staged, memory)
+        arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
+        for array in arrays[:count]:
+            staged.inputs.append(array.data.cast("B"))
+        for array in arrays[count:]:
+            staged.outputs.append(array.data)
+        return RemoteExecution(self._connection, self._staging, staged.request, staged)
 
     def create_reusable_execution(self, request: Request) -> "BoundRequest":
         """Return a request that is not looked up again; see `IReusing`.
@@ -195,51 +186,34 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         return BoundRequest(*arguments, self._staging, known)
 
     def launch(
-        self, execution: "_Execution | Request", options: ExecutionOptions
-    ) -> Awaitable[ExecutionResult]:
-        """Launch an execution, and return its end; see `IBinding.launch`."""
-        if not isinstance(execution, _Execution):
-            try:
-                return self._execute(execution, options)
-            except AsyncnnError as error:
-                refused = ExecutionFuture()
-                refuse_execution(refused, error)
-                return refused
+        self, execution: "RemoteExecution | Request", options: ExecutionOptions
+    ) -> Completion:
+        """Launch an execution, and return its end; see `IBinding.launch`.
+
+        Large inputs are copied on a thread before it is sent.
+        """
         if EXECUTION.is_on:
             EXECUTION("send", model=self.number, deadline_ns=options.deadline)
-        staged = execution.memory.staged
-        assert staged is not None
         try:
-            self._send(execution, staged.request, options)
+            if not isinstance(execution, RemoteExecution):
+                execution = self._checked(execution)
+        except AsyncnnError as error:
+            refused = ExecutionFuture()
+            refuse_execution(refused, error)
+            return refused
+        connection, staged = self._connection, execution.staged
+        try:
+            if staged is not None and staged.layout.has_large_inputs:
+                connection.check_open()
+                launch = partial(connection.execute, self.number, execution, options)
+                connection.deferred.start(execution, launch, options.deadline)
+            else:
+                if staged is not None:
+                    staged.fill()
+                connection.execute(self.number, execution, options)
         except AsyncnnError as error:
             execution.refuse(error)
         return execution
-
-    def _send(
-        self, execution: "_Execution", request: Request, options: ExecutionOptions
-    ) -> None:
-        """Send a valid request whose pools all travel, filled in before."""
-        connection, staged = self._connection, execution.memory.staged
-        if staged is not None:
-            if staged.layout.has_large_inputs:
-                connection.check_open()
-                launch = partial(self._launch, execution, request, options)
-                execution.sending = connection.deferred.start(
-                    staged.fill, launch, execution, options.deadline
-                )
-                return
-            staged.fill()
-        execution.number = self._launch(execution, request, options)
-
-    def _launch(
-        self, execution: "_Execution", request: Request, options: ExecutionOptions
-    ) -> int:
-        """Send a request, by its number if it has one; return the execution's."""
-        connection, prepared = self._connection, self.number
-        bound = execution.sendable.number
-        if bound is None:
-            bound = connection.bind(prepared, request, execution.sendable)
-        return connection.execute(prepared, request, options, execution, bound)
 
     def launch_fenced(
         self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
@@ -255,17 +229,11 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         if options.deadline is not None:
             check_deadline(options.deadline)
         sendable = self._sendable(request, is_fenced=True)
-        staged = sendable if isinstance(sendable, Staged) else None
-        if staged is not None:
-            staged.fill()
-            request = staged.request
-        bound = sendable.number
-        if bound is None:
-            bound = connection.bind(number, request, sendable)
+        fenced = RemoteFenced(connection, self._staging, request, sendable)
+        if fenced.staged is not None:
+            fenced.staged.fill()
         connection.check_unsent()
-        memory = SentMemory(self._staging, request.pools, staged)
-        fenced = RemoteFenced(connection.fences, memory)
-        order = connection.order(number, request, options, bound)
+        order = connection.order(number, fenced, options)
         connection.fences.execute(order, named, options.duration, fenced)
         return fenced
 
@@ -296,92 +264,30 @@ def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
         rules.check(request, allow_unspecified_output=not is_fenced)
 
 
-class _Execution(Completion):
-    """One execution under way: takes the outputs back, and is awaited or notifies.
+class RemoteExecution(SentExecution):
+    """One execution under way, which is awaited or notifies its ``callback``."""
 
-    The connection calls it once, maybe after it has let it expire, and shields itself
-    from what it raises.
-    """
-
-    __slots__ = (
-        "_callback",
-        "_connection",
-        "_result",
-        "_route",
-        "_waiting",
-        "memory",
-        "number",
-        "sendable",
-        "sending",
-    )
-
-    def __init__(
-        self,
-        connection: Connection,
-        sendable: Sendable,
-        memory: SentMemory,
-        callback: IExecutionCallback | None = None,
-    ) -> None:
-        self._connection = connection
-        self.sendable = sendable
-        self._callback = callback
-        self._result: ExecutionResult | None = None
-        self._waiting: dict[Waiter, None] | None = None
-        self._route: Route | None = None
-        self.memory = memory
-        self.number: int | None = None
-        self.sending: DeferredExecution | None = None
-
-    def __call__(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-        reason: str,
-    ) -> None:
-        # Nobody waits any more, and nobody writes to the slab.
-        if self._result is not None:
-            self.memory.let_go(status)
-            return
-        if status is not ErrorStatus.NONE:
-            logger.info("execution failed: %s: %s", status.name, reason)
-        result = ExecutionResult(status, shapes, timing, reason, None, self._route)
-        end = partial(self._end, result)
-        self.memory.take_outputs(status, self._connection.deferred.finish, end)
+    __slots__ = SentExecution.slots
 
     def took(self, route: Route) -> None:
-        self._route = route
-        if self._callback is not None and self._result is None:
-            self._callback.took(route)
-
-    def expire(self, error: AsyncnnError) -> None:
-        """Report that the driver has not answered; its slab stays until it has."""
-        if self._result is None:
-            self.memory.release()
-            self.refuse(error)
-
-    def refuse(self, error: AsyncnnError) -> None:
-        """Report an error of this end."""
-        self._resolve(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+        """Learn, before the outcome, of an unusual route."""
+        super().took(route)
+        if self.callback is not None and self._result is None:
+            self.callback.took(route)
 
     def abandon(self) -> None:
         """Tell the driver that nobody waits, or send it no more."""
-        if self.sending is not None:
-            self.sending.cancel()
-        elif self.number is not None:
-            self._connection.cancel(self.number)
+        self.is_abandoned = True
+        if self.number:
+            self._line.cancel(self.number)
 
-    def _resolve(self, result: ExecutionResult) -> None:
-        super()._resolve(result)
-        callback = self._callback
+    def _settle(self, result: ExecutionResult, *_: object) -> None:
+        if self._route is not None:
+            result = replace(result, route=self._route)
+        self._resolve(result)
+        callback = self.callback
         if callback is not None:
             callback.unlink_to_death()
             callback.reason = result.reason
             notify = OneShot(callback.notify_1_3)
             notify(result.status, result.output_shapes, result.timing)
-
-    def _end(self, result: ExecutionResult, failure: AsyncnnError | None) -> None:
-        if failure is None:
-            self._resolve(result)
-        else:
-            self.refuse(failure)

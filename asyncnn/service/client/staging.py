@@ -24,7 +24,6 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -326,7 +325,7 @@ class Staging:
         :raises InvalidArgumentError: if an output lies in memory that is read-only.
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        staged = self._take_staged(layout)
+        staged = self.take(layout)
         try:
             staged.stand_for(pools, self._bindings)
         except BaseException:
@@ -334,19 +333,13 @@ class Staging:
             raise
         return staged
 
-    def staged_arrays(
-        self, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array]
-    ) -> Staged:
-        """Return what is sent for arrays, all arguments in pools of their own.
+    def take(self, layout: Layout) -> Staged:
+        """Return what is sent that stands for nothing yet.
 
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        staged = self._take_staged(layout)
-        for array in inputs:
-            staged.inputs.append(array.data.cast("B"))
-        for array in outputs:
-            staged.outputs.append(array.data)
-        return staged
+        ready = self._ready.get(layout)
+        return ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
 
     def give_back(self, staged: Staged) -> None:
         """Keep the slab of a request that is done for the next one."""
@@ -424,11 +417,6 @@ class Staging:
     def _forget(self, key: tuple[int, ...]) -> None:
         for staged in self._ready.pop(self._layouts.pop(key)):
             self._keep(staged.slab)
-
-    def _take_staged(self, layout: Layout) -> Staged:
-        """Return one that stands for nothing yet."""
-        ready = self._ready.get(layout)
-        return ready.pop() if ready else Staged(layout, self._take(layout.slab_bytes))
 
     def _keep(self, slab: Memory) -> None:
         idle = self._idle[slab.size]

@@ -70,6 +70,14 @@ class Line(Protocol):
         """
         ...
 
+    def cancel(self, execution: int) -> None:
+        """Tell the driver that nobody waits for an execution."""
+        ...
+
+    def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
+        """Call ``then`` after ``copy``, which is done on a thread."""
+        ...
+
     def send_if_open(self, message: wire.ToDriver) -> None:
         """Send a message unless the driver is gone, or memory has run out."""
         ...

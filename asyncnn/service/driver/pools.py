@@ -23,13 +23,7 @@ from asyncnn.hal.errors import (
     error_for,
 )
 from asyncnn.hal.refusals import CacheArguments
-from asyncnn.hal.types import (
-    BufferToken,
-    ErrorStatus,
-    Handle,
-    Memory,
-    RequestArgument,
-)
+from asyncnn.hal.types import BufferToken, ErrorStatus, Handle, Memory, RequestArgument
 from asyncnn.memory.descriptors import (
     Descriptor,
     close_received,

@@ -6,11 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from asyncnn.devices.statistics import IMeasured
-from asyncnn.hal.errors import (
-    GeneralFailureError,
-    InvalidArgumentError,
-    too_many,
-)
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError, too_many
 from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.types import (
     BufferDesc,

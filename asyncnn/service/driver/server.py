@@ -23,12 +23,7 @@ from asyncnn.hal.interfaces import IDevice
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import SparseLogger
-from asyncnn.memory.descriptors import (
-    FDS_SPACE,
-    close_received,
-    hang_up,
-    received_fds,
-)
+from asyncnn.memory.descriptors import FDS_SPACE, close_received, hang_up, received_fds
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
 from asyncnn.memory.pages import os_errors

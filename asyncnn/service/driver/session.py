@@ -19,11 +19,7 @@ from asyncnn.memory.mapping import Mapper
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
 from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
-from asyncnn.service.decoding import (
-    FromClient,
-    Unread,
-    decode_to_driver,
-)
+from asyncnn.service.decoding import FromClient, Unread, decode_to_driver
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders

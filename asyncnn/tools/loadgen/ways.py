@@ -16,6 +16,7 @@ from asyncnn.devices.auto_device import usual_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.axes import as_options, example_shapes
 from asyncnn.runtime.burst import Burst
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import Path as HalPath
@@ -98,9 +99,17 @@ def check_model(model: NamedModel) -> None:
     """
     for info in (*model.inputs, *model.outputs):
         if not has_fixed_shape(info):
+            shapes = {
+                each.name: [
+                    n or name
+                    for n, name in zip(each.dimensions, each.lengths, strict=True)
+                ]
+                for each in model.inputs
+            }
+            options = as_options(example_shapes(shapes))
             raise InvalidArgumentError(
                 f"{info.name} has no fixed shape",
-                hint="give shapes of inputs with --input-shape",
+                hint=f"give shapes of inputs, such as {options}",
             )
 
 

@@ -30,6 +30,7 @@ from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import form_for
 from asyncnn.service.process import running_driver
 from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.bench.processes import resident_kib
@@ -203,8 +204,9 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         return saving, cached, size
 
     async def _prepare_in(self, cache: ModelCache, path: Path) -> None:
+        form = await form_for(self.device.hal, load(path))
         order = PrepareArguments(
-            load(path).model,
+            form.model,
             ExecutionPreference.FAST_SINGLE_ANSWER,
             Priority.MEDIUM,
             None,

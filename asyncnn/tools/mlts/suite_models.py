@@ -1,7 +1,7 @@
 """The models of a run: files of a folder, and reference models that are made for it."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,8 +12,10 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, in_one_line
 from asyncnn.hal.operations.bound import Array
 from asyncnn.input_files import call_abandonable, in_one
+from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.measured_models import weights_bytes
 from asyncnn.tools.mlts.suite_records import ModelRecord
 from asyncnn.tools.mlts.trials import Trial, trial_of
@@ -131,11 +133,14 @@ def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
             f"{name} has nothing to judge it by: there is no {beside.name} beside it",
             hint="write one by asyncnn run --output, or give --dataset",
         )
+    form = named
+    with suppress(AsyncnnError):  # what only an engine runs is one operation
+        form = completed(translating(named))
     record = ModelRecord(
         name,
         shown,
-        operations=len(named.model.main.operations),
-        weights_bytes=weights_bytes(named.model),
+        operations=len(form.model.main.operations),
+        weights_bytes=weights_bytes(form.model),
         states=len(named.states),
         samples=len(trial.samples),
         evaluator="" if trial.evaluator is None else trial.evaluator.name,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.observation import Observation, observed_run, observing
+from asyncnn.engine.observation import Observation, Observed, observed_run, observing
 from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -22,6 +22,7 @@ from asyncnn.offload import offload
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import form_for
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.facts import Facts, facts_of_run
@@ -71,16 +72,9 @@ class Observer:
         self.told: list[tuple[Plan, Step, int, int]] = []
         self.observation = Observation(self)
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def __call__(self, observed: Observed) -> None:
         """Keep the step."""
+        plan, step, _, _, begun_ns, ended_ns = observed
         self.told.append((plan, step, begun_ns, ended_ns))
 
     @property
@@ -100,17 +94,10 @@ class Look(Observer):
         self.facts: dict[tuple[int, int], Facts] = {}
         self.given: dict[tuple[int, int], tuple[Step, dict[int, Array]]] = {}
 
-    def __call__(
-        self,
-        plan: Plan,
-        step: Step,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        begun_ns: int,
-        ended_ns: int,
-    ) -> None:
+    def __call__(self, observed: Observed) -> None:
         """Keep the step, and what is not known yet of it."""
-        super().__call__(plan, step, inputs, outputs, begun_ns, ended_ns)
+        super().__call__(observed)
+        plan, step, inputs, outputs, *_ = observed
         key = id(plan.subgraph), step.position
         if key in self.facts:
             return
@@ -134,7 +121,8 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
         raise InvalidArgumentError(
             "runs that are traced are not profiled, too", hint="leave out --trace"
         )
-    prepared = await device.prepare(order.model)
+    form = await form_for(device.hal, order.model)
+    prepared = await device.prepare(form)
     inputs = order.inputs
     for _ in range(_WARM_UPS):
         outputs = await prepared.run(inputs)
@@ -162,7 +150,7 @@ async def measure(device: Device, order: Order, rounds: Rounds = range) -> Profi
     route = outputs.route
     steps = () if route is None else route.steps
     seen = Seen(first, steps, look.facts, parts, lines)
-    return Summary(order.model.model, device.name, seen).profile(
+    return Summary(form.model, device.name, seen).profile(
         model=order.name,
         version=device.version,
         inputs=order.told,

@@ -19,19 +19,19 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 46,
-        EXECUTION: 48,
-        FENCED: 58,
-        CALLBACK: 52,
-        BURST: 126,
-        BURST_IN_PLACE: 112,
+        RUN: 32,
+        EXECUTION: 34,
+        FENCED: 44,
+        CALLBACK: 37,
+        BURST: 112,
+        BURST_IN_PLACE: 98,
     },
     ("reference", INPROCESS): {
         RUN: 84,
         EXECUTION: 86,
         FENCED: 96,
         CALLBACK: 89,
-        BURST: 165,
+        BURST: 164,
         BURST_IN_PLACE: 150,
     },
     ("accelerated", REMOTE): {

@@ -428,7 +428,7 @@ class TestPeers:
     def test_files_name_tensors_as_onnx_runtime_does(self) -> None:
         pytest.importorskip("onnxruntime")
         data = addition_in_onnx()
-        named = load(data)
+        named = load(data, strict=True)
         (written,) = named.model.main.operations[-1].outputs
         assert named.operand_names[written] == "y"
         peer = OnnxFile(data, shows_all=True)

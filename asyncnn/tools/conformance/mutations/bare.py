@@ -21,6 +21,8 @@ from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
+from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.prepared import RemoteExecution
 from asyncnn.service.process import socket_address
 
 
@@ -109,36 +111,11 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     ) -> hal.ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
-        told = _Told(callback)
+        execution = RemoteExecution(self._connection, None, request, Sendable())
+        execution.callback = callback
         options = ExecutionOptions(measure, deadline, loop_timeout_duration)
-        self._connection.execute(self._number, request, options, told)
+        self._connection.execute(self._number, execution, options)
         return hal.ErrorStatus.NONE
-
-
-class _Told:
-    """Tells a callback how its execution ended, once."""
-
-    def __init__(self, callback: hal.IExecutionCallback) -> None:
-        self._callback: hal.IExecutionCallback | None = callback
-
-    def __call__(
-        self,
-        status: hal.ErrorStatus,
-        shapes: tuple[hal.OutputShape, ...],
-        timing: hal.Timing,
-        reason: str,
-    ) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback.reason = reason
-            callback.notify_1_3(status, shapes, timing)
-
-    def took(self, route: Route) -> None:
-        if self._callback is not None:
-            self._callback.took(route)
-
-    def expire(self, error: hal.AsyncnnError) -> None:
-        self(error.status, (), hal.NO_TIMING, str(error))
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
 """Whether ONNX Runtime's C API does what it did when asyncnn was written for it.
 
-Its functions are called by their places in a table. The test is ``python -m
-asyncnn.devices.onnxruntime.trial LIBRARY VERSION``; `asyncnn.devices.engine_verdicts`
-runs it.
+Its functions are called by their places in a table. `asyncnn.devices.engine_verdicts`
+has the test run: ``python -m asyncnn.devices.onnxruntime.runtime_trial LIBRARY
+VERSION``.
 """
 
 import sys
@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from asyncnn.devices.engine_verdicts import require, trying
-from asyncnn.devices.onnxruntime.region_kernels import Regions
 from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
+from asyncnn.devices.onnxruntime.session_graphs import Regions
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX

@@ -1,0 +1,274 @@
+"""ONNX files as one region: what a model of one says of itself, whatever is inside."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import helper, numpy_helper
+
+import asyncnn
+from asyncnn import InvalidArgumentError
+from asyncnn.extensions.regions import ONNX, region_model, region_of, type_of
+from asyncnn.hal.types import OperationType
+from asyncnn.memory.pools import view
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from tests.runtime.onnx.files import model, tensor
+
+node = helper.make_node
+Types = onnx.TensorProto
+
+
+def loaded(proto: Any, **options: Any) -> NamedModel:
+    return asyncnn.load(proto.SerializeToString(), **options)
+
+
+def of_type(number: int, shape: Any = (2,)) -> Any:
+    """Return a file that passes on a tensor of an element type."""
+    ends = [helper.make_tensor_value_info(name, number, shape) for name in "xy"]
+    graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def is_region(named: NamedModel) -> bool:
+    region = region_of(named.model)
+    return region is not None and region.extension == ONNX
+
+
+def operations(named: NamedModel) -> list[int]:
+    return [operation.type for operation in named.model.main.operations]
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("number", "name"),
+        [
+            (Types.FLOAT, "float32"),
+            (Types.FLOAT16, "float16"),
+            (Types.DOUBLE, "float64"),
+            (Types.BOOL, "bool"),
+            (Types.INT8, "int8"),
+            (Types.INT16, "int16"),
+            (Types.INT32, "int32"),
+            (Types.INT64, "int64"),
+            (Types.UINT8, "uint8"),
+            (Types.UINT16, "uint16"),
+            (Types.UINT32, "uint32"),
+            (Types.UINT64, "uint64"),
+            (Types.BFLOAT16, "void16"),
+        ],
+    )
+    def test_are_those_of_the_file(self, number: int, name: str) -> None:
+        named = loaded(of_type(number))
+        assert is_region(named)
+        ends = *named.inputs, *named.outputs
+        assert [info.dtype.name for info in ends] == [name, name]
+        assert [info.dimensions for info in ends] == [(2,), (2,)]
+
+    @pytest.mark.parametrize("number", [Types.STRING, Types.COMPLEX64, Types.INT4])
+    def test_that_no_region_has_are_left_to_the_translation(self, number: int) -> None:
+        with pytest.raises(UnsupportedOperatorError, match="elements of type"):
+            loaded(of_type(number))
+
+    @pytest.mark.parametrize("operator", ["SequenceConstruct", "Optional"])
+    def test_what_is_no_tensor_is_refused(self, operator: str) -> None:
+        kinds = {
+            "SequenceConstruct": helper.make_sequence_type_proto,
+            "Optional": helper.make_optional_type_proto,
+        }
+        inner = helper.make_tensor_type_proto(Types.FLOAT, (2,))
+        y = helper.make_value_info("y", kinds[operator](inner))
+        made = node(operator, ["x"], ["y"])
+        graph = helper.make_graph([made], "g", [tensor("x", (2,))], [y])
+        with pytest.raises(UnsupportedOperatorError, match=operator):
+            loaded(helper.make_model(graph, ir_version=8))
+
+    def test_a_region_has_no_others(self) -> None:
+        with pytest.raises(InvalidArgumentError, match="no tensors of complex64"):
+            type_of(ONNX, np.dtype(np.complex64))
+
+
+class TestAxes:
+    def test_keep_their_names(self) -> None:
+        ends = [tensor("x", ("n", None, 3)), tensor("y", ("n", None, 3))]
+        named = loaded(model([node("Neg", ["x"], ["y"])], ends[:1], ends[1:]))
+        (x,), (y,) = named.inputs, named.outputs
+        assert (x.dimensions, x.axes) == ((0, 0, 3), ("n", "?", ""))
+        assert (y.dimensions, y.axes) == ((0, 0, 3), ("n", "?", ""))
+
+    @pytest.mark.parametrize("nameless", ["", "-1", "None", "unk"])
+    def test_without_a_real_name_have_none(self, nameless: str) -> None:
+        named = loaded(of_type(Types.FLOAT, (nameless, 2)))
+        assert named.inputs[0].axes == ("?", "")
+
+    def test_of_one_name_are_given_one_length(self) -> None:
+        ends = [tensor(name, ("n", 3)) for name in ("x", "y", "z")]
+        proto = model([node("Add", ["x", "y"], ["z"])], ends[:2], ends[2:])
+        named = loaded(proto, input_shapes={"x": (4, 0)})
+        assert [info.dimensions for info in named.inputs] == [(4, 3), (4, 3)]
+        assert named.outputs[0].dimensions == (4, 3)
+        for shapes in ({"x": (4, 3), "y": (5, 3)}, {"x": (4, 2)}, {"x": (4,)}):
+            with pytest.raises(InvalidArgumentError, match="does not fit"):
+                loaded(proto, input_shapes=shapes)
+        with pytest.raises(InvalidArgumentError, match="no input 'w'"):
+            loaded(proto, input_shapes={"w": (4, 3)})
+
+    def test_of_outputs_follow_from_those_given(self) -> None:
+        concat = node("Concat", ["x", "y"], ["z"], axis=0)
+        inputs = [tensor("x", ("n", 3)), tensor("y", ("m", 3))]
+        proto = model([concat], inputs, [tensor("z", ("both", 3))])
+        assert loaded(proto).outputs[0].dimensions == (0, 3)
+        named = loaded(proto, input_shapes=[(4, 3), (5, 3)])
+        assert named.outputs[0].dimensions == (9, 3)
+
+    def test_of_outputs_follow_from_constants(self) -> None:
+        inputs = [tensor("x", (6,)), tensor("shape", (2,), np.int64)]
+        proto = model([node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"])
+        named = loaded(proto, constants={"shape": [2, 3]})
+        assert [info.name for info in named.inputs] == ["x"]
+        assert named.outputs[0].dimensions == (2, 3)
+
+    def test_that_are_not_there_are_one(self) -> None:
+        named = loaded(of_type(Types.FLOAT, ()))
+        assert named.inputs[0].dimensions == named.outputs[0].dimensions == (1,)
+        for shape in ((), (1,)):
+            given = loaded(of_type(Types.FLOAT, ()), input_shapes={"x": shape})
+            assert given.inputs[0].dimensions == (1,)
+
+    def test_of_a_tensor_of_any_rank_are_open_or_given(self) -> None:
+        proto = model([node("Neg", ["x"], ["y"])], [tensor("x", None)], ["y"])
+        assert loaded(proto).inputs[0].dimensions == ()
+        named = loaded(proto, input_shapes={"x": (2, 0)})
+        assert (named.inputs[0].dimensions, named.inputs[0].axes) == ((2, 0), ("", "?"))
+        settled = loaded(proto, input_shapes={"x": (2, 3)})
+        assert settled.outputs[0].dimensions == (2, 3)
+        strict = loaded(proto, input_shapes={"x": (2, 3)}, strict=True)
+        assert strict.outputs[0].dimensions == (2, 3)
+        with pytest.raises(InvalidArgumentError, match=r"cannot have shape \[-2\]"):
+            loaded(proto, input_shapes={"x": (-2,)})
+
+
+class TestStates:
+    def test_of_an_output_without_axes_has_those_before_the_step(self) -> None:
+        nodes = [node("Add", ["x", "h"], ["hn"]), node("Neg", ["hn"], ["y"])]
+        inputs = [tensor("x", (1, 4)), tensor("h", ("batch", 4))]
+        named = loaded(model(nodes, inputs, ["hn", "y"]))
+        assert named.pairs == (("h", "hn"),)
+        assert named.outputs[0].axes == ("batch", "")
+
+    def test_that_may_have_any_rank_is_none(self) -> None:
+        nodes = [node("Add", ["x", "h"], ["hn"]), node("Neg", ["hn"], ["y"])]
+        inputs = [tensor("x", (1, 4)), tensor("h", None)]
+        named = loaded(model(nodes, inputs, ["hn", "y"]))
+        assert named.pairs == ()
+        assert [info.dimensions for info in named.outputs] == [(), ()]
+
+
+class TestConstants:
+    def test_are_no_inputs(self) -> None:
+        inputs = [tensor("x", (2,)), tensor("rate", (), np.int64)]
+        cast = node("Cast", ["rate"], ["real"], to=Types.FLOAT)
+        proto = model([cast, node("Mul", ["x", "real"], ["y"])], inputs, ["y"])
+        for value in (16000, [16000], np.int32(16000)):
+            named = loaded(proto, constants={"rate": value})
+            assert [info.name for info in named.inputs] == ["x"]
+            region = region_of(named.model)
+            assert region is not None
+            assert region.inputs[0] == (2,)
+            np.testing.assert_array_equal(region.inputs[1], [16000])
+        with pytest.raises(InvalidArgumentError, match="no input 'tempo'"):
+            loaded(proto, constants={"tempo": 1})
+        with pytest.raises(InvalidArgumentError, match="does not fit"):
+            loaded(proto, constants={"rate": [1, 2]})
+
+    def test_weights_that_are_inputs_as_well_are_none(self) -> None:
+        w = np.ones(2, np.float32)
+        inputs = [tensor("x", (2,)), tensor("w", (2,))]
+        named = loaded(model([node("Add", ["x", "w"], ["y"])], inputs, ["y"], {"w": w}))
+        assert [info.name for info in named.inputs] == ["x"]
+
+
+class TestBytes:
+    def test_of_the_file_are_the_graph(self, tmp_path: Path) -> None:
+        content = of_type(Types.FLOAT).SerializeToString()
+        region = region_of(asyncnn.load(content).model)
+        assert region is not None
+        assert bytes(view(region.graph)) == content
+
+    def test_of_external_files_are_in_it(self, tmp_path: Path) -> None:
+        w = np.arange(4096, dtype=np.float32)
+        proto = model([node("Add", ["x", "w"], ["y"])], [tensor("x", (4096,))], ["y"])
+        proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+        path = tmp_path / "model.onnx"
+        onnx.save(proto, path, save_as_external_data=True, location="w.bin")
+        region = region_of(asyncnn.load(path).model)
+        (tmp_path / "w.bin").unlink()
+        assert region is not None
+        whole = onnx.load_model_from_string(bytes(view(region.graph)))
+        (weight,) = whole.graph.initializer
+        np.testing.assert_array_equal(numpy_helper.to_array(weight), w)
+        with pytest.raises(InvalidArgumentError, match="a file that is not there"):
+            asyncnn.load(path)
+
+    def test_that_are_damaged_are_refused(self) -> None:
+        content = of_type(Types.FLOAT).SerializeToString()
+        for damaged in (content[:-3], content[:-1], content + b"\x0a"):
+            with pytest.raises(InvalidArgumentError, match="damaged ONNX file"):
+                asyncnn.load(damaged)
+
+    def test_metadata_are_read(self) -> None:
+        proto = of_type(Types.FLOAT)
+        proto.doc_string = "passes it on"
+        metadata = loaded(proto).metadata
+        assert metadata is not None
+        assert metadata.description == "passes it on"
+
+
+class TestStrict:
+    def test_translates_at_once(self) -> None:
+        proto = model([node("Neg", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        assert operations(loaded(proto, strict=True)) == [OperationType.NEG]
+
+    async def test_refuses_what_has_no_form_in_the_hal(self) -> None:
+        proto = model([node("Det", ["x"], ["y"])], [tensor("x", (2, 2))], ["y"])
+        assert is_region(loaded(proto))
+        content = proto.SerializeToString()
+        with pytest.raises(UnsupportedOperatorError, match="Det"):
+            asyncnn.load(content, strict=True)
+        with pytest.raises(UnsupportedOperatorError, match="Det"):
+            await asyncnn.load_model(content, strict=True)
+
+
+class TestRegionsOfModels:
+    def test_are_of_those_with_one_operation_of_the_extension(self) -> None:
+        strict = model([node("Neg", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        assert region_of(loaded(strict, strict=True).model) is None
+
+    def test_that_break_a_rule_are_refused(self) -> None:
+        good = loaded(of_type(Types.FLOAT))
+        region = region_of(good.model)
+        assert region is not None
+        value = np.arange(3, dtype=np.int64)
+        port = type_of(ONNX, np.dtype(np.float32)), (2,), 0.0, 0
+        whole = region_model(ONNX, region.graph, [port, value], [port])
+        numbered = NamedModel.of(whole, ["x"], ["y"]).model
+        assert region_of(numbered) is not None
+        operands = list(numbered.main.operands)
+        place = operands[2].location
+        shorter = replace(place, length=place.length - 8)
+        operands[2] = replace(operands[2], location=shorter)
+        for bad in (
+            replace(numbered.main, operands=tuple(operands)),
+            replace(numbered.main, operations=(cut(numbered.main.operations[0]),)),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                region_of(replace(numbered, main=bad))
+
+
+def cut(operation: Any) -> Any:
+    """Return an operation that reads an operand which is not there."""
+    return replace(operation, inputs=(*operation.inputs[:-1], 99))
