@@ -313,7 +313,8 @@ class Lanes:
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
         if work.goes_native and (idle or natives.add(idle)):
             native = idle.pop()
-            native.work = work  # before it can come back to the loop
+            # First: it may have come back when the next call returns.
+            native.work = work
             if work.offer(native):
                 return True
             native.work = None

@@ -48,7 +48,11 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import has_extensions_of, translating
+from asyncnn.runtime.translation import (
+    has_extensions_of,
+    translating,
+    with_open_outputs,
+)
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -197,12 +201,16 @@ class Device(Opened):
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
         if has_extensions_of(self.hal, named.model):
-            try:
-                return named, await prepare_one(named)
-            except AsyncnnError as error:
-                if error.status not in _REFUSALS:
-                    raise
-                refusal = error
+            forms = [named]
+            if (opened := with_open_outputs(named)) != named:
+                forms.append(opened)
+            for form in forms:
+                try:
+                    return form, await prepare_one(form)
+                except AsyncnnError as error:
+                    if error.status not in _REFUSALS:
+                        raise
+                    refusal = refusal or error
         try:
             translated = await _translated(named, deadline)
             return translated, await prepare_one(translated)

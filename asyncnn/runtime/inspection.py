@@ -167,7 +167,7 @@ async def inspected(
         metadata=named.metadata,
         pairs=named.pairs,
         region="" if region is None else region.extension,
-        untranslated="" if refusal is None else refusal.message,
+        untranslated="" if refusal is None else str(refusal),
     )
 
 

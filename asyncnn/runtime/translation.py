@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ENGINES, ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Model
@@ -43,6 +43,27 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
     if region_of(named.model) is None or await takes(device, named.model):
         return named
     return await offload_steps(translating(named))
+
+
+def with_open_outputs(named: NamedModel) -> NamedModel:
+    """Return a region of LiteRT that tells the shapes of its outputs itself.
+
+    Those in a file are hints, and where they are wrong, the engine refuses them.
+    """
+    region = region_of(named.model)
+    if region is None or region.extension != LITERT:
+        return named
+    main = named.model.main
+    made = set(main.output_indexes)
+    operands = tuple(
+        replace(operand, dimensions=()) if index in made else operand
+        for index, operand in enumerate(main.operands)
+    )
+    return replace(
+        named,
+        model=replace(named.model, main=replace(main, operands=operands)),
+        outputs=tuple(replace(info, dimensions=()) for info in named.outputs),
+    )
 
 
 def translating(named: NamedModel) -> Steps[NamedModel]:
