@@ -37,6 +37,7 @@ from tests.runtime.tflite.region_cases import (
     counting,
     open_batch,
     stale,
+    stale_layer,
 )
 from tests.runtime.tflite.test_operators import sample
 
@@ -102,8 +103,11 @@ class TestResults:
             outputs = await prepared.run([x])
             assert_equal(outputs, by_litert(WHERE, [x]))
 
-    async def test_shapes_in_a_file_are_hints(self, device: Device) -> None:
-        file = stale()
+    @pytest.mark.parametrize("make", [stale, stale_layer])
+    async def test_shapes_in_a_file_are_hints(
+        self, device: Device, make: Callable[[], bytes]
+    ) -> None:
+        file = make()
         model = load(file)
         inputs = samples(model)
         outputs = await (await device.prepare(model)).run(inputs)
