@@ -200,11 +200,11 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
     ]
     known = [scale for scale in scales if scale]
     least, most = min(known, default=1.0), max(known, default=1.0)
-    is_comparing = bool(known) and operator.name in _COMPARING
+    is_comparing = bool(scales) and operator.name in _COMPARING
     if (
         most > _MOST_RATIO * least
         or (0 < len(known) < len(scales) and operator.name in _ALIKE)
-        or (is_comparing and not 1 / _MOST_RATIO < least <= most < 1)
+        or (is_comparing and not 1 / _MOST_RATIO < min(scales) <= most < 1)
     ):
         raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
     for position in _WHOLE.get(operator.name, ()):
