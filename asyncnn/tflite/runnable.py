@@ -28,7 +28,9 @@ MOST_BYTES = 2**31 - 2**20
 MOST_NESTED = 16
 """Graphs that call one another, the deepest of all."""
 
-_BYTES = frozenset({"INT8", "UINT8", "INT16"})
+_BYTES = {"INT8": (-128, 127), "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1)}
+"""Types of quantised numbers, and the least and greatest of them."""
+
 _NO_OPERATORS = frozenset(
     {
         *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
@@ -74,7 +76,7 @@ def refusal(contents: Contents) -> str:
                 return f"{tensor.label} is kept from run to run"
             if tensor.unsupported:
                 return f"{tensor.label} has {tensor.unsupported}"
-            if any(zero != tensor.zero_points[0] for zero in tensor.zero_points[1:]):
+            if len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
         for operator in graph.operators:
             if operator.name not in BUILTINS or operator.name in _NO_OPERATORS:
@@ -133,13 +135,13 @@ def _check_tensor(tensor: Tensor) -> None:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
-    if not all(1 / _MOST_SCALE <= scale <= _MOST_SCALE for scale in tensor.scales):
+    known = np.array(tensor.scales, np.float32)
+    if scales and not (known.min() >= 1 / _MOST_SCALE and known.max() <= _MOST_SCALE):
         raise InvalidArgumentError(
             f"{tensor.label} has a scale that is no usual number"
         )
-    limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
-    points = tensor.zero_points
-    if limits and not all(limits.min <= each <= limits.max for each in points):
+    points, limits = tensor.zero_points, _BYTES.get(tensor.type)
+    if points and limits and not limits[0] <= min(points) <= max(points) <= limits[1]:
         raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
