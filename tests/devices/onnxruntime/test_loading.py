@@ -38,7 +38,7 @@ async def test_one_that_fails_is_not_used(
     crash = [sys.executable, "-c", "import os; os.abort()"]
     monkeypatch.setattr(engine_verdicts.Tried, "command", lambda *_: crash)
     monkeypatch.setattr(loading, "_loaded", [])
-    with pytest.raises(EngineUnavailableError, match="SIGABRT.*pip install"):
+    with pytest.raises(EngineUnavailableError, match=r"SIGABRT.*pip install"):
         async with open_device("onnxruntime"):
             pass
 
