@@ -31,7 +31,6 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.memory.slabs import isolated_array
-from asyncnn.offload import offload_steps
 from asyncnn.runtime.axes import hint_of_open_shapes
 from asyncnn.runtime.buffers import (
     DeviceBuffer,
@@ -50,7 +49,7 @@ from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import (
     has_extensions_of,
-    translating,
+    translate,
     with_open_outputs,
 )
 
@@ -212,7 +211,8 @@ class Device(Opened):
                         raise
                     refusal = refusal or error
         try:
-            translated = await _translated(named, deadline)
+            translation = translate(named, is_refused=refusal is not None)
+            translated = await _until(deadline, translation)
             return translated, await prepare_one(translated)
         except AsyncnnError as error:
             if refusal is not None and error.status in _REFUSALS:
@@ -265,10 +265,12 @@ def _hint_of_lengths(named: NamedModel) -> str:
     return hint_of_open_shapes(named.open_shapes) if is_why else ""
 
 
-async def _translated(named: NamedModel, deadline: int | None) -> NamedModel:
+async def _until(
+    deadline: int | None, translation: Awaitable[NamedModel]
+) -> NamedModel:
     try:
         async with asyncio.timeout(seconds_until(deadline)) as limit:
-            return await offload_steps(translating(named))
+            return await translation
     except TimeoutError:
         if limit.expired():
             raise MissedDeadlineTransientError(

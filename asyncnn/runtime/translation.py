@@ -42,7 +42,25 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
     """
     if region_of(named.model) is None or await takes(device, named.model):
         return named
-    return await offload_steps(translating(named))
+    return await translate(named)
+
+
+async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedModel:
+    """Translate a region on a thread; its engine may have refused it.
+
+    :raises AsyncnnError: as translating does.
+    """
+    try:
+        return await offload_steps(translating(named))
+    except UnsupportedOperatorError as error:
+        region = region_of(named.model)
+        if region is None or error.hint or is_refused:
+            raise
+        engine, device = ENGINES[region.extension]
+        hint = f"{engine} may run it: try the device {device}"
+        raise UnsupportedOperatorError(
+            error.message, hint=hint, operators=error.operators
+        ) from error
 
 
 def with_open_outputs(named: NamedModel) -> NamedModel:
@@ -75,18 +93,11 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    try:
-        if region.extension == ONNX:
-            translated = yield from _onnx(region)
-        else:
-            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-            translated = yield from importing_tflite(region.graph, input_shapes=given)
-    except UnsupportedOperatorError as error:
-        engine, device = ENGINES[region.extension]
-        hint = error.hint or f"{engine} may run it: try the device {device}"
-        raise UnsupportedOperatorError(
-            error.message, hint=hint, operators=error.operators
-        ) from error
+    if region.extension == ONNX:
+        translated = yield from _onnx(region)
+    else:
+        shapes = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+        translated = yield from importing_tflite(region.graph, input_shapes=shapes)
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),

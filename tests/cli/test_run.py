@@ -193,6 +193,32 @@ class TestCheck:
         assert ran.status == 0, ran.out
         assert ran.out.count("all within tolerance") == 2
 
+    @pytest.mark.parametrize("device", ["reference", "accelerated", "onnxruntime"])
+    def test_right_outputs_pass_with_the_types_and_axes_of_the_file(
+        self, asyncnn_command: Command, tmp_path: Path, device: str
+    ) -> None:
+        files = pytest.importorskip("tests.runtime.onnx.files")
+        if device == "onnxruntime":
+            pytest.importorskip("onnxruntime")
+        axes = (1, 1, 2, 1, 2)
+        ends = [files.tensor(n, axes, np.int64) for n in ("x", "y")]
+        ends.append(files.tensor("z", (), np.int64))
+        nodes = [
+            files.helper.make_node("Neg", ["x"], ["y"]),
+            files.helper.make_node("ReduceSum", ["x"], ["z"], keepdims=0),
+        ]
+        path, data = tmp_path / "model.onnx", tmp_path / "data.npz"
+        content = files.model(nodes, ends[:1], ends[1:]).SerializeToString()
+        path.write_bytes(content)
+        x = np.arange(4, dtype=np.int64).reshape(axes)
+        given = {"input_0": x, "output_0.y": -x, "output_0.z": x.sum()}
+        options = ("--input", data, "--check", data, "--device", device)
+        np.savez(data, **given)
+        ran = asyncnn_command("run", path, *options)
+        assert ran.status == 0, ran.out + ran.err
+        np.savez(data, **{**given, "output_0.z": x.sum() + 2})
+        assert asyncnn_command("run", path, *options).status == 1
+
     @pytest.mark.parametrize(
         ("expected", "message"),
         [
