@@ -5,7 +5,6 @@ while nothing records is an `Run`, which has no part of this.
 """
 
 import time
-from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -20,9 +19,7 @@ from asyncnn.engine.observation import (
     ObservedExecution,
     current_observation,
 )
-from asyncnn.engine.plan import Plan
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
 from asyncnn.qos import Pause
 from asyncnn.tracing import Layer, Phase, Trace, active

@@ -47,7 +47,7 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import has_extensions_of, translate
+from asyncnn.runtime.translation import engine_forms, has_extensions_of, translate
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -192,16 +192,17 @@ class Device(Opened):
         self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
         """Prepare a model as the region that it is, or else its translation."""
-        if region_of(named.model) is None:
+        forms = engine_forms(named)
+        if not forms:
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        if has_extensions_of(self.hal, named.model):
+        for form in forms if has_extensions_of(self.hal, named.model) else ():
             try:
-                return named, await prepare_one(named)
+                return form, await prepare_one(form)
             except AsyncnnError as error:
                 if error.status not in _REFUSALS:
                     raise
-                refusal = error
+                refusal = refusal or error
         try:
             translation = translate(named, is_refused=refusal is not None)
             translated = await _until(deadline, translation)

@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from asyncnn.burst import BurstController
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
@@ -56,7 +55,7 @@ class SessionModel(NamedTuple):
 
     def burst(
         self, *, spins: bool = True
-    ) -> AbstractAsyncContextManager[tuple[BurstController, Carry]]:
+    ) -> AbstractAsyncContextManager[tuple[object, Carry]]:
         """Open what executes steps by burst, for an ``async with`` block.
 
         :raises AsyncnnError: if the driver refuses it.

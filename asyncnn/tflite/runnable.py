@@ -7,7 +7,7 @@ may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, prod
+from math import prod
 
 import numpy as np
 
@@ -133,11 +133,13 @@ def _check_tensor(tensor: Tensor) -> None:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
-    # What is not finite makes the sum not finite, wherever it stands.
-    if scales and (min(tensor.scales) <= 0 or not isfinite(sum(tensor.scales))):
-        raise InvalidArgumentError(f"{tensor.label} has a scale that is not positive")
+    if not all(1 / _MOST_SCALE <= scale <= _MOST_SCALE for scale in tensor.scales):
+        raise InvalidArgumentError(
+            f"{tensor.label} has a scale that is no usual number"
+        )
     limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
-    if limits and not all(limits.min <= z <= limits.max for z in tensor.zero_points):
+    points = tensor.zero_points
+    if limits and not all(limits.min <= each <= limits.max for each in points):
         raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
@@ -192,16 +194,19 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
     if len(types) > 1:
         raise InvalidArgumentError(f"{what} is of {', '.join(sorted(types))}")
     scales = [
-        each.scales[0]
+        each.scales[0] if len(each.scales) == 1 else 0.0
         for each in (*read, *made)
-        if each.type in _BYTES and len(each.scales) == 1
+        if each.type in _BYTES and len(each.scales) < 2
     ]
-    least, most = min(scales, default=1.0), max(scales, default=1.0)
-    is_comparing = bool(scales) and operator.name in _COMPARING
-    if most > _MOST_RATIO * least or (
-        is_comparing and not 1 / _MOST_RATIO < least <= most < 1
+    known = [scale for scale in scales if scale]
+    least, most = min(known, default=1.0), max(known, default=1.0)
+    is_comparing = bool(known) and operator.name in _COMPARING
+    if (
+        most > _MOST_RATIO * least
+        or (0 < len(known) < len(scales) and operator.name in _ALIKE)
+        or (is_comparing and not 1 / _MOST_RATIO < least <= most < 1)
     ):
-        raise InvalidArgumentError(f"{what} has scales of {least} to {most}")
+        raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
     for position in _WHOLE.get(operator.name, ()):
         data = read[position].data if position < len(read) else None
         if data is not None and data.size and data.min() < 0:
@@ -344,6 +349,8 @@ _RANKS: dict[str, tuple[int, ...]] = {
 
 _COMPARING_NAMES = "LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL"
 _COMPARING = frozenset(_COMPARING_NAMES.split())
+
+_MOST_SCALE = 1e30
 
 _MOST_RATIO = 2.0**24
 """Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""

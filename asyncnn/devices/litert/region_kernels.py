@@ -246,12 +246,10 @@ def _check(
             f"{len(operands)} {side}s of the region; its graph has {len(tensors)}"
         )
     for number, (operand, tensor) in enumerate(zip(operands, tensors, strict=True)):
-        shape = None if operand is None else operand.shape
-        if operand is None or (operand.dtype, shape) != (
-            tensor.dtype,
-            _like(tensor.shape),
-        ):
+        own = tensor.dtype, _like(tensor.shape)
+        given = (None, None) if operand is None else (operand.dtype, operand.shape)
+        if given != own:
             raise InvalidArgumentError(
-                f"{side} {number} of the region is {operand}; its graph has "
-                f"{tensor.dtype}{list(tensor.shape)}"
+                f"{side} {number} of the region is {given[0]}{list(given[1] or ())}, "
+                f"that of its graph {own[0]}{list(own[1])}"
             )

@@ -314,8 +314,9 @@ class _OpenGraph(PythonSegment, CompiledGraph):
     def _run(self, outputs: Sequence[Array]) -> bool:
         call = self._call
         library, ports = call.library, call.session.outputs
-        made = _words([0] * len(ports))
-        status = self._function(*call.words(_words(call.constants.made), made))
+        # The words of the call are addresses: what they are of has to last.
+        inputs, made = _words(call.constants.made), _words([0] * len(ports))
+        status = self._function(*call.words(inputs, made))
         values = _Values(library)
         values.made += [each for each in made if each]
         if status:

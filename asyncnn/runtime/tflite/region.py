@@ -73,8 +73,8 @@ def region_of_tflite(
 ) -> NamedModel:
     """Return the model of a whole TFLite file, which LiteRT runs.
 
-    The parameters are those of `load_tflite`. Outputs have open shapes where a run, or
-    shapes of inputs that are not the file's, may give them others than the file says.
+    The parameters are those of `load_tflite`. Outputs have the shapes that the file
+    says, and open ones if inputs have not.
 
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.
     :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
@@ -106,9 +106,13 @@ def making_region(
             _port(tensor, checked_shape(name, tensor, shapes.get(name)))
             for name, tensor in given.items()
         ]
-        is_settled = not shapes and not runnable.may_surprise(contents)
         made = [graph.tensors[index] for index in graph.outputs]
-        outputs = [_port(each, each.shape if is_settled else None) for each in made]
+        is_usual = all(
+            shapes.get(name, tensor.shape) == tensor.shape
+            for name, tensor in given.items()
+        )
+        is_known = is_usual and all(0 not in each.shape for each in made)
+        outputs = [_port(each, each.shape if is_known else None) for each in made]
         model = region_model(LITERT, memory, inputs, outputs)
         named = NamedModel.of(model, input_names, output_names)
         opened = {

@@ -29,12 +29,13 @@ def one(name: str, inputs: Sequence[Any], output: T, *options: Any) -> bytes:
 def conv_3d(x: T, filters: T, bias: T, y: T) -> Op:
     strides = {"StrideD": 1, "StrideW": 1, "StrideH": 1}
     dilations = {"DilationDFactor": 1, "DilationWFactor": 1, "DilationHFactor": 1}
-    return Op("CONV_3D", [x, filters, bias], [y], "Conv3DOptions", strides | dilations)
+    fields = {"Padding": 1, **strides, **dilations}
+    return Op("CONV_3D", [x, filters, bias], [y], "Conv3DOptions", fields)
 
 
 def volumes() -> bytes:
     x, y = f32(1, 4, 5, 6, 2), f32(1, 3, 4, 5, 3)
-    operator = conv_3d(x, ramp((2, 2, 2, 2, 3)), ramp((3,)), y)
+    operator = conv_3d(x, ramp((2, 2, 2, 2, 3)), ramp((3,)), y)  # without padding
     return write([operator], [x], [y])
 
 
@@ -90,8 +91,8 @@ def placed() -> bytes:
 
 def stale() -> bytes:
     """Return a layer whose result has another shape in the file than it gets."""
-    x, hidden, y = f32(2, 3), f32(1, 1), f32(1, 1)
-    operators = [Op("TANH", [x], [hidden]), Op("BITCAST", [hidden], [y])]
+    x, hidden, y = i32(2, 3), i32(1, 1), i32(1, 1)
+    operators = [Op("BITWISE_XOR", [x, x], [hidden]), Op("NEG", [hidden], [y])]
     return write(operators, [x], [y])
 
 

@@ -1,6 +1,8 @@
 """Files without a HAL form run on LiteRT as they are, and no damaged one harms it."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.tflite import UnsupportedOperatorError, region_of_tflite
 from tests.measuring import best_of
+from tests.runtime.tflite import mutating
 from tests.runtime.tflite.cases import Case, f32, i8, ramp
 from tests.runtime.tflite.files import G, Op, T, given, write
 from tests.runtime.tflite.flow_files import if_
@@ -101,7 +104,7 @@ class TestResults:
 
     async def test_shapes_in_a_file_are_hints(self, device: Device) -> None:
         file = stale()
-        model = region_of_tflite(from_buffer(file), input_shapes=[(2, 3)])
+        model = load(file)
         inputs = samples(model)
         outputs = await (await device.prepare(model)).run(inputs)
         assert_equal(outputs, by_litert(file, inputs))
@@ -128,6 +131,22 @@ class TestResults:
                 outputs = await session.run({"t0": x})
                 np.testing.assert_array_equal(outputs["t4"], (x ^ state) + x)
                 state = state + x
+
+    async def test_a_region_from_its_cache_gives_the_same(self, tmp_path: Path) -> None:
+        file = FILES["activations of 16 bits"]()
+        inputs = samples(load(file))
+        for _ in range(2):
+            async with open_device("accelerated", cache_dir=tmp_path) as device:
+                prepared = await device.prepare(load(file))
+                assert_equal(await prepared.run(inputs), by_litert(file, inputs))
+
+    async def test_runs_of_one_region_overlap(self, device: Device) -> None:
+        file = FILES["volumes"]()
+        prepared = await device.prepare(load(file))
+        inputs = [[np.full((1, 4, 5, 6, 2), k, np.float32)] for k in range(8)]
+        results = await asyncio.gather(*map(prepared.run, inputs))
+        for given_, outputs in zip(inputs, results, strict=True):
+            assert_equal(outputs, by_litert(file, given_))
 
     async def test_a_device_without_litert_says_what_it_lacks(self) -> None:
         async with open_device("reference") as device:
@@ -215,6 +234,23 @@ class TestUnsound:
         file = write([operator], given(operator), operator.outputs)
         with pytest.raises(UnsupportedOperatorError, match="Twist"):
             load(file)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES[::7], ids=lambda case: case.name)
+def test_no_change_of_a_file_ends_the_process(case: Case, tmp_path: Path) -> None:
+    file = case.litert_file()
+    try:
+        region_of_tflite(from_buffer(file))
+    except UnsupportedOperatorError:
+        return
+    path = tmp_path / "model.tflite"
+    path.write_bytes(file)
+    command = [sys.executable, "-m", mutating.__name__, str(path), "1", "0", "100"]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert "ran" in ran.stdout, (ran.stdout[-10:], ran.returncode, ran.stderr[-500:])
 
 
 def _with_graph(model: Any, operand: Any, memory: Any, _: Any) -> Any:
