@@ -54,7 +54,9 @@ DEFAULT_MAX_IN_FLIGHT = 256
 _REFUSALS = (ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT)
 """How a device says that it cannot compute a model."""
 
-_PrepareOne: TypeAlias = Callable[[NamedModel], Awaitable[IPreparedModel]]
+_PrepareOne: TypeAlias = Callable[..., Awaitable[IPreparedModel]]
+"""Prepares one form of a model; caches tell the forms of one file by a second argument.
+"""
 
 
 class Device(Opened):
@@ -164,12 +166,13 @@ class Device(Opened):
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
         deadline = deadline_after(timeout)
 
-        async def prepared_hal(form: NamedModel) -> IPreparedModel:
+        async def prepared_hal(form: NamedModel, kind: bytes = b"") -> IPreparedModel:
             order = PrepareArguments(form.model, preference, priority, deadline)
             with hinting(lambda: _hint_of_lengths(form)):
                 if self._cache is None:
                     return await prepare(self.hal, order)
-                return await self._cache.prepare(self.hal, order, identity)
+                known = None if identity is None else identity + kind
+                return await self._cache.prepare(self.hal, order, known)
 
         named, hal = await self._in_a_form_of(named, prepared_hal, deadline)
         zeros = _zeros_for(named) if warm else None
@@ -196,9 +199,10 @@ class Device(Opened):
         if not forms:
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        for form in forms if has_extensions_of(self.hal, named.model) else ():
+        tried = enumerate(forms) if has_extensions_of(self.hal, named.model) else ()
+        for number, form in tried:
             try:
-                return form, await prepare_one(form)
+                return form, await prepare_one(form, b"region %d" % number)
             except AsyncnnError as error:
                 if error.status not in _REFUSALS:
                     raise
@@ -206,7 +210,7 @@ class Device(Opened):
         try:
             translation = translate(named, is_refused=refusal is not None)
             translated = await _until(deadline, translation)
-            return translated, await prepare_one(translated)
+            return translated, await prepare_one(translated, b"translated")
         except AsyncnnError as error:
             if refusal is not None and error.status in _REFUSALS:
                 message = f"{refusal.message}; translated: {error.message}"
