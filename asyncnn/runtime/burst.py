@@ -163,16 +163,19 @@ class Burst(Opened):
         :raises BusyError: if another run has not returned.
         :raises AsyncnnError: for any other status of the driver.
         """
-        deadline = deadline_after(timeout)
-        self._check_not_copying()
-        self._own.check_free()
+        deadline = None if timeout is None else deadline_after(timeout)
+        if self._is_copying:
+            self._check_not_copying()
+        if self._own.is_running:
+            self._own.check_free()
         self._is_copying = True
         try:
             last = await self._inputs.put(await self._target.check.converted(inputs))
             if last:
                 self._move(last)
-            left = seconds_until(deadline)
-            views = await self._own.run(timeout=left, measure=measure)
+            if deadline is not None:
+                timeout = seconds_until(deadline)
+            views = await self._own.run(timeout=timeout, measure=measure)
             return await copies_of(views, views)
         finally:
             self._is_copying = False

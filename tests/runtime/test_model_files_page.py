@@ -14,13 +14,16 @@ from asyncnn.hal.validate import validate_model
 from tests.runtime.test_translation import sums
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.metadata_files import Described, archive, written
+from tests.runtime.tflite.region_cases import volumes
 from tests.runtime.tflite.stepping import Steps
 from tests.runtime.tflite.test_packaged_models import SPECTRUM, packaged
 from tests.runtime.tflite.test_variables import accumulator
 from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-FORMS, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(PAGE.read_text())
+FORMS, REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(
+    PAGE.read_text()
+)
 
 
 def classifier() -> bytes:
@@ -52,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wake_word.tflite").write_bytes(accumulator())
     Path("encoder.onnx").write_bytes(sums())
+    Path("volumes.tflite").write_bytes(volumes())
     for name in ("model", "classifier"):
         Path(f"{name}.tflite").write_bytes(classifier())
 
@@ -61,6 +65,13 @@ async def test_a_file_is_translated_where_there_is_no_engine() -> None:
     assert region_of(names["model"].model) is not None
     assert names["prepared"].inputs[0].dtype == np.int32
     assert region_of(names["operations"].model) is None
+
+
+async def test_a_file_without_a_hal_form_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await run(REGION)
+    assert capsys.readouterr().out == "(1, 4, 5, 6, 2) CONV_3D\n"
 
 
 async def test_a_model_with_bodies_is_built() -> None:

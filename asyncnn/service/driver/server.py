@@ -68,6 +68,10 @@ class Server:
     ``trust_same_uid``, those of clients of this process's user are mapped instead: such
     a client can then kill the driver, as it could with a signal.
 
+    Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
+    them first may have missed something. Those of this process's user and of root are
+    run; with ``trust_regions``, those of all other users as well.
+
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
     what is theirs; see `RunQueue`. ``limits`` are those of each connection, and
@@ -96,6 +100,7 @@ class Server:
         allowed_uids: Collection[int] = (),
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
+        trust_regions: bool = False,
     ) -> None:
         self._device = device
         self._path = Path(path)
@@ -106,6 +111,7 @@ class Server:
         self._allowed_uids = frozenset({os.getuid(), *allowed_uids})
         self._max_connections = max_connections
         self._trust_same_uid = trust_same_uid
+        self._trust_regions = trust_regions
         self._sessions: set[Session] = set()
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
@@ -282,6 +288,7 @@ class Server:
         assert self._resources is not None
         limits = self._limits
         client, quotas = self._clients.client_of(peer), self._clients.quotas_of(peer)
+        is_own = peer.uid in (os.geteuid(), 0)
         policy = MappingPolicy(
             name="ServiceLimits",
             max_pools=limits.max_pools,
@@ -298,7 +305,8 @@ class Server:
             client,
             quotas,
             self._resources.of_process(client.number, peer),
-            sees_others=peer.uid in (os.geteuid(), 0),
+            sees_others=is_own,
+            may_run_regions=is_own or self._trust_regions,
         )
 
     def _left(self, session: Session) -> None:
