@@ -72,7 +72,6 @@ def test_the_device_that_rounds_as_the_peer_does_is_the_default(
     pytest.importorskip("onnxruntime")
     monkeypatch.delenv("ASYNCNN_DEVICE")
     options = ("compare", shared / "models/kws_ref_model.tflite", "--with", "litert")
-    pytest.importorskip("onnxruntime")
     for more, device in (((), "auto"), (("--reference-kernels",), "reference")):
         ran = asyncnn_command(*options, *more)
         assert ran.status == 0, ran.out + ran.err
