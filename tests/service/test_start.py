@@ -34,7 +34,12 @@ UNUSED = (
 ENGINE = "asyncnn.devices.litert"
 OF_DEVICES = {
     "reference": ["asyncnn.service.start"],
-    "accelerated": ["asyncnn.service.start", f"{ENGINE}.delegate", f"{ENGINE}.engine"],
+    "accelerated": [
+        "asyncnn.service.start",
+        f"{ENGINE}.delegate",
+        f"{ENGINE}.engine",
+        f"{ENGINE}.region_kernels",
+    ],
 }
 """What each device has a driver load as it starts."""
 
