@@ -73,6 +73,12 @@ class AsyncnnRep(BackendRep):
         self._prepared = prepared
         self._inputs = [info.name for info in prepared.inputs]
         self._outputs = [output.name for output in graph.output]
+        self._dtypes = {
+            output.name: helper.tensor_dtype_to_np_dtype(
+                output.type.tensor_type.elem_type
+            )
+            for output in graph.output
+        }
         self._scalars = {
             each.name
             for each in graph.output
@@ -102,6 +108,11 @@ class AsyncnnRep(BackendRep):
         return named
 
     def _result(self, name: str, array: Array) -> Array:
+        dtype = self._dtypes[name]
+        if array.dtype == np.int32 and dtype == np.int64:  # of a translation
+            array = array.astype(dtype)
+        elif array.dtype.kind == "V":
+            array = array.view(dtype)
         return array.reshape(()) if name in self._scalars else array
 
 

@@ -19,6 +19,7 @@ from asyncnn.cli.options import (
     counted,
     load_extended,
     naming_options,
+    of_options,
     print_json,
     shapes_of,
 )
@@ -149,7 +150,7 @@ def _lines(inspection: "Inspection", command: str) -> Iterable[str]:
         engine, _ = ENGINES[inspection.region]
         yield f"one region: devices with {engine} run the file as it is"
     if inspection.untranslated:
-        yield f"not to be translated for others: {inspection.untranslated}"
+        yield f"not to be translated for others: {of_options(inspection.untranslated)}"
     else:
         yield f"translated for others: {made}" if inspection.region else made
     yield f"weights: {_size(inspection.weight_bytes)}"

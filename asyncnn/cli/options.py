@@ -176,12 +176,17 @@ def naming_options() -> Iterator[None]:
     try:
         yield
     except AsyncnnError as error:
-        for argument, option in _OPTIONS.items():
-            error.message = error.message.replace(argument, option)
-            error.hint = error.hint.replace(argument, option)
+        error.message, error.hint = of_options(error.message), of_options(error.hint)
         hint = f" ({error.hint})" if error.hint else ""
         error.args = (f"{error.message}{hint}",)
         raise
+
+
+def of_options(text: str) -> str:
+    """Return what an error says, with options for arguments of `load`."""
+    for argument, option in _OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
 
 
 def shapes_of(options: Sequence[str]) -> dict[str, tuple[int, ...]]:

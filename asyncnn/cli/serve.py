@@ -54,6 +54,13 @@ def serve(
             help="Map files of this user that could be truncated instead of copying.",
         ),
     ] = False,
+    trust_regions: Annotated[
+        bool,
+        typer.Option(
+            "--trust-regions",
+            help="Give engines the files of other users, too, instead of translations.",
+        ),
+    ] = False,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Connections at a time.")
     ] = _MAX_CONNECTIONS,
@@ -120,6 +127,7 @@ def serve(
         allowed_uids=tuple(allow_uid or ()),
         user_weights=dict(map(weight_of, user_weight or ())),
         trust_same_uid=trust_same_uid,
+        trust_regions=trust_regions,
         max_connections=max_connections,
         limits=limits,
         user_limits=user_limits,

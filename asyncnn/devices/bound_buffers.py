@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from asyncnn.devices.buffer_use import KnownBuffer, uses_of
+from asyncnn.devices.buffer_use import IBufferUse, KnownBuffer, uses_of
 from asyncnn.engine.arguments import bound_array
 from asyncnn.engine.plan import Plan
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import BufferToken, Dimensions, ErrorStatus, OutputShape, Request
+from asyncnn.hal.types import BufferToken, Dimensions, OutputShape, Request
 from asyncnn.memory.managed import ManagedBuffer, Storage, begin_all, end_all
 
 _Port = tuple[int, Array | None]
@@ -114,18 +114,8 @@ class BoundBuffers:
         return self._claimed
 
 
-class BoundUse:
+class BoundUse(IBufferUse):
     """What `BufferUse` is to a request that is executed for the first time."""
-
-    __slots__ = (
-        "_buffers",
-        "_execution",
-        "_has_claimed",
-        "_is_settled",
-        "_reads",
-        "_writes",
-        "_written",
-    )
 
     def __init__(
         self,
@@ -135,43 +125,27 @@ class BoundUse:
         writes: Sequence[ManagedBuffer],
         written: Sequence[Dimensions],
     ) -> None:
+        super().__init__()
         self._execution = execution
         self._buffers = buffers
         self._reads = reads
         self._writes = writes
         self._written = written
-        self._has_claimed = self._is_settled = False
 
-    def claim(self) -> Request:
-        """Claim the buffers; see `BufferUse.claim`.
+    def _claim(self) -> Request:
+        storages = begin_all(self._reads, self._writes)
+        try:
+            return self._buffers.claimed(self._execution, storages)
+        except AsyncnnError:
+            end_all(self._reads, self._writes, None)
+            raise
 
-        :raises GeneralFailureError: if an input is uninitialised, or another execution
-            or copy uses a buffer in a way that excludes this one.
-        :raises ResourceExhaustedTransientError: if there is no memory for an output.
-        """
-        if not self._has_claimed:
-            storages = begin_all(self._reads, self._writes)
-            try:
-                self._execution = self._buffers.claimed(self._execution, storages)
-            except AsyncnnError:
-                end_all(self._reads, self._writes, None)
-                raise
-            self._has_claimed = True
-        return self._execution
-
-    def settle(
-        self,
-        status: ErrorStatus,
-        shapes: Sequence[OutputShape],
-        is_left: bool = False,
+    def _end(
+        self, written: Sequence[OutputShape] | None, is_left: bool, *, has_begun: bool
     ) -> None:
-        """Give up the claims; see `BufferUse.settle`."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        if not self._has_claimed:
+        if has_begun:
+            shapes = None if written is None else self._written
+            end_all(self._reads, self._writes, shapes, is_left)
+        else:
             for managed in self._writes:
                 managed.discard()
-            return
-        written = self._written if status is ErrorStatus.NONE else None
-        end_all(self._reads, self._writes, written, is_left)

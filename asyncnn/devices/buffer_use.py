@@ -6,8 +6,8 @@ contents are valid afterwards.
 Source: HAL 1.3/types.hal (BufferRole) and 1.3/IBuffer.hal.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -40,52 +40,15 @@ class KnownBuffer(msgspec.Struct, frozen=True, eq=False, weakref=True):
     plan: BufferPlan
 
 
-class IBufferUse(Protocol):
-    """The use that one execution makes of the buffers that its request names."""
-
-    def claim(self) -> Request:
-        """Claim the buffers; see `BufferUse.claim`."""
-        ...
-
-    def settle(
-        self,
-        status: ErrorStatus,
-        shapes: Sequence[OutputShape],
-        is_left: bool = False,
-    ) -> None:
-        """Give up the claims; see `BufferUse.settle`."""
-        ...
-
-
-class BufferUse:
+class IBufferUse(ABC):
     """The use that one execution makes of the buffers that its request names.
 
-    ``known`` are these buffers by the position of their pool; ``identity`` stands for
-    the prepared model in their roles. Belongs to the event loop.
-
-    :raises InvalidArgumentError: if one has no such role, or is used as an output
-        beside something else.
+    Belongs to the event loop.
     """
 
-    def __init__(
-        self,
-        identity: Hashable,
-        model: Model,
-        request: Request,
-        known: Mapping[int, KnownBuffer],
-    ) -> None:
-        self._main = model.main
-        self._request = request
-        self._inputs = uses_of(request.inputs, known)
-        self._outputs = uses_of(request.outputs, known)
+    def __init__(self) -> None:
         self._claimed: Request | None = None
         self._is_settled = False
-        _check_roles(identity, False, self._inputs)
-        _check_roles(identity, True, self._outputs)
-        written = [used.managed for used in self._outputs.values()]
-        read = {used.managed for used in self._inputs.values()}
-        if len(set(written)) < len(written) or not read.isdisjoint(written):
-            raise InvalidArgumentError("an output shares its buffer with an argument")
 
     def claim(self) -> Request:
         """Claim the buffers; return the request with memory in place of the tokens.
@@ -95,15 +58,10 @@ class BufferUse:
         :raises GeneralFailureError: if an input is uninitialised, or another execution
             or copy uses a buffer in a way that excludes this one.
         :raises InvalidArgumentError: if dimensions of the request contradict a buffer.
+        :raises ResourceExhaustedTransientError: if there is no memory for an output.
         """
         if self._claimed is None:
-            reading: set[ManagedBuffer] = set()
-            try:
-                self._claimed = self._claim(reading)
-            except AsyncnnError:
-                for managed in reading:
-                    managed.end_reading()
-                raise
+            self._claimed = self._claim()
         return self._claimed
 
     def settle(
@@ -117,22 +75,75 @@ class BufferUse:
         Its outputs are uninitialised unless that is NONE, even if it has never begun.
         A lane to which it ``is_left`` may still read its inputs.
         """
-        if self._is_settled:
-            return
-        self._is_settled = True
-        has_begun, self._claimed = self._claimed is not None, None
+        if not self._is_settled:
+            self._is_settled = True
+            has_begun, self._claimed = self._claimed is not None, None
+            written = shapes if status is ErrorStatus.NONE else None
+            self._end(written, is_left, has_begun=has_begun)
+
+    @abstractmethod
+    def _claim(self) -> Request:
+        """Claim the buffers, or none if that fails."""
+
+    @abstractmethod
+    def _end(
+        self, written: Sequence[OutputShape] | None, is_left: bool, *, has_begun: bool
+    ) -> None:
+        """Give up what was claimed; outputs have these shapes, or are discarded."""
+
+
+class BufferUse(IBufferUse):
+    """The use of buffers of any shapes.
+
+    ``known`` are these buffers by the position of their pool; ``identity`` stands for
+    the prepared model in their roles.
+
+    :raises InvalidArgumentError: if one has no such role, or is used as an output
+        beside something else.
+    """
+
+    def __init__(
+        self,
+        identity: Hashable,
+        model: Model,
+        request: Request,
+        known: Mapping[int, KnownBuffer],
+    ) -> None:
+        super().__init__()
+        self._main = model.main
+        self._request = request
+        self._inputs = uses_of(request.inputs, known)
+        self._outputs = uses_of(request.outputs, known)
+        _check_roles(identity, False, self._inputs)
+        _check_roles(identity, True, self._outputs)
+        written = [used.managed for used in self._outputs.values()]
+        read = {used.managed for used in self._inputs.values()}
+        if len(set(written)) < len(written) or not read.isdisjoint(written):
+            raise InvalidArgumentError("an output shares its buffer with an argument")
+
+    def _claim(self) -> Request:
+        reading: set[ManagedBuffer] = set()
+        try:
+            return self._with_memory(reading)
+        except AsyncnnError:
+            for managed in reading:
+                managed.end_reading()
+            raise
+
+    def _end(
+        self, written: Sequence[OutputShape] | None, is_left: bool, *, has_begun: bool
+    ) -> None:
         if has_begun:
             for managed in {used.managed for used in self._inputs.values()}:
                 managed.end_reading(is_left)
         for position, used in self._outputs.items():
-            if not has_begun:
-                used.managed.discard()
-            elif status is ErrorStatus.NONE:
-                used.managed.end_writing(shapes[position].dimensions)
+            if has_begun:
+                shape = None if written is None else written[position].dimensions
+                used.managed.end_writing(shape)
             else:
-                used.managed.end_writing(None)
+                used.managed.discard()
 
-    def _claim(self, reading: set[ManagedBuffer]) -> Request:
+    def _with_memory(self, reading: set[ManagedBuffer]) -> Request:
         request, main = self._request, self._main
         inputs, outputs = list(request.inputs), list(request.outputs)
         pools: list[Memory | BufferToken] = list(request.pools)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic_ns
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from asyncnn.deadlines import told_late
 from asyncnn.devices.cache_format import Compiled
@@ -22,7 +22,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus, Priority, Request
 from asyncnn.pacing import Steps, Stepwise, long_work, make_way
-from asyncnn.qos import Pause, Scheduler, Work
+from asyncnn.qos import Client, Pause, Scheduler, Work
 from asyncnn.tracing import Layer, Phase, Trace, begin
 
 ReportPrepared = Callable[[Compiled | AsyncnnError], None]
@@ -41,10 +41,45 @@ def trace_end(trace: Trace, name: str, phase: Phase, status: ErrorStatus) -> Non
     trace.end(name, Layer.DRIVER, phase, failure)
 
 
-class PrepareWork(Work):
-    """Prepares a model, within ``computing``; reports it, or why there is none."""
+class _SteppedWork(Work):
+    """Work in steps, within ``computing``, until the end or until it is given up."""
 
     is_separable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        priority: Priority,
+        deadline_ns: int | None,
+        computing: AbstractContextManager[object],
+        client: Client | None = None,
+    ) -> None:
+        super().__init__(priority, deadline_ns, client=client)
+        self._computing = computing
+        self._error: AsyncnnError | None = None
+        self._is_given_up = False
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Report why it came to nothing, unless it was aborted."""
+        if self._error is None:
+            self._error, self._is_given_up = error, True
+
+    def _take(self, steps: Stepwise[Any], pause: Pause) -> bool:
+        """Take steps until the end, or until it is to pause; True at the end."""
+        with self._computing, long_work(lambda: self._is_to_stop(pause)):
+            return steps.advance(lambda: self._must_stop(pause)) or self._is_given_up
+
+    def _is_to_stop(self, pause: Pause) -> bool:
+        return pause.requested or self._is_given_up
+
+    def _must_stop(self, pause: Pause) -> bool:
+        if self._is_to_stop(pause):
+            return True
+        make_way()
+        return self._is_to_stop(pause)
+
+
+class PrepareWork(_SteppedWork):
+    """Prepares a model, within ``computing``; reports it, or why there is none."""
 
     def __init__(
         self,
@@ -54,12 +89,10 @@ class PrepareWork(Work):
         report: ReportPrepared,
         computing: AbstractContextManager[object] = NOTHING,
     ) -> None:
-        super().__init__(priority, deadline_ns)
-        self._computing = computing
+        super().__init__(priority, deadline_ns, computing)
         self._prepare = prepare
         self._report = report
         self._steps: Stepwise[Compiled] | None = None
-        self._error: AsyncnnError | None = None
         self._asked_ns = monotonic_ns()
         self._trace = begin()
 
@@ -70,11 +103,9 @@ class PrepareWork(Work):
             self._steps = Stepwise(self._prepare())
             if self._trace is not None:
                 trace_queue(self._trace, Phase.PREPARATION, resumed_ns)
-        with self._computing, long_work(lambda: self._is_to_stop(pause)):
-            has_ended = self._steps.advance(lambda: self._must_stop(pause))
-        if self._error is not None:
+        has_ended = self._take(self._steps, pause)
+        if self._is_given_up:
             self._steps.close()
-            has_ended = True
         if self._trace is not None:
             ended_ns = monotonic_ns()
             self._trace.add(
@@ -82,27 +113,13 @@ class PrepareWork(Work):
             )
         return has_ended
 
-    def _is_to_stop(self, pause: Pause) -> bool:
-        return pause.requested or self._error is not None
-
-    def _must_stop(self, pause: Pause) -> bool:
-        if self._is_to_stop(pause):
-            return True
-        make_way()
-        return self._is_to_stop(pause)
-
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a model that is not ready yet."""
         if self._error is None:
             told = "the preparation was aborted"
             if status is _MISSED and self.deadline_ns is not None:
                 told = told_late(self.deadline_ns, self._asked_ns)
-            self._error = error_for(status, told)
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no model, unless the preparation was aborted."""
-        if self._error is None:
-            self._error = error
+            self.fail(error_for(status, told))
 
     def finish(self) -> ErrorStatus:
         """Report the outcome."""
@@ -118,13 +135,12 @@ class PrepareWork(Work):
         return status
 
 
-class PlanWork(Work):
+class PlanWork(_SteppedWork):
     """Makes the plan of a model for input shapes, and tells ``planned`` why not.
 
     One that is under way as its deadline passes goes on: the next run will need it.
     """
 
-    is_separable: ClassVar[bool] = True
     keeps_its_lane: ClassVar[bool] = True
 
     def __init__(
@@ -134,37 +150,19 @@ class PlanWork(Work):
         waiting: Work,
         planned: Callable[[AsyncnnError | None], None],
     ) -> None:
-        priority, deadline_ns = waiting.priority, waiting.deadline_ns
-        super().__init__(priority, deadline_ns, client=waiting.client)
-        self._computing = executable.computing
+        order = waiting.priority, waiting.deadline_ns
+        super().__init__(*order, executable.computing, waiting.client)
         self._steps = Stepwise(_planning(executable.program, shapes))
         self._waiting = [planned]
-        self._error: AsyncnnError | None = None
-        self._is_unwanted = False
 
     def advance(self, pause: Pause) -> bool:
         """Plan until the end, until nobody wants it, or until it is to pause."""
-        with self._computing, long_work(lambda: self._is_to_stop(pause)):
-            ended = self._steps.advance(lambda: self._must_stop(pause))
-        return ended or self._is_unwanted
-
-    def _is_to_stop(self, pause: Pause) -> bool:
-        return pause.requested or self._is_unwanted
-
-    def _must_stop(self, pause: Pause) -> bool:
-        if self._is_to_stop(pause):
-            return True
-        make_way()
-        return self._is_to_stop(pause)
+        return self._take(self._steps, pause)
 
     def abort(self, status: ErrorStatus) -> None:
         """Report ``status`` instead of a plan."""
         self._error = error_for(status, "it was still being compiled for its shapes")
-        self._is_unwanted = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
-
-    def fail(self, error: AsyncnnError) -> None:
-        """Report why there is no plan."""
-        self._error = error
+        self._is_given_up = status is not ErrorStatus.MISSED_DEADLINE_TRANSIENT
 
     def finish(self) -> ErrorStatus:
         """Tell whoever waits, and keep nothing of it: this may go on."""

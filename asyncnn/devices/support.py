@@ -2,19 +2,18 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
 
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.extensions import check_extended_operation
 from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
+from asyncnn.hal.operands import bodies_of
+from asyncnn.hal.types import Model, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
 from asyncnn.memory.pages import check_mappable
 from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 
-_BODY = OperandLifeTime.SUBGRAPH
 _SLICE = 100
 """Operations that are looked at in one go."""
 
@@ -38,7 +37,7 @@ def supporting(model: Model) -> Steps[tuple[bool, ...]]:
             _is_supported(model, model.main, operation)
             and (
                 not unsupported
-                or unsupported.isdisjoint(_references(model.main, operation))
+                or unsupported.isdisjoint(bodies_of(operation, model.main.operands))
             )
         )
         if not position % _SLICE:
@@ -56,14 +55,6 @@ def _is_supported(model: Model, subgraph: Subgraph, operation: Operation) -> boo
     return operation.type in CONTROL_FLOW or kernels.is_supported(operation.type)
 
 
-def _references(subgraph: Subgraph, operation: Operation) -> Iterator[int]:
-    """Yield the numbers of the subgraphs that ``operation`` refers to."""
-    for index in operation.inputs:
-        operand = subgraph.operands[index]
-        if operand.lifetime == _BODY:
-            yield operand.location.offset
-
-
 def _unsupported_subgraphs(model: Model) -> Steps[set[int]]:
     """Return the numbers of the referenced subgraphs that would not run."""
     referrers: defaultdict[int, set[int]] = defaultdict(set)
@@ -71,7 +62,7 @@ def _unsupported_subgraphs(model: Model) -> Steps[set[int]]:
     for number, subgraph in enumerate(model.referenced):
         runs = True
         for position, operation in enumerate(subgraph.operations):
-            for referenced in _references(subgraph, operation):
+            for referenced in bodies_of(operation, subgraph.operands):
                 referrers[referenced].add(number)
             runs = runs and _is_supported(model, subgraph, operation)
             if not position % _SLICE:

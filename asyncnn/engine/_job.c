@@ -3,7 +3,7 @@
  * Everything that Python has to say is said before and after: a run checks its arrays,
  * takes the turns of its graphs and finds where the engine reads and writes; then it
  * gives up the interpreter lock for all segments at once. In between it comes back for
- * the lock if a segment ends early, and at boundaries for a pause that has to be asked.
+ * the lock if a segment ends early.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -44,9 +44,8 @@ enum {
 
 enum { CLEAR, INTERRUPTED, ENDED }; /* what the byte of a flag says */
 
-/* How a run ends; or, for who has the interpreter lock: the engine has ended early, and
- * the pause is to be asked. */
-enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1, EARLY = -2, ASKING = -3 };
+/* How a run ends; or, for who has the interpreter lock: the engine has ended early. */
+enum { DONE, PAUSED, STOPPED, LATE, FAILED = -1, EARLY = -2 };
 
 enum { FIXED = -1 };
 
@@ -145,10 +144,8 @@ typedef struct Control {
     Call *calls;
     Py_ssize_t ready;    /* calls that are */
     Py_ssize_t first;    /* the segment that is run in any case */
-    Py_ssize_t asked;    /* the boundary at which the pause was asked last */
     int64_t deadline_ns; /* 0 for none */
     int64_t review_ns;   /* when it is to pause; 0 for never */
-    PyObject *pause_asked; /* at each boundary; NULL for nobody */
     bool was_asked;      /* before the first segment */
     int outcome;
     Word status; /* of an engine that has ended early */
@@ -981,17 +978,14 @@ run_step(const Step *step, const Call *call, Control *control)
     return DONE;
 }
 
-/* Tell whether a run is to pause at this boundary, or who knows has to be asked. */
-static int
+/* Tell whether a run is to pause at this boundary. */
+static bool
 is_to_pause(Control *control, Py_ssize_t at)
 {
     if (at == control->first || control->attempts)
-        return DONE; /* the first one is run in any case, another try counts itself */
-    if (control->was_asked || load(&control->pause))
-        return PAUSED;
-    if (control->review_ns && now_ns() >= control->review_ns)
-        return PAUSED;
-    return control->pause_asked && control->asked != at ? ASKING : DONE;
+        return false; /* the first one is run in any case, another try counts itself */
+    return control->was_asked || load(&control->pause)
+           || (control->review_ns && now_ns() >= control->review_ns);
 }
 
 /* Run segments to the end, or until it has to stop. No interpreter lock here. */
@@ -1000,11 +994,10 @@ run_steps(Control *control)
 {
     Job *job = control->job;
     for (Py_ssize_t at = control->position; at < job->count; at++) {
-        int outcome = is_to_pause(control, at);
-        if (!outcome) {
-            outcome = run_step(&job->steps[at], &control->calls[at], control);
-            store(&control->current, NULL);
-        }
+        if (is_to_pause(control, at))
+            return PAUSED;
+        int outcome = run_step(&job->steps[at], &control->calls[at], control);
+        store(&control->current, NULL);
         if (outcome)
             return outcome;
         store(&control->position, at + 1);
@@ -1012,25 +1005,10 @@ run_steps(Control *control)
     return DONE;
 }
 
-/* Ask whether a pause is requested: 1, 0, or -1 with an error. The lock is held. */
+/* Say what becomes of a run that an engine has ended early: DONE if it is to go on. */
 static int
-ask(PyObject *pause)
+settle(Control *control)
 {
-    PyObject *told = PyObject_GetAttrString(pause, "requested");
-    int answer = told ? PyObject_IsTrue(told) : -1;
-    Py_XDECREF(told);
-    return answer;
-}
-
-/* Say what becomes of a run that Python has a word in: DONE if it is to go on. */
-static int
-settle(Control *control, int outcome)
-{
-    if (outcome == ASKING) {
-        control->asked = control->position;
-        int is_requested = ask(control->pause_asked);
-        return is_requested < 0 ? FAILED : is_requested ? PAUSED : DONE;
-    }
     Segment *segment = control->job->steps[control->position].segment;
     if (explain(segment, control->status))
         return FAILED;
@@ -1042,34 +1020,43 @@ settle(Control *control, int outcome)
     return FAILED;
 }
 
-/* Read what a pause says by now; one that computes it has to be asked again, unless
- * `review_ns` says when. */
+/* Read a time of the steady clock, 0 for None. */
 static bool
-take_orders(Control *control, PyObject *pause, int64_t review_ns)
+time_from(PyObject *given, int64_t *time_ns)
 {
-    /* Whoever requests says so before calling `Control.pause`: what is lost here is
-     * seen below. */
-    store(&control->pause, 0);
-    control->was_asked = false;
-    control->review_ns = review_ns;
-    control->pause_asked = NULL;
-    control->first = control->position;
-    control->asked = -1;
-    if (!pause)
+    *time_ns = 0;
+    if (given == Py_None)
         return true;
-    int was_asked = ask(pause);
-    if (was_asked < 0)
+    int beyond;
+    *time_ns = PyLong_AsLongLongAndOverflow(given, &beyond);
+    if (PyErr_Occurred())
         return false;
-    control->was_asked = was_asked;
-    if (review_ns)
-        return true;
-    PyObject *usual = PyObject_GetAttrString((PyObject *)Py_TYPE(pause), "requested");
-    if (usual != Py_False)
-        control->pause_asked = pause;
-    if (!usual)
-        PyErr_Clear(); /* each has its own, and may be of any kind */
-    Py_XDECREF(usual);
+    if (beyond > 0)
+        *time_ns = INT64_MAX;
+    else if (*time_ns <= 0)
+        *time_ns = 1; /* 0 is none; the clock began with more */
     return true;
+}
+
+/* Read what is to stop a run: its deadline, what its pause says by now, its review. */
+static bool
+take_orders(Control *control, PyObject *deadline, PyObject *pause, PyObject *review)
+{
+    if (!time_from(deadline, &control->deadline_ns)
+        || !time_from(review, &control->review_ns))
+        return false;
+    if (control->deadline_ns)
+        store(&control->since_ns, now_ns());
+    /* Whoever requests a pause says so before calling `Control.pause`: what is lost
+     * here is seen below. */
+    store(&control->pause, 0);
+    control->first = control->position;
+    PyObject *told =
+        pause == Py_None ? Py_NewRef(Py_False) : PyObject_GetAttrString(pause, "requested");
+    int was_asked = told ? PyObject_IsTrue(told) : -1;
+    Py_XDECREF(told);
+    control->was_asked = was_asked > 0;
+    return was_asked >= 0;
 }
 
 /* Take the turns of all graphs: 1, 0 if one refuses without an error, or -1. */
@@ -1142,11 +1129,10 @@ let_go(Control *control)
 static bool
 begin(Job *self, PyObject *given, Control *control)
 {
-    if (!self->count || control->job || control->position > self->count) {
-        PyErr_SetString(PyExc_ValueError,
-                        !self->count     ? "the job was not initialised"
-                        : control->job   ? "the run is under way"
-                                         : "the control is that of another job");
+    if (!self->count || control->position > self->count) {
+        PyErr_SetString(PyExc_ValueError, self->count
+                                              ? "the control is that of another job"
+                                              : "the job was not initialised");
         return false;
     }
     PyObject *arrays = PySequence_Tuple(given);
@@ -1185,63 +1171,38 @@ begin(Job *self, PyObject *given, Control *control)
     return true;
 }
 
-/* Read a time of the steady clock, 0 for None. */
-static bool
-time_from(PyObject *given, int64_t *time_ns)
-{
-    *time_ns = 0;
-    if (given == Py_None)
-        return true;
-    int beyond;
-    *time_ns = PyLong_AsLongLongAndOverflow(given, &beyond);
-    if (PyErr_Occurred())
-        return false;
-    if (beyond > 0)
-        *time_ns = INT64_MAX;
-    else if (*time_ns <= 0)
-        *time_ns = 1; /* 0 is none; the clock began with more */
-    return true;
-}
-
-static bool
-takes_deadline(Control *control, PyObject *given)
-{
-    if (!time_from(given, &control->deadline_ns))
-        return false;
-    if (control->deadline_ns)
-        store(&control->since_ns, now_ns());
-    return true;
-}
-
 static Control *
 control_from(Job *self, PyObject *given)
 {
     State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    if (PyObject_TypeCheck(given, state->control))
+    bool is_control = PyObject_TypeCheck(given, state->control);
+    if (is_control && !((Control *)given)->job)
         return (Control *)given;
-    PyErr_SetString(PyExc_TypeError, "the second argument is a Control");
+    PyErr_SetString(is_control ? PyExc_ValueError : PyExc_TypeError,
+                    is_control ? "the run is under way" : "that is no Control");
     return NULL;
 }
 
 static PyObject *
 Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs < 2 || nargs > 4) {
-        PyErr_Format(PyExc_TypeError, "run takes 2 to 4 arguments, not %zd", nargs);
+    if (nargs != 2 && nargs != 5) {
+        PyErr_Format(PyExc_TypeError, "run takes 2 or 5 arguments, not %zd", nargs);
         return NULL;
     }
     Control *control = control_from(self, args[1]);
-    PyObject *pause = nargs > 3 && args[3] != Py_None ? args[3] : NULL;
-    if (!control || !takes_deadline(control, nargs > 2 ? args[2] : Py_None)
-        || !take_orders(control, pause, 0) || !begin(self, args[0], control))
+    PyObject *deadline = nargs > 2 ? args[2] : Py_None;
+    PyObject *pause = nargs > 2 ? args[3] : Py_None;
+    PyObject *review = nargs > 2 ? args[4] : Py_None;
+    if (!control || !take_orders(control, deadline, pause, review)
+        || !begin(self, args[0], control))
         return NULL;
     int outcome;
     do {
         Py_BEGIN_ALLOW_THREADS
         outcome = run_steps(control);
         Py_END_ALLOW_THREADS
-    } while ((outcome == EARLY || outcome == ASKING)
-             && !(outcome = settle(control, outcome)));
+    } while (outcome == EARLY && !(outcome = settle(control)));
     let_go(control);
     return outcome == FAILED ? NULL : PyLong_FromLong(outcome);
 }
@@ -1679,7 +1640,7 @@ take_back(Control *self)
 {
     int outcome = self->outcome;
     if (outcome == EARLY) {
-        outcome = settle(self, outcome);
+        outcome = settle(self);
         if (!outcome)
             outcome = look(self);
         if (!outcome) {
@@ -1770,17 +1731,14 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
     }
     Lane *lane = (Lane *)args[0];
     Control *control = control_from(self, args[3]);
-    int64_t review_ns;
-    if (!control || !time_from(args[6], &review_ns))
+    if (!control)
         return NULL;
     if (!is_ours(lane) || load(&lane->thread->is_closing)
         || load(&lane->thread->next)) {
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
         return NULL;
     }
-    /* `review_ns` never is 0 for one that is not asked: far away stands for never. */
-    if (!takes_deadline(control, args[4])
-        || !take_orders(control, args[5], review_ns ? review_ns : INT64_MAX)
+    if (!take_orders(control, args[4], args[5], args[6])
         || !begin(self, args[2], control))
         return NULL;
     control->token = Py_NewRef(args[1]);

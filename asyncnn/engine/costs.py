@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from asyncnn.hal.operands import QUANT8_TYPES, element_size_bytes, is_tensor
+from asyncnn.hal.operands import QUANT8_TYPES, bodies_of, element_size_bytes, is_tensor
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.performance import NO_PERFORMANCE_INFO, performance_of
 from asyncnn.hal.types import (
     Capabilities,
     ExecutionPreference,
     Model,
-    OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
@@ -181,11 +180,8 @@ class _DeviceCosts:
         if operation.type not in (OperationType.IF, OperationType.WHILE):
             info = performance(self._model, subgraph, operation, self._capabilities)
             return work_us * self._choose(info)
-        inner = [
-            self._of_referenced(subgraph.operands[index].location.offset, depth)
-            for index in operation.inputs
-            if subgraph.operands[index].lifetime == OperandLifeTime.SUBGRAPH
-        ]
+        bodies = bodies_of(operation, subgraph.operands)
+        inner = [self._of_referenced(number, depth) for number in bodies]
         own = self._capabilities.while_performance
         if operation.type == OperationType.IF:
             own, inner = self._capabilities.if_performance, [sum(inner) / 2]

@@ -29,7 +29,7 @@ ends that early without a reason, which then begins anew (`MOST_ATTEMPTS`).
 A pause does the same with a word of its own, at most `MOST_INTERRUPTED` times for one
 segment: what that has computed is lost, and it has to end some time. Whoever requests a
 pause says so before calling `Control.pause`. So a run forgets older calls first, reads
-``requested`` second. A pause that computes ``requested`` is asked at each boundary.
+``requested`` second. From the time of its review on, a run pauses by itself.
 
 A deadline needs nobody who stops the run: it lies behind the flag, where `MUST_END`,
 the function that the engine asks, looks at it too.
@@ -322,12 +322,16 @@ class IJob(Protocol):
         control: IControl,
         deadline_ns: int | None = None,
         pause: Any = None,
+        review_ns: int | None = None,
         /,
     ) -> int:
         """Run from where the control is; return how it ends.
 
-        The first segment is run even if a pause was requested before. After a stop, or
-        a deadline that has passed, no output is written that was not before.
+        The first segment is run even if a pause was requested before. That is asked
+        here only; from then on it has to call `IControl.pause`. At the first boundary
+        after ``review_ns`` it pauses by itself. After a stop, or a deadline that has
+        passed, no output is written that was not before. The last three are given
+        together or not at all.
 
         :raises InvalidArgumentError: if an array does not fit.
         :raises RuntimeError: if it is interrupted again and again.
@@ -346,10 +350,7 @@ class IJob(Protocol):
         review_ns: int | None,
         /,
     ) -> None:
-        """Have a lane run from where the control is; ``token`` comes back by its port.
-
-        It pauses at the first boundary after ``review_ns`` by itself. The pause is
-        asked here only; from then on it has to call `IControl.pause`.
+        """Have a lane `run` as of here; ``token`` comes back by its port.
 
         :raises InvalidArgumentError: if an array does not fit.
         :raises ValueError: if the lane has no room, or was closed.

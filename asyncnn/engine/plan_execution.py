@@ -197,7 +197,8 @@ class PlanExecution:
         try:
             if self._abort_status is not None:
                 self._check()
-            outcome = job.run(self._arrays, control, self._deadline_ns, pause)
+            limits = self._deadline_ns, pause, pause.from_ns
+            outcome = job.run(self._arrays, control, *limits)
             if outcome == LATE:
                 raise MissedDeadlineTransientError("the deadline passed")
             if outcome == STOPPED:

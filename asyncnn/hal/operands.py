@@ -10,7 +10,7 @@ the rules of its validation utilities.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Self, TypeAlias
 
@@ -22,7 +22,9 @@ from asyncnn.hal.types import (
     Dimensions,
     Model,
     Operand,
+    OperandLifeTime,
     OperandType,
+    Operation,
     OperationType,
 )
 
@@ -220,3 +222,10 @@ def check_declared(
             f"{type_.name} gives shape {list(shape)}, "
             f"but the model declares {list(declared)}"
         )
+
+
+def bodies_of(operation: Operation, operands: Sequence[Operand]) -> list[int]:
+    """Return the numbers of the subgraphs that an operation, an IF or WHILE, runs."""
+    given = [operands[index] for index in operation.inputs]
+    body = OperandLifeTime.SUBGRAPH
+    return [each.location.offset for each in given if each.lifetime == body]

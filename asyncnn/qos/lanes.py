@@ -313,9 +313,11 @@ class Lanes:
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
         if work.goes_native and (idle or natives.add(idle)):
             native = idle.pop()
+            # First: it may have come back when the next call returns.
+            native.work = work
             if work.offer(native):
-                native.work = work
                 return True
+            native.work = None
             idle.append(native)
         if not self._asleep:
             return False

@@ -44,7 +44,7 @@ class Places:
 
     async def put(self, given: Sequence[Array | None]) -> list[Array | None]:
         """Copy arrays, many elements on a thread; otherwise as `put_now`."""
-        if sum(0 if array is None else array.size for array in given) > SHORT_ELEMENTS:
+        if sum([array.size for array in given if array is not None]) > SHORT_ELEMENTS:
             return await offload(self.put_now, given)
         return self.put_now(given)
 

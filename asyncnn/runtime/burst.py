@@ -1,34 +1,39 @@
 """Bursts for applications: arrays in shared memory, run again and again."""
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from concurrent.futures import CancelledError
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Protocol, Self, cast, runtime_checkable
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.burst import BurstController, BurstStatistics
-from asyncnn.callbacks import (
-    ExecutionFuture,
-    ExecutionResult,
-    IExecutionCallback,
-)
-from asyncnn.deadlines import deadline_after, seconds_until
-from asyncnn.execution import Outputs
+from asyncnn.burst.controller import CLOSED, IN_FLIGHT
+from asyncnn.burst.link import failed
+from asyncnn.callbacks import Completion, ExecutionResult
+from asyncnn.deadlines import deadline_after, seconds_until, told_late
+from asyncnn.execution import IBinding, IInProcess, Outputs
 from asyncnn.hal.errors import (
+    AsyncnnError,
     BusyError,
     DeviceClosedError,
     ForkedError,
     InvalidArgumentError,
+    MissedDeadlineTransientError,
     WrongLoopError,
 )
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.hal.interfaces import IPreparedModel, cause_of_death
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ErrorStatus,
     ExecutionOptions,
+    MeasureTiming,
+    Memory,
     Request,
 )
 from asyncnn.memory.slabs import place_of
@@ -42,27 +47,23 @@ from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 
 
 @runtime_checkable
-class IBurstModel(IPreparedModel, Protocol):
-    """A model as one burst has it; see `IRecovering`."""
-
-    last_route: Route | None
-    """That of the last execution; None if it is the usual one, or not known."""
-
-
-@runtime_checkable
 class IRecovering(IPreparedModel, Protocol):
-    """A prepared model that can make up for executions of a burst that failed.
+    """A prepared model that can make up for executions of a burst that failed."""
 
-    The burst may be served by another device, which cannot fall back to anything.
-    """
+    @property
+    def queued(self) -> IPreparedModel | None:
+        """The model of a driver that bursts are with; None if none has all of it."""
+        ...
 
     @property
     def is_well(self) -> bool:
-        """Whether there is nothing against a burst; `execute_1_3` knows better then."""
+        """Whether there is nothing against a burst; `launch` knows better then."""
         ...
 
-    def for_burst(self) -> IBurstModel:
-        """Return the model for one burst of this process."""
+    def launch(
+        self, execution: Request, options: ExecutionOptions
+    ) -> Awaitable[ExecutionResult]:
+        """Launch any request; see `IBinding.launch`."""
         ...
 
     def recovers_from(self, status: ErrorStatus) -> bool:
@@ -70,12 +71,8 @@ class IRecovering(IPreparedModel, Protocol):
         ...
 
     def recover(
-        self,
-        request: Request,
-        options: ExecutionOptions,
-        callback: IExecutionCallback,
-        failure: ExecutionResult,
-    ) -> None:
+        self, request: Request, options: ExecutionOptions, failure: ExecutionResult
+    ) -> Awaitable[ExecutionResult]:
         """Go on where an execution has failed in a burst."""
         ...
 
@@ -90,6 +87,10 @@ class IRoutedElsewhere(IPreparedModel, Protocol):
         ...
 
 
+_LOOK_S = 0.05
+"""Between two looks of a blocked thread whether the event loop is closed."""
+
+
 class Burst(Opened):
     """A series of runs, one at a time; made by `PreparedModel.burst`.
 
@@ -102,7 +103,7 @@ class Burst(Opened):
     """
 
     def __init__(
-        self, target: Target, controller: BurstController, carry: Carry
+        self, target: Target, controller: "BurstController | LocalBurst", carry: Carry
     ) -> None:
         self._target = target
         self._controller = controller
@@ -162,16 +163,19 @@ class Burst(Opened):
         :raises BusyError: if another run has not returned.
         :raises AsyncnnError: for any other status of the driver.
         """
-        deadline = deadline_after(timeout)
-        self._check_not_copying()
-        self._own.check_free()
+        deadline = None if timeout is None else deadline_after(timeout)
+        if self._is_copying:
+            self._check_not_copying()
+        if self._own.is_running:
+            self._own.check_free()
         self._is_copying = True
         try:
             last = await self._inputs.put(await self._target.check.converted(inputs))
             if last:
                 self._move(last)
-            left = seconds_until(deadline)
-            views = await self._own.run(timeout=left, measure=measure)
+            if deadline is not None:
+                timeout = seconds_until(deadline)
+            views = await self._own.run(timeout=timeout, measure=measure)
             return await copies_of(views, views)
         finally:
             self._is_copying = False
@@ -274,63 +278,138 @@ async def open_burst(target: Target, *, spins: bool) -> AsyncIterator[Burst]:
 @asynccontextmanager
 async def open_carry(
     target: Target, *, spins: bool, names_buffers: bool = False
-) -> AsyncIterator[tuple[BurstController, Carry]]:
+) -> AsyncIterator[tuple["BurstController | LocalBurst", Carry]]:
     """Open what executes requests by burst, for an ``async with`` block.
 
     :param names_buffers: requests name device-managed buffers. Those of a framework may
-        be its own, so it serves the burst, and not one of its devices.
+        be its own, so it executes, and not one of its devices by a burst.
     :raises AsyncnnError: if the driver refuses it.
     """
     hal: IPreparedModel = target.hal
-    model = hal
-    if isinstance(hal, IRecovering) and not names_buffers:
-        model = hal.for_burst()
-    with await BurstController.open(
-        model, spins=spins, deadline_grace=target.deadline_grace
-    ) as controller:
-        carry = controller.execute
-        if isinstance(hal, IRecovering) and isinstance(model, IBurstModel):
-            carry = _Recovery(hal, model, controller).execute
-        yield controller, carry
+    queued: IPreparedModel | None = hal
+    if isinstance(hal, IRecovering):
+        queued = None if names_buffers else hal.queued
+    elif isinstance(hal, IInProcess):
+        queued = None
+    burst: BurstController | LocalBurst | None = None
+    if queued is not None:
+        grace = target.deadline_grace
+        try:
+            burst = await BurstController.open(
+                queued, spins=spins, deadline_grace=grace
+            )
+        except AsyncnnError:
+            if queued is hal:
+                raise
+    if burst is None:
+        death = cause_of_death(hal)
+        if isinstance(death, DeviceClosedError):
+            raise death
+        burst = LocalBurst(hal)  # type: ignore[arg-type]  # as both have `launch`
+    with burst:
+        carry: Carry = burst.execute
+        if isinstance(hal, IRecovering) and isinstance(burst, BurstController):
+            carry = partial(_recovered, hal, burst)
+        yield burst, carry
 
 
-class _Recovery:
-    """Executes by a burst and, if that fails as no CPU would, by `execute_1_3`."""
+class LocalBurst:
+    """A burst of a model of this process: nothing travels, so it has no queues.
 
-    def __init__(
-        self, hal: IRecovering, model: IBurstModel, controller: BurstController
-    ) -> None:
-        self._hal = hal
+    For one execution at a time, as a `BurstController`: after one that was cancelled,
+    the next waits until that uses its arrays no more.
+    """
+
+    def __init__(self, model: IBinding) -> None:
         self._model = model
-        self._controller = controller
+        self._loop = asyncio.get_running_loop()
+        self._is_busy = self._is_closed = False
+        self._owed: Completion | None = None
+        self._sent = 0
 
     async def execute(
         self, request: Request, options: ExecutionOptions = DEFAULT_OPTIONS
     ) -> ExecutionResult:
-        """Execute and return the result, which knows an unusual route."""
-        model = self._model
-        if not self._hal.is_well:
-            callback = ExecutionFuture()
-            self._hal.execute_1_3(
-                request,
-                options.measure,
-                options.deadline,
-                options.loop_timeout,
-                callback,
-            )
-            return await callback
-        result = await self._controller.execute(request, options)
-        if result.status is not ErrorStatus.NONE:
-            if result.kind in _OWN_MISTAKES or not self._hal.recovers_from(
-                result.status
-            ):
-                return result
-            callback = ExecutionFuture()
-            self._hal.recover(request, options, callback, result)
-            return await callback
-        if model.last_route is None or result.route is not None:
-            return result
-        return replace(result, route=model.last_route)
+        """Execute and return the result; see `BurstController.execute`."""
+        if self._is_busy:
+            return failed(BusyError(IN_FLIGHT))
+        self._is_busy = True
+        try:
+            if self._owed is not None:
+                await self._settled(self._owed, options.deadline)
+            if self._is_closed:
+                return failed(DeviceClosedError(CLOSED))
+            self._sent += 1
+            launch = self._model.launch
+            self._owed = end = cast("Completion", launch(request, options))
+            result = await end
+            self._owed = None
+        except MissedDeadlineTransientError as error:
+            return failed(error)
+        finally:
+            self._is_busy = False
+        return failed(DeviceClosedError(CLOSED)) if self._is_closed else result
+
+    async def _settled(self, owed: Completion, deadline: int | None) -> None:
+        asked_ns = time.monotonic_ns()
+        try:
+            async with asyncio.timeout(seconds_until(deadline)):
+                await owed
+        except TimeoutError:
+            raise MissedDeadlineTransientError(
+                f"{told_late(deadline or 0, asked_ns)}; the execution before it, which "
+                "was cancelled, has not ended"
+            ) from None
+        self._owed = None
+
+    def execute_blocking(
+        self, request: Request, measure: MeasureTiming = MeasureTiming.NO
+    ) -> ExecutionResult:
+        """Execute on the event loop, and block this thread until then."""
+        executed = self.execute(request, ExecutionOptions(measure))
+        try:
+            call = asyncio.run_coroutine_threadsafe(executed, self._loop)
+            while not self._loop.is_closed():
+                with suppress(TimeoutError):
+                    return call.result(_LOOK_S)
+        except (RuntimeError, CancelledError):  # it is closed, or about to be
+            executed.close()
+        return failed(DeviceClosedError("the event loop of the burst is closed"))
+
+    def free_memory(self, memory: Memory) -> None:
+        """Do nothing: nothing of a pool is kept."""
+
+    def statistics(self) -> BurstStatistics:
+        """Return what was done so far."""
+        return BurstStatistics(self._sent, 0, "", 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop what runs; no more is taken."""
+        self._is_closed = True
+        if self._owed is not None:
+            self._owed.abandon()
+
+
+async def _recovered(
+    hal: IRecovering,
+    controller: BurstController,
+    request: Request,
+    options: ExecutionOptions = DEFAULT_OPTIONS,
+) -> ExecutionResult:
+    """Execute by a burst and, if that fails as no CPU would, go on as ``hal`` does."""
+    if not hal.is_well:
+        return await hal.launch(request, options)
+    result = await controller.execute(request, options)
+    if (
+        result.status is ErrorStatus.NONE
+        or result.kind in _OWN_MISTAKES
+        or not hal.recovers_from(result.status)
+    ):
+        return result
+    return await hal.recover(request, options, result)
 
 
 _OWN_MISTAKES = (BusyError, DeviceClosedError, ForkedError)

@@ -152,7 +152,7 @@ async def copies_of(views: Outputs, names: Iterable[str]) -> Outputs:
     :raises ResourceExhaustedError: if there is no memory for them.
     """
     names = tuple(names)
-    if sum(views[name].size for name in names) > SHORT_ELEMENTS:
+    if sum([views[name].size for name in names]) > SHORT_ELEMENTS:
         return await offload(copies_now, views, names)
     return copies_now(views, names)
 

@@ -21,20 +21,15 @@ from numpy.typing import DTypeLike
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Handle, Memory
-from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import SHRINK, seals_of
 from asyncnn.memory.pages import failure, os_errors
 from asyncnn.memory.pools import owning, view
 from asyncnn.memory.slabs import array_in, place_of, shared_array
-from asyncnn.service.process import peer_of
+from asyncnn.service.process import Listener, new_socket, peer_of
 
 MAX_NAME_BYTES = 64
-_BACKLOG = 128
 _RETRY_S = 0.005
-_PAUSE_S = 0.1
-"""Time until the next attempt to accept a process after one failed."""
-
 _MAX_BYTES = 1024
 
 
@@ -110,48 +105,17 @@ class _Publication:
         self._packet = msgspec.msgpack.encode(
             _Description(array.dtype.str, array.shape)
         )
-        self._loop = asyncio.get_running_loop()
-        self._pause: asyncio.TimerHandle | None = None
-        with os_errors(f"named array {name!r}"):
-            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                self._listener.bind(address)
-                self._listener.listen(_BACKLOG)
-                self._listener.setblocking(False)
-            except BaseException:
-                self._listener.close()
-                raise
+        with new_socket(f"named array {name!r}") as self._socket:
+            self._socket.bind(address)
 
     def __enter__(self) -> None:
-        self._resume()
-        disown_in_children(self)
+        self._listener = Listener(self._socket, self._serve)
 
     def __exit__(self, *_: object) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-        if self._listener.fileno() >= 0:
-            self._loop.remove_reader(self._listener.fileno())
-            self._listener.close()
-
-    def disown(self) -> None:
-        """Let the name end with the parent of a forked child."""
         self._listener.close()
 
-    def _resume(self) -> None:
-        self._pause = None
-        if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener.fileno(), self._serve)
-
-    def _serve(self) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         """Answer one process, unless it is another user's or has gone."""
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:  # it would be tried again at once, for ever
-            self._loop.remove_reader(self._listener.fileno())
-            self._pause = self._loop.call_later(_PAUSE_S, self._resume)
-            return
         with connection, contextlib.suppress(OSError):
             connection.setblocking(False)
             if peer_of(connection).uid == os.geteuid():

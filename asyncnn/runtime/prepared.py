@@ -56,7 +56,7 @@ from asyncnn.runtime.requests import (
     Tensor,
     has_fixed_shape,
 )
-from asyncnn.runtime.reusable import ReusableExecution, Target
+from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 from asyncnn.runtime.states import Kept, StatefulRequests, no_state, slots_of
 from asyncnn.tracing import Layer, Phase, active, begin
 
@@ -203,14 +203,14 @@ class PreparedModel:
                 result = await binding.launch(execution, options)
             else:
                 request = target.build_request(arrays, spaces)
-                result = await self._launch(path, request, options)
+                result = await self._carry(path)(request, options)
             if result.status is _INSUFFICIENT_SIZE:
                 _, spaces, result = await target.with_more_space(
                     arrays,
                     given,
                     spaces,
                     np.empty,
-                    partial(self._launch, path),
+                    self._carry(path),
                     options,
                     result,
                 )
@@ -314,12 +314,12 @@ class PreparedModel:
             unknown, or of the wrong dtype or shape, no inputs are given and the model
             leaves the shape of one open, or there is no such path.
         """
-        check_path(path)
+        carry = self._carry(path)
         return ReusableExecution(
             self._target,
             self._target.settled_inputs(inputs),
             self._target.settled_outputs(out),
-            partial(self._launch, path),
+            carry,
             options_for(loop_timeout=loop_timeout),
             threadsafe=self._local if path != "fenced" else None,
         )
@@ -389,7 +389,7 @@ class PreparedModel:
         model = self._sessions or self._shared_by_sessions()
         kept = model.kept
         given = kept.first if state is None else kept.checked(state)
-        session = Session(model, self._launch, given, path, checkpoint)
+        session = Session(model, self._carry, given, path, checkpoint)
         return Opening("session", OpeningSession(session))
 
     def with_open_states(
@@ -462,19 +462,18 @@ class PreparedModel:
         async with self.burst() as burst:
             yield partial(burst.run, timeout=timeout)
 
-    def _launch(
-        self, path: Path, request: Request, options: ExecutionOptions
-    ) -> Awaitable[ExecutionResult]:
+    def _carry(self, path: Path) -> Carry:
+        """Return what executes requests by a path."""
         if self._forced is not None and path in ("async", "sync"):
             path = self._forced
         if path == "async" or (self._has_one_call and path == "sync"):
             if self._direct is not None:
-                return self._direct.launch(request, options)
-            return launched(self.hal, request, options)
+                return self._direct.launch
+            return partial(launched, self.hal)
         if path == "sync":
-            return self._synchronously(request, options)
+            return self._synchronously
         check_path(path)
-        return execute_fenced(self._target.launch, request, options)
+        return partial(execute_fenced, self._target.launch)
 
     async def _synchronously(
         self, request: Request, options: ExecutionOptions

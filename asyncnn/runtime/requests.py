@@ -71,6 +71,7 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
+_BFLOAT16 = np.dtype("V2")
 _OMITTED = RequestArgument(has_no_value=True)
 _NO_HANDLE = Handle()
 
@@ -232,6 +233,7 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
     """Take integers of 32 bits for those of 64, and the other way round.
 
     A file's int64 is int32 in the HAL, and itself to an engine of the file's format.
+    NumPy itself has no bfloat16, but the package ml_dtypes adds one.
 
     :raises InvalidArgumentError: if that would lose a value, or it is another dtype.
     """
@@ -243,6 +245,8 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
             f"input {info.name} has values beyond the 32 bits that the model takes",
             hint="a device with an engine for the file takes 64 where the file does",
         )
+    if array.dtype.name == "bfloat16" and info.dtype == _BFLOAT16:
+        return array.view(_BFLOAT16)
     raise InvalidArgumentError(
         f"input {info.name} has dtype {array.dtype}, the model takes {info.dtype}",
         hint=f"convert it with astype({str(info.dtype)!r}) if that is meant",

@@ -23,6 +23,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
+    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
@@ -43,7 +44,7 @@ from asyncnn.runtime.requests import (
     has_fixed_shape,
 )
 from asyncnn.runtime.threadsafe import Done, ThreadsafeRun
-from asyncnn.tracing import Layer, Phase, begin
+from asyncnn.tracing import Layer, Phase, active, begin
 
 Carry: TypeAlias = Callable[[Request, ExecutionOptions], Awaitable[ExecutionResult]]
 """Executes a request by one of the HAL's calls."""
@@ -52,6 +53,7 @@ BuildRequest: TypeAlias = Callable[[Sequence[Tensor | None], Sequence[Tensor]], 
 """Makes a request from its inputs and outputs, as a `RequestBuilder` does."""
 
 
+_NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 
 
@@ -190,15 +192,15 @@ class ReusableExecution:
 
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
-    there is one at a time. Their memory goes with the last reference to them. Outputs
-    for which ``out`` has None get shared arrays. ``threadsafe`` is the prepared model
-    if its executions may be launched on any thread.
+    there is one at a time: it ``is_running`` then. Their memory goes with the last
+    reference to them. Outputs for which ``out`` has None get shared arrays.
+    ``threadsafe`` is the prepared model if its executions may be launched on any
+    thread.
     """
 
     __slots__ = (
         "_carry",
         "_inputs",
-        "_is_running",
         "_launched",
         "_options",
         "_out",
@@ -208,6 +210,7 @@ class ReusableExecution:
         "_spaces",
         "_target",
         "_threadsafe",
+        "is_running",
     )
 
     def __init__(
@@ -225,7 +228,7 @@ class ReusableExecution:
         self._out = out
         self._carry = carry
         self._options = options
-        self._is_running = False
+        self.is_running = False
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._spaces = target.spaces(out, target.make_shared)
@@ -302,13 +305,13 @@ class ReusableExecution:
         home = self._target.home
         if get_ident() != home.loop._thread_id:
             home.refuse("the model")
-        if self._is_running or self._launched:
+        if self.is_running or self._launched:
             self.check_free()
         options = self._options
         if measure or timeout is not None:
             options = self._options_for(timeout, None, measure)
-        trace = begin()
-        self._is_running = True
+        trace = None if active.recorder is None else begin()
+        self.is_running = True
         try:
             result = await self._carry(self._request, options)
             if result.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
@@ -323,7 +326,7 @@ class ReusableExecution:
                     result,
                 )
         finally:
-            self._is_running = False
+            self.is_running = False
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         if result is not self._result:
@@ -357,9 +360,9 @@ class ReusableExecution:
             options = self._options_for(timeout, None, False)
         run = ThreadsafeRun(self, done)
         # Nothing is called in between, where another thread could launch it as well.
-        while self._is_running or self._launched:
+        while self.is_running or self._launched:
             self.check_free()
-        self._is_running = True
+        self.is_running = True
         if self._threadsafe is None:
             awaited = partial(self.run, timeout=timeout)
             run.go_by(self._target.loop, awaited)
@@ -383,20 +386,20 @@ class ReusableExecution:
         :raises AsyncnnError: as `run`.
         """
         # Nothing is called in between, where another thread could begin as well.
-        while self._is_running or self._launched:
+        while self.is_running or self._launched:
             self.check_free()
-        self._is_running = True
+        self.is_running = True
         try:
             result = execute(self._request, _MEASURED if measure else _NOT_MEASURED)
         finally:
-            self._is_running = False
+            self.is_running = False
         if result is not self._result:
             self._take(result)
         return self._outputs
 
     def release(self) -> None:
         """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
-        self._is_running = False
+        self.is_running = False
 
     def take(self, result: ExecutionResult) -> AsyncnnError | None:
         """See `IOneAtATime`: for what `launch_threadsafe` has launched."""
@@ -462,7 +465,7 @@ class ReusableExecution:
         :raises BusyError: if a run has not ended.
         """
         self._forget_ended()
-        if self._is_running or self._launched:
+        if self.is_running or self._launched:
             raise BusyError(
                 "another run on the same arrays has not returned",
                 hint="await it first, or make another burst or reusable execution",
@@ -477,11 +480,13 @@ class ReusableExecution:
 
         :raises AsyncnnError: if it is that of a failure.
         """
-        self._target.check_result(result)
+        if result.status is not _NONE:
+            self._target.check_result(result)
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
-        self._outputs.timing = timing_of(result.timing)
+        timing = result.timing
+        self._outputs.timing = None if timing is NO_TIMING else timing_of(timing)
         self._outputs.route = result.route or self._target.route
         self._result = result
 

@@ -10,7 +10,7 @@ places and arrays, and the one after that does not write where it may still read
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.runtime.execution_options import (
     AnyPath,
+    Path,
     check_path,
     copies_now,
     copies_of,
@@ -40,7 +41,6 @@ from asyncnn.runtime.reusable import Carry
 from asyncnn.runtime.session_steps import (
     BESIDE,
     HELD,
-    Launch,
     SessionModel,
     State,
     Steps,
@@ -61,15 +61,15 @@ class Session(Opened):
     """
 
     __slots__ = (
-        *("__weakref__", "_burst", "_by", "_checkpoint", "_cut", "_held"),
-        *("_is_closed", "_launch", "_lengths", "_lingers", "_lost", "_model", "_now"),
+        *("__weakref__", "_burst", "_by", "_carry", "_checkpoint", "_cut", "_held"),
+        *("_is_closed", "_lengths", "_lingers", "_lost", "_model", "_now"),
         *("_path", "_places", "_running", "_saved", "_steps", "_turn", "steps"),
     )
 
     def __init__(
         self,
         model: SessionModel,
-        launch: Launch,
+        carry: Callable[[Path], Carry],
         state: tuple[Array, ...],
         path: AnyPath,
         checkpoint: int | None,
@@ -87,7 +87,7 @@ class Session(Opened):
             )
         check_path(path, bursts=True)
         self._model = model
-        self._launch = launch
+        self._carry = carry
         self._path = self._by = path
         self._checkpoint = checkpoint
         self._turn = asyncio.Lock()
@@ -206,7 +206,7 @@ class Session(Opened):
         :raises AsyncnnError: as `state`.
         """
         steps, arrays = await self._snapshot()
-        like = self._model, self._launch, arrays, self._path, self._checkpoint
+        like = self._model, self._carry, arrays, self._path, self._checkpoint
         async with AsyncExitStack() as stack:
             opening = OpeningSession(Session(*like, steps))
             yield await stack.enter_async_context(opening)
@@ -344,7 +344,7 @@ class Session(Opened):
     ) -> Awaitable[ExecutionResult]:
         by = self._by
         if by != "burst":
-            return self._launch(by, request, options)
+            return self._carry(by)(request, options)
         if self._burst is None:
             raise InvalidArgumentError(
                 "no burst of the session is open", hint="async with session.burst()"

@@ -1,29 +1,21 @@
 """The calls that a session's steps consist of, each built once."""
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from asyncnn.burst import BurstController
-from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions, ExecutionOptions, Memory, Request
+from asyncnn.hal.types import Dimensions, Memory, Request
 from asyncnn.runtime.buffers import SHORT_ELEMENTS, MakeArray, Places, Slot
 from asyncnn.runtime.burst import open_carry
-from asyncnn.runtime.execution_options import Path
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.requests import InputCheck, Tensor, has_fixed_shape
 from asyncnn.runtime.reusable import Carry, ReusableExecution, Target
 from asyncnn.runtime.states import Kept, StatePlaces, allocated, placed_among
-
-Launch: TypeAlias = Callable[
-    [Path, Request, ExecutionOptions], Awaitable[ExecutionResult]
-]
-"""Executes a request by the HAL call of a path."""
 
 State: TypeAlias = Mapping[str, ArrayLike]
 """Arrays by the names of the states, of their dtypes and shapes."""
@@ -56,7 +48,7 @@ class SessionModel(NamedTuple):
 
     def burst(
         self, *, spins: bool = True
-    ) -> AbstractAsyncContextManager[tuple[BurstController, Carry]]:
+    ) -> AbstractAsyncContextManager[tuple[object, Carry]]:
         """Open what executes steps by burst, for an ``async with`` block.
 
         :raises AsyncnnError: if the driver refuses it.

@@ -40,30 +40,54 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
 
     :raises AsyncnnError: as translating does.
     """
-    if region_of(named.model) is None or await takes(device, named.model):
-        return named
-    return await offload_steps(translating(named))
+    forms = engine_forms(named)
+    for form in forms:
+        if await takes(device, form.model):
+            return form
+    return await translate(named) if forms else named
 
 
-def with_open_outputs(named: NamedModel) -> NamedModel:
-    """Return a region of LiteRT that tells the shapes of its outputs itself.
+async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedModel:
+    """Translate a region on a thread; its engine may have refused it.
 
-    Those in a file are hints, and where they are wrong, the engine refuses them.
+    :raises AsyncnnError: as translating does.
+    """
+    try:
+        return await offload_steps(translating(named))
+    except UnsupportedOperatorError as error:
+        region = region_of(named.model)
+        if region is None or error.hint or is_refused:
+            raise
+        engine, device = ENGINES[region.extension]
+        hint = f"{engine} may run it: try the device {device}"
+        raise UnsupportedOperatorError(
+            error.message, hint=hint, operators=error.operators
+        ) from error
+
+
+def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
+    """Return what its engine may be given for a region, in order; none for others.
+
+    Shapes of outputs in a TFLite file are hints: where they are wrong, the engine
+    refuses them, and tells them itself if they are open.
     """
     region = region_of(named.model)
-    if region is None or region.extension != LITERT:
-        return named
+    if region is None:
+        return ()
+    if region.extension != LITERT:
+        return (named,)
     main = named.model.main
     made = set(main.output_indexes)
     operands = tuple(
         replace(operand, dimensions=()) if index in made else operand
         for index, operand in enumerate(main.operands)
     )
-    return replace(
+    opened = replace(
         named,
         model=replace(named.model, main=replace(main, operands=operands)),
-        outputs=tuple(replace(info, dimensions=()) for info in named.outputs),
+        outputs=tuple(replace(info, dimensions=(), axes=()) for info in named.outputs),
     )
+    return (named,) if opened == named else (named, opened)
 
 
 def translating(named: NamedModel) -> Steps[NamedModel]:
@@ -75,18 +99,11 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    try:
-        if region.extension == ONNX:
-            translated = yield from _onnx(region)
-        else:
-            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-            translated = yield from importing_tflite(region.graph, input_shapes=given)
-    except UnsupportedOperatorError as error:
-        engine, device = ENGINES[region.extension]
-        hint = error.hint or f"{engine} may run it: try the device {device}"
-        raise UnsupportedOperatorError(
-            error.message, hint=hint, operators=error.operators
-        ) from error
+    if region.extension == ONNX:
+        translated = yield from _onnx(region)
+    else:
+        shapes = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+        translated = yield from importing_tflite(region.graph, input_shapes=shapes)
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),

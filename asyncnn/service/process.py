@@ -118,6 +118,77 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
+_BACKLOG = 128
+_PAUSE_S = 0.1
+"""Time until the next attempt to accept somebody after one failed."""
+
+
+@contextlib.contextmanager
+def new_socket(what: str) -> Iterator[socket.socket]:
+    """Yield a socket to bind, which then listens; it is closed if that fails.
+
+    :raises AsyncnnError: if it does, saying ``what`` was meant.
+    """
+    with os_errors(what):
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            yield listening
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+
+
+class Listener:
+    """Gives ``accepted`` who connects to a socket, on the running loop.
+
+    A connection that cannot be accepted waits a while, unless ``failed`` has dealt with
+    it.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        accepted: Callable[[socket.socket], None],
+        failed: Callable[[OSError], bool] = lambda _: False,
+    ) -> None:
+        self.socket = listening
+        self._accepted = accepted
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._resume()
+        disown_in_children(self)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._pause is not None:
+            self._pause.cancel()
+        if self.socket.fileno() >= 0:
+            self._loop.remove_reader(self.socket.fileno())
+            self.socket.close()
+
+    def disown(self) -> None:
+        """Leave all to the parent of a forked child: with it the address ends."""
+        self.socket.close()
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self.socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self.socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if not self._failed(error):  # it would be tried again at once, for ever
+                self._loop.remove_reader(self.socket.fileno())
+                self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+            return
+        self._accepted(connection)
+
+
 _START_TIMEOUT_S = 10.0
 """For which a driver that starts may do nothing; a busy machine lets it do little."""
 

@@ -26,12 +26,15 @@ from asyncnn.input_files import (
 )
 from asyncnn.output_files import write_file
 from asyncnn.pacing import completed
+from asyncnn.runtime.axes import dimensions_of
 from asyncnn.runtime.model import NamedModel, TensorInfo, hinting, located
 from asyncnn.runtime.translation import translating
 
 HAL_RTOL = 5 * 2.0**-23
 HAL_ATOL = 1e-5
 """The HAL's criterion for floats, of which 2**-23 is the step at 1."""
+
+_INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
 
 ALONE = ""
 """Stands for the name of an array that has none, the only one of its file."""
@@ -256,8 +259,18 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(
     name: str, actual: Array, expected: Array, allowed: Tolerance
 ) -> Comparison:
-    """Compare ``actual`` with ``expected``; infinities must be equal, NaN never is."""
+    """Compare ``actual`` with ``expected``; infinities must be equal, NaN never is.
+
+    What a file has as int64, without axes or with more than four may be either as in
+    the file or as in its translation.
+    """
     size = int(expected.size)
+    if actual.dtype != expected.dtype and {actual.dtype, expected.dtype} <= _INTEGERS:
+        actual, expected = actual.astype(np.int64), expected.astype(np.int64)
+    if actual.shape == dimensions_of(expected.shape):
+        expected = expected.reshape(actual.shape)
+    elif expected.shape == dimensions_of(actual.shape):
+        actual = actual.reshape(expected.shape)
     for what in ("dtype", "shape"):
         got, want = getattr(actual, what), getattr(expected, what)
         if got != want:

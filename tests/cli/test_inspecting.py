@@ -194,6 +194,33 @@ def suggested(text: str) -> list[str]:
     return words
 
 
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no device that runs regions."""
+    names = lambda: ["reference"]  # noqa: E731
+    monkeypatch.setattr("asyncnn.runtime.inspection.registered_devices", names)
+
+
+def test_a_region_that_cannot_be_translated_is_told_with_what_to_give(
+    asyncnn_command: Command, undecided: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    ran = asyncnn_command("inspect", undecided)
+    assert ran.status == 0, ran.err
+    assert "onnxruntime: runs it, as one region" in ran.out
+    told = "not to be translated for others: "
+    (line,) = (each for each in ran.out.splitlines() if told in each)
+    pasted = asyncnn_command("inspect", undecided, *suggested(line))
+    assert "translated for others: " in pasted.out
+    assert "reference: runs it" in pasted.out
+    found = json.loads(asyncnn_command("inspect", undecided, "--json").out)
+    assert found["region"] == "org.asyncnn.onnx"
+    assert "--input-shape" in found["untranslated"]
+    strict = asyncnn_command("inspect", undecided, "--strict")
+    assert "as it is, it cannot be loaded" in strict.out
+
+
+@pytest.mark.usefixtures("no_engine")
 def test_where_lengths_decide_names_of_axes_are_told_and_what_to_give(
     asyncnn_command: Command, undecided: Path
 ) -> None:
@@ -268,6 +295,7 @@ def test_a_file_of_too_few_shapes_is_described_and_refused(
     assert "has shape ['batch', 2], which [4, 4] does not fit" in ran.err
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_a_file_with_unknown_operators_is_described_and_refused(
     asyncnn_command: Command, tmp_path: Path
 ) -> None:

@@ -78,9 +78,9 @@ async def test_executing(device: IDevice, told: Told, path: AnyPath) -> None:
     assert told("execution", call) == RUNS
     assert told("execution", "done") == RUNS
     assert told("cpuexe", "run") == RUNS
-    assert told("execution", "burst") == (RUNS if path == "burst" else 0)
-    if isinstance(device, RemoteDevice) and path != "burst":
-        assert told("execution", "send") == RUNS
+    is_remote, is_burst = isinstance(device, RemoteDevice), path == "burst"
+    assert told("execution", "burst") == RUNS * (is_remote and is_burst)
+    assert told("execution", "send") == RUNS * (is_remote and not is_burst)
 
 
 def test_no_path_is_left_out() -> None:

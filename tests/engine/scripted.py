@@ -19,7 +19,7 @@ import pytest
 from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
-from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment
+from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment, Telling
 from asyncnn.engine.job import Segment as BuiltSegment
 from asyncnn.engine.plan_execution import PlanExecution
 from asyncnn.engine.workspace import aligned_bytes
@@ -66,8 +66,14 @@ class Script(ctypes.Structure):
         ("begun", ctypes.c_int),
         ("ended", ctypes.c_int),
         ("is_freed", ctypes.c_int),
+        ("told", ctypes.c_int),
         ("number", ctypes.c_float),
     )
+
+
+def address(function: Any) -> int:
+    """Return where a function of the library is."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 class _Scripted:
@@ -75,6 +81,9 @@ class _Scripted:
 
     kind: Any
     """The class of segments that it is."""
+
+    is_told = False
+    """Whether it does not look at its flag."""
 
     def __init__(
         self, number: float, elements: int, *, inputs: int = 1, outputs: int = 1
@@ -86,8 +95,13 @@ class _Scripted:
         self.script = Script(*asked, elements, 4, number=number)
         tensor = Tensor.of(np.dtype(np.float32), (elements,))
         self.inputs, self.outputs = (tensor,) * inputs, (tensor,) * outputs
-        address = ctypes.cast(engine().run_script, ctypes.c_void_p).value or 0
-        self.kind.__init__(self, address, self.byte, self.inputs, self.outputs)
+        function, telling = engine().run_script, None
+        if self.is_told:
+            function, self.script.flag = engine().run_told, None
+            told = address(engine().tell), address(engine().retract)
+            telling = Telling(*told, ctypes.addressof(self.script))
+        ends = self.inputs, self.outputs
+        self.kind.__init__(self, address(function), self.byte, *ends, telling)
 
     def _bind(self, addresses: tuple[int, ...]) -> Bound:
         array = (ctypes.c_void_p * len(addresses))(*addresses)

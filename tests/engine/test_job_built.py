@@ -181,7 +181,7 @@ class TestMakingJobs:
             graph.run([x], [y])
             graph.clear_interrupt()
             control = Control()
-            job.run([x, y], control, 1 << 60, Pause())
+            job.run([x, y], control, 1 << 60, Pause(), None)
             control.stop()
             control.pause()
             assert job.run([x, y], control) == jobs.DONE

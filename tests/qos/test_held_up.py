@@ -53,6 +53,7 @@ class Offered(Work):
         self.ended = asyncio.Event()
 
     def offer(self, lane: Any) -> bool:
+        assert lane.work is self  # it may come back at once
         self.lanes.put_nowait(lane)
         return True
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.validate import validate_model
+from tests.runtime.test_translation import sums
 from tests.runtime.tflite.files import Op, Signature, T, write
 from tests.runtime.tflite.metadata_files import Described, archive, written
 from tests.runtime.tflite.region_cases import volumes
@@ -19,7 +21,9 @@ from tests.runtime.tflite.test_variables import accumulator
 from tests.walk import code_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
-REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(PAGE.read_text())
+FORMS, REGION, BUILD, STATES, SIGNATURE, LENGTHS, METADATA, MAPPED = code_of(
+    PAGE.read_text()
+)
 
 
 def classifier() -> bytes:
@@ -50,9 +54,17 @@ async def run(code: str, **names: Any) -> dict[str, Any]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wake_word.tflite").write_bytes(accumulator())
+    Path("encoder.onnx").write_bytes(sums())
     Path("volumes.tflite").write_bytes(volumes())
     for name in ("model", "classifier"):
         Path(f"{name}.tflite").write_bytes(classifier())
+
+
+async def test_a_file_is_translated_where_there_is_no_engine() -> None:
+    names = await run(FORMS)
+    assert region_of(names["model"].model) is not None
+    assert names["prepared"].inputs[0].dtype == np.int32
+    assert region_of(names["operations"].model) is None
 
 
 async def test_a_file_without_a_hal_form_is_loaded(

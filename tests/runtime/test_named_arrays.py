@@ -189,7 +189,7 @@ async def test_one_that_cannot_be_accepted_waits_and_does_not_keep_the_loop_busy
         return accept(listener)
 
     async with named_array(name, 4) as array:
-        monkeypatch.setattr(named_arrays, "_PAUSE_S", 0.01)
+        monkeypatch.setattr("asyncnn.service.process._PAUSE_S", 0.01)
         monkeypatch.setattr(socket.socket, "accept", fail_at_first)
         opening = asyncio.create_task(open_named_array(name))
         for _ in range(10):
@@ -205,7 +205,7 @@ async def test_a_name_can_end_while_nobody_can_be_accepted(
     def fail(_: socket.socket) -> object:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(named_arrays, "_PAUSE_S", 0.01)
+    monkeypatch.setattr("asyncnn.service.process._PAUSE_S", 0.01)
     async with named_array(name, 4):
         monkeypatch.setattr(socket.socket, "accept", fail)
         opening = asyncio.create_task(open_named_array(name))

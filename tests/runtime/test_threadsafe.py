@@ -373,15 +373,16 @@ async def test_a_loop_that_closed_while_a_thread_blocked_does_not_hide_the_end()
 ):
     closed = asyncio.new_event_loop()
     closed.close()
-    async with open_device() as device:
-        prepared = await device.prepare(addition(4))
-        async with prepared.burst() as burst:
-            link = burst._controller._link
-            assert link is not None
-            link._loop = closed
-            link._requests.close()
-            with pytest.raises(DeviceUnavailableError):
-                await asyncio.to_thread(burst.run_in_place_blocking)
+    with driver_process() as driver:
+        async with connect(driver.path) as device:
+            prepared = await device.prepare(addition(4))
+            async with prepared.burst() as burst:
+                link = burst._controller._link
+                assert link is not None
+                link._loop = closed
+                link._requests.close()
+                with pytest.raises(DeviceUnavailableError):
+                    await asyncio.to_thread(burst.run_in_place_blocking)
 
 
 async def test_a_burst_does_not_block_its_own_event_loop(device: Device) -> None:

@@ -161,6 +161,7 @@ class TestForms:
                 await device.prepare(named)
         assert "no such engine today" in str(refused.value)
         assert "Det" in str(refused.value)
+        assert "may run it" not in str(refused.value)
 
     async def test_that_the_engine_refuses_are_translated(self) -> None:
         ends = [tensor(name, (2,), np.int64) for name in ("x", "y", "z")]
@@ -176,6 +177,7 @@ class TestForms:
         named = asyncnn.load(determinants())
         with pytest.raises(UnsupportedOperatorError, match="Det") as refused:
             await device.prepare(named)
+        assert "try the device onnxruntime" in refused.value.hint
         assert [each.name for each in refused.value.operators] == ["Det"]
         with pytest.raises(UnsupportedOperatorError, match="Det"):
             await asyncnn.explain(device, named)
@@ -274,6 +276,22 @@ class TestCaches:
             async with asyncnn.open_device(name, cache_dir=tmp_path) as device:
                 prepared = await device.prepare(asyncnn.load(sums()), identity=b"sums")
                 outputs = await prepared.run([[1, 2], [3, 4]])
+                assert outputs["z"].tolist() == [4, 6]
+
+    async def test_tell_a_region_from_its_translation(self, tmp_path: Path) -> None:
+        given = dict.fromkeys("xy", (2,))
+        for extension, dtype in (
+            (engine("not today"), np.int32),
+            (engine(), np.int64),
+        ):
+            async with asyncnn.open_device(
+                "reference", cache_dir=tmp_path, extensions=[extension]
+            ) as device:
+                named = asyncnn.load(sums(), input_shapes=given)
+                prepared = await device.prepare(named, identity=b"sums")
+                assert prepared.inputs[0].dtype == dtype
+                outputs = await prepared.run([[1, 2], [3, 4]])
+                assert outputs["z"].dtype == dtype
                 assert outputs["z"].tolist() == [4, 6]
 
 

@@ -154,7 +154,7 @@ async def test_running_out_of_descriptors_only_delays_clients(
             raise OSError(errno.EMFILE, "Too many open files")
         return accept(listener)
 
-    monkeypatch.setattr(server, "_PAUSE_S", 0.001)
+    monkeypatch.setattr("asyncnn.service.process._PAUSE_S", 0.001)
     monkeypatch.setattr(socket.socket, "accept", fail_twice)
     with caplog.at_level(logging.WARNING):
         assert await is_served(service.path)

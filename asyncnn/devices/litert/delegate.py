@@ -20,7 +20,7 @@ from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, St
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation
 
-WRITER_VERSION = 5
+WRITER_VERSION = 6
 """Counts the changes to what is claimed, divided and written."""
 
 WORTHWHILE_NS = 3_000.0

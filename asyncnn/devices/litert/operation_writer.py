@@ -128,6 +128,14 @@ class OperationWriter:
         self.graph.operator(name, inputs, [output], table, version)
         return output
 
+    def pair(
+        self, name: str, first: Tensor, second: Tensor, target: Tensor | None = None
+    ) -> Tensor:
+        """Add arithmetic without an activation; floats like the first if not told."""
+        table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
+        result = self.floats(first.shape) if target is None else target
+        return self.emit(name, [first, second], result, table)
+
     def require(self, condition: bool, reason: str) -> None:
         """Check what the operation is claimed for.
 

@@ -139,11 +139,8 @@ def _log_softmax(writer: OperationWriter) -> None:
         axes = graph.integers([rank - 1])
         keep = options("ReducerOptions", KeepDims=True)
         writer.emit("REDUCE_MAX", [source, axes], largest, keep)
-        below = writer.floats(source.shape)
-        writer.emit("SUB", [source, largest], below, options("SubOptions"))
-        scaled = writer.floats(source.shape)
-        writer.emit("MUL", [below, graph.real(beta)], scaled, options("MulOptions"))
-        source = scaled
+        below = writer.pair("SUB", source, largest)
+        source = writer.pair("MUL", below, graph.real(beta))
     target = last.target()
     writer.emit("LOG_SOFTMAX", [source], target, options("LogSoftmaxOptions"))
     last.finish(target)
@@ -210,27 +207,14 @@ def _instance_normalization(writer: OperationWriter) -> None:
     over = graph.integers(axes)
     keep = options("ReducerOptions", KeepDims=True)
     mean = writer.emit("MEAN", [source, over], writer.floats(kept), keep)
-    centred = _pair(writer, "SUB", source, mean)
-    squares = _pair(writer, "MUL", centred, centred)
+    centred = writer.pair("SUB", source, mean)
+    squares = writer.pair("MUL", centred, centred)
     variance = writer.emit("MEAN", [squares, over], writer.floats(kept), keep)
-    spread = _pair(writer, "ADD", variance, graph.real(epsilon))
+    spread = writer.pair("ADD", variance, graph.real(epsilon))
     root = writer.emit("SQRT", [spread], writer.floats(kept))
-    factor = _pair(writer, "DIV", graph.real(gamma), root, kept)
-    scaled = _pair(writer, "MUL", centred, factor)
-    table = options("AddOptions", FusedActivationFunction=0)
-    writer.emit("ADD", [scaled, graph.real(beta)], writer.output(), table)
-
-
-def _pair(
-    writer: OperationWriter,
-    name: str,
-    first: Tensor,
-    second: Tensor,
-    shape: Shape | None = None,
-) -> Tensor:
-    target = writer.floats(first.shape if shape is None else shape)
-    table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
-    return writer.emit(name, [first, second], target, table)
+    factor = writer.pair("DIV", graph.real(gamma), root, writer.floats(kept))
+    scaled = writer.pair("MUL", centred, factor)
+    writer.pair("ADD", scaled, graph.real(beta), writer.output())
 
 
 def _batch_matmul(writer: OperationWriter) -> None:

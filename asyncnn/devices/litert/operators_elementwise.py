@@ -58,8 +58,7 @@ def _reciprocal_root(writer: OperationWriter) -> None:
     """RSQRT of XNNPACK makes NaN of 0."""
     source = writer.input(0)
     root = writer.emit("SQRT", [source], writer.floats(source.shape))
-    table = options("DivOptions", FusedActivationFunction=0)
-    writer.emit("DIV", [writer.graph.real(1), root], writer.output(), table)
+    writer.pair("DIV", writer.graph.real(1), root, writer.output())
 
 
 def _on_floats(name: str, kind: str | None = None, count: int = 1) -> Write:
@@ -100,11 +99,9 @@ def _elu(writer: OperationWriter) -> None:
         options("MaximumMinimumOptions"),
     )
     curved = writer.emit("ELU", [below], writer.floats(shape))
-    scaled = writer.emit(
-        "MUL", [curved, graph.real(alpha)], writer.floats(shape), options("MulOptions")
-    )
+    scaled = writer.pair("MUL", curved, graph.real(alpha))
     above = writer.emit("RELU", [source], writer.floats(shape))
-    writer.emit("ADD", [above, scaled], writer.output(), options("AddOptions"))
+    writer.pair("ADD", above, scaled, writer.output())
 
 
 def _comparison(name: str, kind: str) -> Write:

@@ -76,15 +76,15 @@ class _Cell:
         recurrent = writer.emit(
             "FULLY_CONNECTED", inputs, writer.floats(self._sums), table
         )
-        sums = self._pair("ADD", recurrent, products)
+        sums = self._writer.pair("ADD", recurrent, products)
         gates = [writer.floats(self._shape) for _ in range(_GATES)]
         graph.operator("SPLIT", [self._axis, sums], gates, self._split)
-        entered = self._pair(
+        entered = self._writer.pair(
             "MUL", self._of("LOGISTIC", gates[0]), self._of("TANH", gates[2])
         )
-        kept = self._pair("MUL", self._of("LOGISTIC", gates[1]), self.memory)
-        self.memory = self._clipped(self._pair("ADD", kept, entered))
-        self.output = self._pair(
+        kept = self._writer.pair("MUL", self._of("LOGISTIC", gates[1]), self.memory)
+        self.memory = self._clipped(self._writer.pair("ADD", kept, entered))
+        self.output = self._writer.pair(
             "MUL", self._of("LOGISTIC", gates[3]), self._of("TANH", self.memory)
         )
 
@@ -100,11 +100,6 @@ class _Cell:
 
     def _of(self, name: str, source: Tensor) -> Tensor:
         return self._writer.emit(name, [source], self._writer.floats(self._shape))
-
-    def _pair(self, name: str, first: Tensor, second: Tensor) -> Tensor:
-        table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
-        target = self._writer.floats(first.shape)
-        return self._writer.emit(name, [first, second], target, table)
 
 
 def _check(writer: OperationWriter) -> None:

@@ -8,12 +8,12 @@ same numbers, most often, and thereby the same graphs.
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.chain_model import scalar
+from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds
 from asyncnn.engine.delegation import Segment, Step
@@ -37,15 +37,7 @@ _TAPS = 3
 _SCALE, _ZERO_POINT = 0.05, 3
 
 
-class Compiler(Protocol):
-    """What compiles flatbuffers: an `Engine`."""
-
-    def compile(self, model: bytes) -> CompiledGraph:
-        """Return the graph of a TFLite flatbuffer."""
-        ...
-
-
-def measured_speeds(engine: Compiler) -> Speeds:
+def measured_speeds(engine: Engine) -> Speeds:
     """Measure, which takes some ten milliseconds.
 
     :raises GeneralFailureError: if the engine fails.
@@ -56,7 +48,7 @@ def measured_speeds(engine: Compiler) -> Speeds:
     )
 
 
-def _speeds_of(engine: Compiler, type_: OperandType, usual: TypeSpeeds) -> TypeSpeeds:
+def _speeds_of(engine: Engine, type_: OperandType, usual: TypeSpeeds) -> TypeSpeeds:
     make = _Operations(type_)
     outputs = math.prod(_PIXELS)
     itemsize = dtype_of(type_).itemsize
@@ -132,7 +124,7 @@ class _Operations:
         return tuple(map(scalar, (padding, 1, 1, FusedActivationFunc.NONE)))
 
 
-def _least_ns(engine: Compiler, operation: BoundOperation) -> int:
+def _least_ns(engine: Engine, operation: BoundOperation) -> int:
     """Return what a run of a graph of this operation alone takes."""
     given = tuple(range(len(operation.inputs)))
     varying = tuple(

@@ -9,7 +9,9 @@ Source: ONNX Runtime 1.32, ``onnxruntime_c_api.h``, API version 24.
 """
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
@@ -84,6 +86,27 @@ _SHORTAGES = ("bad_alloc", "Failed to allocate", "out of memory")
 """What its words have where memory has run out; no code says it."""
 
 
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+
+
+@contextmanager
+def _telling_nobody() -> Iterator[None]:
+    """Have ONNX Runtime send nothing, of this process and ever.
+
+    It looks at the variable once, as the environment is made: afterwards it has told
+    that by then, kept a number for the machine, and has threads for more.
+    """
+    before = os.environ.get(_NO_TELEMETRY)
+    os.environ[_NO_TELEMETRY] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_TELEMETRY]
+        else:
+            os.environ[_NO_TELEMETRY] = before
+
+
 class RuntimeApiError(Exception):
     """The C API cannot be used, and why."""
 
@@ -126,7 +149,8 @@ class Library:
         self.has_shape: Final = ctypes.CFUNCTYPE(c_bool, handle)(table[_HAS_SHAPE])
         self._is_forked = False
         try:
-            self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
+            with _telling_nobody():
+                self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
             self.call("DisableTelemetryEvents", self.environment)
             self.memory: Final = self.create("CreateCpuMemoryInfo", 0, 0)
             self._allocator = self.create("GetAllocatorWithDefaultOptions")

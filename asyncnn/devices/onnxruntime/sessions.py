@@ -4,7 +4,8 @@ A session is run by any number of threads at once. But they meet at the locks of
 memory, and a thread that makes way for all others would hold those for as long as it
 has no processor: so work of the lowest priority has sessions of its own. So have runs
 on several threads, whose pool a session comes with. Each is made when it is needed
-first, and goes with the last who uses it.
+first. Those of one thread last as long as the graph, whose runs may each be for other
+lengths; the others go with the last who uses them.
 """
 
 import ctypes
@@ -110,7 +111,6 @@ class Session:
     ) -> None:
         self._library = library
         self.may_loop = may_loop
-        self.handle = 0
         options = library.create("CreateSessionOptions")
         try:
             library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -124,6 +124,7 @@ class Session:
             )
         finally:
             library.release("SessionOptions", options)
+        self._released = _Released(library, self.handle)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
 
     def _ports(self, side: str) -> tuple[Port, ...]:
@@ -145,9 +146,20 @@ class Session:
         finally:
             library.release("TypeInfo", type_)
 
+
+class _Released:
+    """Releases a session when the last reference has gone, weak ones included.
+
+    With a `__del__` of its own, a `Session` could be found by its weak references while
+    ONNX Runtime releases it, which takes a while without the interpreter lock.
+    """
+
+    def __init__(self, library: Library, session: int) -> None:
+        self._library = library
+        self._session = session
+
     def __del__(self) -> None:
-        if self.handle:
-            self._library.release("Session", self.handle)
+        self._library.release("Session", self._session)
 
 
 class Region:
@@ -160,6 +172,7 @@ class Region:
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], Session]
         self._sessions = WeakValueDictionary()
+        self._lasting: list[Session] = []
 
     def session(
         self,
@@ -181,6 +194,8 @@ class Region:
                 raise GeneralFailureError("the graph has changed since it was prepared")
             made = Session(self._library, content, threads, may_loop=self._may_loop)
             self._sessions[threads, makes_way] = made
+            if threads == 1:
+                self._lasting.append(made)
             return made
 
 
@@ -192,8 +207,9 @@ class Sessions:
         self._lock = threading.Lock()
         self._regions: WeakValueDictionary[bytes, Region] = WeakValueDictionary()
         # By the identity of the array that a graph was found in: whoever has that has
-        # looked at it before, and a plan for other lengths need not once more.
-        self._known: dict[int, tuple[ref[Any], Region]] = {}
+        # looked at it before, and a plan for other lengths need not once more. The
+        # session stays for them, too.
+        self._known: dict[int, tuple[ref[Any], Region, Session]] = {}
         self._is_forked = False
         disown_in_children(self)
 
@@ -229,7 +245,8 @@ class Sessions:
                 self._regions[digest] = region
         session = region.session(content, threads, makes_way=makes_way)
         number, regions = id(source), self._known
-        regions[number] = ref(source, lambda _: regions.pop(number, None)), region
+        gone = ref(source, lambda _: regions.pop(number, None))
+        regions[number] = gone, region, session
         return session
 
 

@@ -10,7 +10,7 @@
     `FrameworkDevice`, an `IDevice` over several devices
 `planning`, `steps`, `partition_preparing`, `caching`
     a model is planned, and prepared on its devices or loaded from their caches
-`prepared`, `stepping`, `fenced_chain`, `burst_model`
+`prepared`, `stepping`, `fenced_chain`
     it is executed partition by partition
 `spaces`, `reservations`, `managed_memory`, `outcomes`
     the memory between partitions and of buffers, and who is told of an execution's end

@@ -73,13 +73,6 @@ class PlanRecord(ModelRecord, frozen=True, array_like=True):
     saved: tuple[bool, ...]
 
 
-class Loaded(msgspec.Struct, frozen=True, eq=False):
-    """A plan from a cache, and the model."""
-
-    record: PlanRecord
-    model: Model
-
-
 class CacheLayout:
     """How the cache files of a framework over ``members`` are divided among these."""
 
@@ -167,7 +160,9 @@ class OpenCache:
         self.owned = owned
         self.own = CacheFiles(owned[0], owned[layout.files[0]], token)
 
-    def loading(self, key: CacheKey, *, may_map: bool) -> Steps[Loaded]:
+    def loading(
+        self, key: CacheKey, *, may_map: bool
+    ) -> Steps[tuple[PlanRecord, Model]]:
         """Load plan and model, in steps.
 
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
@@ -177,7 +172,7 @@ class OpenCache:
         if record.made_for != self.layout.made_for():
             raise GeneralFailureError("the plan is for other devices, or settings")
         model, _ = yield from reading(record, slices, self.own, may_map=may_map)
-        return Loaded(record, model)
+        return record, model
 
     def saving(
         self,

@@ -61,6 +61,9 @@ BUILT_IN: dict[str, str] = {
 }
 """Devices of this package, each as ``module:attribute``."""
 
+PUBLISHED = (CPU, "auto", "accelerated", "onnxruntime")
+"""Those that a driver process of one's own publishes."""
+
 
 class Registered(msgspec.Struct, frozen=True):
     """A device by name. ``place`` is ``module:attribute`` of what opens it.

@@ -20,7 +20,12 @@ import msgspec
 
 from asyncnn.engine.costs import ModelCosts, chosen_figure
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operands import element_size_bytes, has_unknown_dimensions, is_scalar
+from asyncnn.hal.operands import (
+    bodies_of,
+    element_size_bytes,
+    has_unknown_dimensions,
+    is_scalar,
+)
 from asyncnn.hal.types import (
     Capabilities,
     Model,
@@ -248,11 +253,8 @@ class _Divider:
         if operation.type not in _CONTROL_FLOW:
             return False
         operands = [self._main.operands[i] for i in operation.inputs]
-        inner = [
-            self._model.referenced[operand.location.offset]
-            for operand in operands
-            if operand.lifetime == OperandLifeTime.SUBGRAPH
-        ]
+        bodies = bodies_of(operation, self._main.operands)
+        inner = [self._model.referenced[number] for number in bodies]
         at_border = [
             subgraph.operands[index]
             for subgraph in inner

@@ -30,7 +30,7 @@ from asyncnn.hal.types import Model
 from asyncnn.logs import COMPILATION
 from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.caching import Loaded, OpenCache
+from asyncnn.runtime.framework.caching import OpenCache
 from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
 from asyncnn.runtime.framework.partition import Division, Partition, Plan
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
@@ -112,12 +112,11 @@ class Preparer:
         :raises GeneralFailureError: if anything is not as it was saved.
         :raises AsyncnnError: if the deadline passes.
         """
-        loaded: Loaded = await offload_steps(
+        record, model = await offload_steps(
             cache.loading(self._key, may_map=self._may_map)
         )
-        record = loaded.record
         arguments = PrepareArguments(
-            loaded.model, record.preference, record.priority, deadline
+            model, record.preference, record.priority, deadline
         )
         names = tuple(member.name for member in self._planner.members)
         plan = Plan(record.division, names, {})

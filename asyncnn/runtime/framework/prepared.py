@@ -31,6 +31,7 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.interfaces import (
     IBurstContext,
+    IPreparedModel,
     cause_of_death,
 )
 from asyncnn.hal.operands import size_of_data_bytes
@@ -54,7 +55,6 @@ from asyncnn.hal.validate import (
     signature_of,
 )
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.burst_model import BurstModel
 from asyncnn.runtime.framework.fallback import closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
@@ -281,9 +281,11 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
             return None
         return BuffersInUse(self.buffers.use(request, found), self.signature)
 
-    def for_burst(self) -> BurstModel:
-        """Return the model for a burst of this process; see `IRecovering`."""
-        return BurstModel(self)
+    @property
+    def queued(self) -> IPreparedModel | None:
+        """The driver's model that has all of it; see `IRecovering`."""
+        is_elsewhere = self.direct is not None and self.steps[0].member.is_remote
+        return self.direct if is_elsewhere else None
 
     @property
     def is_well(self) -> bool:
@@ -291,19 +293,12 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
         return self.direct is None or not self.health.has_failed
 
     def recover(
-        self,
-        request: Request,
-        options: ExecutionOptions,
-        callback: IExecutionCallback,
-        failure: ExecutionResult,
-    ) -> None:
+        self, request: Request, options: ExecutionOptions, failure: ExecutionResult
+    ) -> Awaitable[ExecutionResult]:
         """Go on where an execution has failed in a burst; see `IRecovering`."""
-        if self.direct is None:
-            # It has gone step by step, and no other device could compute it.
-            callback.reason = failure.reason
-            callback.notify_1_3(failure.status, failure.output_shapes, NO_TIMING)
-            return
+        callback = ExecutionFuture()
         begin(self, callback, request, options, failure=failure)
+        return callback
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why what was launched has failed; see `IMortal`.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncnn.hal.interfaces import IBuffer
-from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken, ErrorStatus
+from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.spaces import Reservation
 from asyncnn.runtime.framework.steps import Step
@@ -74,10 +74,9 @@ async def _allocated(
         status, buffer, token = await member.hal.allocate(
             BufferDesc(()), models, inputs, outputs
         )
+        reason = status.name
     except Exception as error:  # a stranger's
-        logger.info("%s reserves no buffer: %s", member.name, error)
-        return None, 0
-    if status is not ErrorStatus.NONE:
-        logger.info("%s reserves no buffer: %s", member.name, status.name)
-        return None, 0
+        buffer, token, reason = None, 0, str(error)
+    if buffer is None:
+        logger.info("%s reserves no buffer: %s", member.name, reason)
     return buffer, token

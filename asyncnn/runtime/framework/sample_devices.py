@@ -14,14 +14,13 @@ from typing import ClassVar
 from asyncnn.callbacks import IPreparedModelCallback
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.operands import is_tensor
+from asyncnn.hal.operands import bodies_of, is_tensor
 from asyncnn.hal.performance import uniform_performance, with_performance
 from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
     Model,
-    OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
@@ -95,10 +94,8 @@ class SampleDevice(ReferenceDevice):
         self, model: Model, subgraph: Subgraph, operation: Operation, seen: set[int]
     ) -> bool:
         if operation.type in (OperationType.IF, OperationType.WHILE):
-            for index in operation.inputs:
-                operand = subgraph.operands[index]
-                number = operand.location.offset
-                if operand.lifetime != OperandLifeTime.SUBGRAPH or number in seen:
+            for number in bodies_of(operation, subgraph.operands):
+                if number in seen:
                     continue
                 seen.add(number)
                 inner = model.referenced[number]

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.extensions.regions import DECLARED
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
-from asyncnn.hal.types import ErrorStatus
+from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
 from asyncnn.service.driver.pools import AnnouncedPools
@@ -27,7 +28,8 @@ class Common(msgspec.Struct, frozen=True, eq=False):
 
     ``models`` are the client's prepared models by number. ``tasks`` end with the
     session. ``validating`` is the thread that checks large models of the client's
-    process. ``send`` sends a message to the client.
+    process. ``send`` sends a message to the client. It ``may_run_regions`` that an
+    engine reads as they are.
     """
 
     client_name: str
@@ -38,6 +40,7 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     tasks: OwnedTasks
     validating: SerialOffload
     send: Callable[[wire.ToClient], None]
+    may_run_regions: bool
 
 
 class SessionPart:
@@ -53,6 +56,21 @@ class SessionPart:
         self._tasks = common.tasks
         self._validating = common.validating
         self._send = common.send
+        self._may_run_regions = common.may_run_regions
+
+    def _check_regions(self, model: Model) -> None:
+        """Check that the client may have the engines read what is in a model.
+
+        :raises GeneralFailureError: if it may not.
+        """
+        if self._may_run_regions:
+            return
+        for entry in model.extension_name_to_prefix:
+            if entry.name in DECLARED:
+                raise GeneralFailureError(
+                    f"the driver runs regions of {entry.name} for its own user alone",
+                    hint="translate the model, or serve it with --trust-regions",
+                )
 
     def _model(self, number: int) -> IPreparedModel:
         """Return a prepared model of the client.

@@ -57,6 +57,7 @@ class Preparations(SessionPart):
         callback = self._begin(message.prepared)
         try:
             self._check_room()
+            self._check_regions(message.model)
             cache = self._received(message.cache, fds)
             if cache.prepare_to_write():
                 callback.saved = cache

@@ -39,6 +39,7 @@ class Queries(SessionPart):
         """Tell which operations of a model would run."""
         with self._answering(partial(wire.SupportedOperations, message.call)):
             self._tasks.check_room()
+            self._check_regions(message.model)
             # Each holds a model of any size.
             large = is_large(message.model)
             if large and self._large >= self._limits.max_preparing:

@@ -26,7 +26,6 @@ from asyncnn.logs import SparseLogger
 from asyncnn.memory.descriptors import FDS_SPACE, close_received, hang_up, received_fds
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
-from asyncnn.memory.pages import os_errors
 from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
@@ -35,9 +34,11 @@ from asyncnn.service.driver.reporting import NO_DESCRIPTOR
 from asyncnn.service.driver.session import Session
 from asyncnn.service.limits import ServiceLimits, UserLimits
 from asyncnn.service.process import (
+    Listener,
     Peer,
     can_connect,
     is_abstract,
+    new_socket,
     peer_of,
     socket_address,
 )
@@ -47,12 +48,8 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 256
 """Connections that a driver serves at a time, unless it is told otherwise."""
 
-_BACKLOG = 128
 _FOR_OTHERS_DIVISOR = 8
 """That part of all places is for processes that have no connection yet."""
-
-_PAUSE_S = 0.1
-"""Time until the next attempt to accept a client after one failed."""
 
 _CLOSING_S = 2.0
 """How long closing waits for threads that work for clients."""
@@ -70,6 +67,10 @@ class Server:
     Pools in files that a client could truncate are copied for each call. With
     ``trust_same_uid``, those of clients of this process's user are mapped instead: such
     a client can then kill the driver, as it could with a signal.
+
+    Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
+    them first may have missed something. Those of this process's user and of root are
+    run; with ``trust_regions``, those of all other users as well.
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
@@ -99,6 +100,7 @@ class Server:
         allowed_uids: Collection[int] = (),
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
+        trust_regions: bool = False,
     ) -> None:
         self._device = device
         self._path = Path(path)
@@ -109,16 +111,16 @@ class Server:
         self._allowed_uids = frozenset({os.getuid(), *allowed_uids})
         self._max_connections = max_connections
         self._trust_same_uid = trust_same_uid
+        self._trust_regions = trust_regions
         self._sessions: set[Session] = set()
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
         self._leaving: set[asyncio.Task[None]] = set()
         self._resources: DriverResources | None = None
         self._refusals: Refusals | None = None
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._is_abstract = is_abstract(path)
         self._identity = (0, 0)
-        self._pause: asyncio.TimerHandle | None = None
         self._is_inherited = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -131,9 +133,9 @@ class Server:
         self._resources = DriverResources(self._limits)
         self._refusals = Refusals()
         self._closing = None
-        self._listener = await self._listening()
+        listening = await self._listening()
         disown_in_children(self)
-        self._resume()
+        self._listener = Listener(listening, self._accept, self._refuse_for_want)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -153,8 +155,6 @@ class Server:
     def disown(self) -> None:
         """Leave all to the parent, whose death its clients are to notice."""
         self._is_inherited = True
-        if self._listener is not None:
-            self._listener.close()
         if self._refusals is not None:
             self._refusals.disown()
 
@@ -173,9 +173,6 @@ class Server:
         assert self._listener is not None
         assert self._refusals is not None
         self._refusals.close()
-        if self._pause is not None:
-            self._pause.cancel()
-        asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
 
     async def _removed(self) -> None:
@@ -212,19 +209,12 @@ class Server:
         return bound
 
     def _listen(self) -> socket.socket:
-        with os_errors(f"cannot serve {self._path}"):
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                if self._is_abstract:
-                    _bind_abstract(listener, self._path)
-                else:
-                    self._bind(listener)
-                listener.listen(_BACKLOG)
-                listener.setblocking(False)
-            except BaseException:
-                listener.close()
-                raise
-            return listener
+        with new_socket(f"cannot serve {self._path}") as listener:
+            if self._is_abstract:
+                _bind_abstract(listener, self._path)
+            else:
+                self._bind(listener)
+        return listener
 
     def _bind(self, listener: socket.socket) -> None:
         _remove_stale(self._path)
@@ -237,28 +227,7 @@ class Server:
         if len(self._allowed_uids) > 1:
             self._path.chmod(0o666)
 
-    def _resume(self) -> None:
-        assert self._listener is not None
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._listener.fileno(), self._accept, self._listener)
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            if error.errno == errno.EMFILE and self._refused_for_want(listener):
-                return
-            self._log.log(
-                logging.WARNING,
-                "a client could not be accepted: %s",
-                error.strerror,
-            )
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(listener.fileno())
-            self._pause = loop.call_later(_PAUSE_S, self._resume)
-            return
+    def _accept(self, connection: socket.socket) -> None:
         peer = peer_of(connection)
         if peer.uid not in self._allowed_uids:
             self._refuse(
@@ -283,16 +252,19 @@ class Server:
             return True
         return left > 0 and not self._clients.has(peer)
 
-    def _refused_for_want(self, listener: socket.socket) -> bool:
+    def _refuse_for_want(self, error: OSError) -> bool:
         """Accept a client with a descriptor of the reserve, to tell it of the want."""
         assert self._resources is not None
-        try:
-            with self._resources.reserve.lent():
-                connection, _ = listener.accept()
-        except OSError:
-            return False
-        self._refuse(connection, NO_DESCRIPTOR, "ulimit -n", peer_of(connection))
-        return True
+        assert self._listener is not None
+        if error.errno == errno.EMFILE:
+            with contextlib.suppress(OSError), self._resources.reserve.lent():
+                connection, _ = self._listener.socket.accept()
+                peer = peer_of(connection)
+                self._refuse(connection, NO_DESCRIPTOR, "ulimit -n", peer)
+                return True
+        message = "a client could not be accepted: %s"
+        self._log.log(logging.WARNING, message, error.strerror)
+        return False
 
     def _refuse(
         self, connection: socket.socket, reason: str, setting: str, peer: Peer
@@ -316,6 +288,7 @@ class Server:
         assert self._resources is not None
         limits = self._limits
         client, quotas = self._clients.client_of(peer), self._clients.quotas_of(peer)
+        is_own = peer.uid in (os.geteuid(), 0)
         policy = MappingPolicy(
             name="ServiceLimits",
             max_pools=limits.max_pools,
@@ -332,7 +305,8 @@ class Server:
             client,
             quotas,
             self._resources.of_process(client.number, peer),
-            sees_others=peer.uid in (os.geteuid(), 0),
+            sees_others=is_own,
+            may_run_regions=is_own or self._trust_regions,
         )
 
     def _left(self, session: Session) -> None:

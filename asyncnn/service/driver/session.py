@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
@@ -66,6 +67,7 @@ class Session:
         resources: ProcessResources,
         *,
         sees_others: bool = False,
+        may_run_regions: bool = False,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -90,7 +92,9 @@ class Session:
             self._tasks,
             resources.validating,
             self._send,
+            may_run_regions,
         )
+        self._may_run_regions = may_run_regions
         self._preparations = Preparations(common, quotas.prepared_models)
         self._queries = Queries(common, None if sees_others else client.number)
         self._calls = CallsToClient(self._send)
@@ -365,7 +369,11 @@ class Session:
                 driver_version=device.get_version_string()[1],
                 device_type=device.get_type()[1],
                 capabilities=device.get_capabilities_1_3()[1],
-                extensions=device.get_supported_extensions()[1],
+                extensions=tuple(
+                    extension
+                    for extension in device.get_supported_extensions()[1]
+                    if self._may_run_regions or extension.name not in DECLARED
+                ),
                 model_cache_files=model_files,
                 data_cache_files=data_files,
                 max_bound_requests=self._limits.max_bound_requests,

@@ -20,6 +20,7 @@ from asyncnn.runtime.axes import as_options, example_shapes
 from asyncnn.runtime.burst import Burst
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import Path as HalPath
+from asyncnn.runtime.framework.device_registry import PUBLISHED
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
@@ -82,10 +83,10 @@ async def opened(
         ) as own:
             yield own
         return
-    if device not in ("reference", "accelerated"):
+    if device not in PUBLISHED:
         raise InvalidArgumentError(
             f"a driver process does not serve {device}",
-            hint="use reference or accelerated, or --transport inprocess",
+            hint=f"use {' or '.join(PUBLISHED)}, or --transport inprocess",
         )
     with driver_process(device=device, extensions=places) as driver:
         async with connect(driver.path) as remote:

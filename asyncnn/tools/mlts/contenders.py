@@ -25,6 +25,7 @@ from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
+from asyncnn.runtime.framework.device_registry import PUBLISHED
 from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.model_file import load
@@ -56,9 +57,6 @@ CALL = "call"
 
 SESSION = "session"
 PATHS = ("async", "sync", "burst", "fenced", SESSION)
-
-PUBLISHED = ("reference", "accelerated")
-"""Devices that a driver process of one's own publishes."""
 
 _PREPARATIONS = 3
 _PREPARATIONS_US = 2e6

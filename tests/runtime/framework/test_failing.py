@@ -17,7 +17,6 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     MissedDeadlinePersistentError,
 )
-from asyncnn.hal.types import ErrorStatus
 from asyncnn.metrics.families import openmetrics
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings, Partitioning
@@ -112,10 +111,7 @@ async def test_without_fallback_the_error_is_reported(fault: Fault, path: str) -
         with pytest.raises(AsyncnnError) as caught:
             async with prepared.runner(path) as run:
                 await run(inputs())
-        # Packets of bursts are those of HAL 1.2, which has not all of the statuses.
-        known = path != "burst" or fault not in (Fault.LATE, Fault.BUSY)
-        wanted = EXECUTING[fault] if known else ErrorStatus.GENERAL_FAILURE
-        assert caught.value.status is wanted
+        assert caught.value.status is EXECUTING[fault]
 
 
 @pytest.mark.parametrize(
