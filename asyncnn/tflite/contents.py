@@ -19,6 +19,7 @@ from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.sparse import densify
 from asyncnn.tflite.tables import (
+    ALL_DTYPES,
     CUSTOM,
     DTYPES,
     OPERATOR_FIELDS,
@@ -232,10 +233,10 @@ class _Reader:
             axis = flatbuffer.int32(data, parts[6])[0] if parts[6] else 0
         is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
         constant = None
-        if not unsupported:
+        if type_ in ALL_DTYPES:
             buffer = self._uint32(places[2])
             constant = self._constant(
-                (index, name), DTYPES[type_], shape, buffers, buffer, places[6]
+                (index, name), ALL_DTYPES[type_], shape, buffers, buffer, places[6]
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
@@ -249,10 +250,11 @@ class _Reader:
             scales,
             zero_points,
             axis,
-            constant,
+            None if unsupported else constant,
             unsupported,
             is_variable,
             self._numbers(places[7], _INT32),
+            constant if unsupported else None,
         )
 
     def _constant(

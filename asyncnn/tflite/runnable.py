@@ -13,6 +13,7 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tflite.tables import (
+    ALL_DTYPES,
     BUILTIN_OPTIONS,
     BUILTINS,
     DTYPES,
@@ -74,7 +75,8 @@ def refusal(contents: Contents) -> str:
         for tensor in graph.tensors:
             if tensor.is_variable:
                 return f"{tensor.label} is kept from run to run"
-            if tensor.unsupported:
+            is_other = tensor.type in ALL_DTYPES and tensor.type not in DTYPES
+            if tensor.unsupported and not is_other:
                 return f"{tensor.label} has {tensor.unsupported}"
             if len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
@@ -100,7 +102,7 @@ def check(contents: Contents) -> None:
 def _check_graph(graph: Graph) -> None:
     for tensor in graph.tensors:
         _check_tensor(tensor)
-    constants = {t.index for t in graph.tensors if t.data is not None}
+    constants = {t.index for t in graph.tensors if t.stored is not None}
     made = set(constants)
     for index in graph.inputs:
         if index < 0 or index in made:
@@ -131,7 +133,7 @@ def _check_graph(graph: Graph) -> None:
 
 
 def _check_tensor(tensor: Tensor) -> None:
-    if prod(tensor.shape) * DTYPES[tensor.type].itemsize > MOST_BYTES:
+    if prod(tensor.shape) * ALL_DTYPES[tensor.type].itemsize > MOST_BYTES:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
@@ -278,7 +280,7 @@ def _may_surprise(tensors: Sequence[Tensor], operator: Operator) -> bool:
     if shaping is None:
         return True
     given = [operator.inputs[at] for at in shaping if at < len(operator.inputs)]
-    return any(index < 0 or tensors[index].data is None for index in given)
+    return any(index < 0 or tensors[index].stored is None for index in given)
 
 
 _COUNTED = {

@@ -54,12 +54,21 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """NumPy dtypes of the element types that can be imported."""
 
+ALL_DTYPES = DTYPES | {
+    "FLOAT64": np.dtype(np.float64),
+    "UINT64": np.dtype(np.uint64),
+    "UINT32": np.dtype(np.uint32),
+    "UINT16": np.dtype(np.uint16),
+}
+"""Those of what engines compute with, too."""
+
 
 class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph; ``data`` views the file if it is a constant.
 
     ``scales`` is empty without quantisation; more than one are per index of axis
     ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
+    ``other_data`` are those of types that cannot be.
     ``signature`` is the shape with -1 for lengths that the application may choose, or
     empty.
     """
@@ -75,6 +84,12 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     unsupported: str = ""
     is_variable: bool = False
     signature: tuple[int, ...] = ()
+    other_data: NDArray[Any] | None = None
+
+    @property
+    def stored(self) -> NDArray[Any] | None:
+        """What the file has of it, be it of a type that cannot be imported."""
+        return self.other_data if self.data is None else self.data
 
     @property
     def label(self) -> str:

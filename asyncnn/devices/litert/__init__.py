@@ -33,6 +33,8 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
     the file with the constants that lie apart, where LiteRT reads it
 `segment_record.py`
     what caches keep of a file
+`region_kernels.py`, `region_file.py`
+    files of others, as one operation: checked, and written anew
 
 What is claimed is computed within the HAL's tolerance: float32 and float16 in float32;
 8-bit codes at most one step from the reference kernels. No operation is claimed that

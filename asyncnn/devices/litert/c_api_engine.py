@@ -52,6 +52,9 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     9: np.dtype(np.int8),
     10: np.dtype(np.float16),
     11: np.dtype(np.float64),
+    13: np.dtype(np.uint64),
+    16: np.dtype(np.uint32),
+    17: np.dtype(np.uint16),
 }
 """By LiteRT's element types, which are TFLite's."""
 

@@ -90,14 +90,14 @@ def _written(
 ) -> tuple[Graph, list[Tensor], list[Tensor]]:
     is_main = not source.index
     dense = {
-        each.outputs[0]: source.tensors[each.inputs[0]].data
+        each.outputs[0]: source.tensors[each.inputs[0]].stored
         for each in source.operators
         if each.name == "DENSIFY"
     }
     for each in source.tensors:
         shape = shapes.get(each.index) if is_main else None
         graph.tensors.append(
-            _tensor(graph, each, shape, dense.get(each.index, each.data))
+            _tensor(graph, each, shape, dense.get(each.index, each.stored))
         )
     operators = [each for each in source.operators if each.name != "DENSIFY"]
     if is_main and divides:

@@ -27,6 +27,10 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     BOOL: np.dtype(np.bool_),
     "INT16": np.dtype(np.int16),
     "INT64": np.dtype(np.int64),
+    "FLOAT64": np.dtype(np.float64),
+    "UINT64": np.dtype(np.uint64),
+    "UINT32": np.dtype(np.uint32),
+    "UINT16": np.dtype(np.uint16),
 }
 """NumPy dtypes of the element types that are written, by their names in the schema."""
 

@@ -31,7 +31,7 @@ from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import reading_contents
-from asyncnn.tflite.tables import DTYPES, Tensor
+from asyncnn.tflite.tables import ALL_DTYPES, Tensor
 
 
 def loading_tflite(
@@ -133,7 +133,7 @@ def making_region(
 def _port(tensor: Tensor, shape: Sequence[int] | None) -> Port:
     """Describe an input or output; None for a shape that is open."""
     type_: AnyOperandType
-    dtype, scale, zero_point = DTYPES[tensor.type], 0.0, 0
+    dtype, scale, zero_point = ALL_DTYPES[tensor.type], 0.0, 0
     dimensions: Dimensions = () if shape is None else tuple(shape) or (1,)
     if dtype in (np.int8, np.uint8, np.int16):
         operand = describe(replace(tensor, shape=(1,)))

@@ -128,6 +128,12 @@ FILES = {
     "integers of 64 bits": wide_integers,
     "loop": loop,
     "computed places": placed,
+    "float64": lambda: one("CAST", [T(np.float64, (2, 3))], f32(2, 3), "CastOptions"),
+    "uint32": lambda: one(
+        "BITWISE_XOR",
+        [T(np.uint32, (3,)), const([1, 2, 1 << 31], np.uint32)],
+        T(np.uint32, (3,)),
+    ),
     "bits": lambda: one("BITWISE_XOR", [i32(2, 3), i32(2, 3)], i32(2, 3)),
 }
 

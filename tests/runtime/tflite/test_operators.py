@@ -28,7 +28,7 @@ def sample(
     tensor: T, rng: np.random.Generator, *, positive: bool, below: int = 0
 ) -> np.ndarray:
     dtype = np.dtype(tensor.dtype)
-    if below and dtype.kind == "i" and dtype.itemsize > 1:
+    if below and dtype.kind in "iu" and dtype.itemsize > 1:
         return rng.integers(0, below, tensor.shape, dtype)
     if dtype == np.bool_:
         return rng.random(tensor.shape) < 0.5
