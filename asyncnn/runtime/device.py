@@ -47,18 +47,16 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import (
-    has_extensions_of,
-    translate,
-    with_open_outputs,
-)
+from asyncnn.runtime.translation import engine_forms, has_extensions_of, translate
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
 _REFUSALS = (ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT)
 """How a device says that it cannot compute a model."""
 
-_PrepareOne: TypeAlias = Callable[[NamedModel], Awaitable[IPreparedModel]]
+_PrepareOne: TypeAlias = Callable[..., Awaitable[IPreparedModel]]
+"""Prepares one form of a model; caches tell the forms of one file by a second argument.
+"""
 
 
 class Device(Opened):
@@ -168,12 +166,13 @@ class Device(Opened):
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
         deadline = deadline_after(timeout)
 
-        async def prepared_hal(form: NamedModel) -> IPreparedModel:
+        async def prepared_hal(form: NamedModel, kind: bytes = b"") -> IPreparedModel:
             order = PrepareArguments(form.model, preference, priority, deadline)
             with hinting(lambda: _hint_of_lengths(form)):
                 if self._cache is None:
                     return await prepare(self.hal, order)
-                return await self._cache.prepare(self.hal, order, identity)
+                known = None if identity is None else identity + kind
+                return await self._cache.prepare(self.hal, order, known)
 
         named, hal = await self._in_a_form_of(named, prepared_hal, deadline)
         zeros = _zeros_for(named) if warm else None
@@ -196,24 +195,22 @@ class Device(Opened):
         self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
         """Prepare a model as the region that it is, or else its translation."""
-        if region_of(named.model) is None:
+        forms = engine_forms(named)
+        if not forms:
             return named, await prepare_one(named)
         refusal: AsyncnnError | None = None
-        if has_extensions_of(self.hal, named.model):
-            forms = [named]
-            if (opened := with_open_outputs(named)) != named:
-                forms.append(opened)
-            for form in forms:
-                try:
-                    return form, await prepare_one(form)
-                except AsyncnnError as error:
-                    if error.status not in _REFUSALS:
-                        raise
-                    refusal = refusal or error
+        tried = enumerate(forms) if has_extensions_of(self.hal, named.model) else ()
+        for number, form in tried:
+            try:
+                return form, await prepare_one(form, b"region %d" % number)
+            except AsyncnnError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                refusal = refusal or error
         try:
             translation = translate(named, is_refused=refusal is not None)
             translated = await _until(deadline, translation)
-            return translated, await prepare_one(translated)
+            return translated, await prepare_one(translated, b"translated")
         except AsyncnnError as error:
             if refusal is not None and error.status in _REFUSALS:
                 message = f"{refusal.message}; translated: {error.message}"

@@ -192,7 +192,7 @@ async def explain(
     if region is not None:
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
         model = await form_for(device.hal, named)
-        if model is named:
+        if region_of(model.model) is not None:
             region = None
         whole = model.model
     names = model.extension_names if isinstance(model, NamedModel) else ()

@@ -27,7 +27,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_description import ModelMetadata, TensorOutline
 from asyncnn.runtime.model_file import load, outline_of
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.translation import takes, translating
+from asyncnn.runtime.translation import engine_forms, takes, translating
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -266,12 +266,12 @@ async def _support(
     translation: NamedModel,
     extensions: Sequence[Extension],
 ) -> DeviceSupport:
-    takes_region = False
+    taken: list[NamedModel] = []
     try:
         async with open_device(name, extensions=extensions) as device:
-            if region_of(named.model) is not None:
-                takes_region = await takes(device.hal, named.model)
-            form = named if takes_region else translation
+            forms = engine_forms(named)
+            taken = [each for each in forms if await takes(device.hal, each.model)]
+            form = taken[0] if taken else translation
             explanation = await explain(device, form, extensions=extensions)
             if named.open_inputs and explanation.is_supported:
                 # Shapes of an example may not fit what is computed of them.
@@ -279,4 +279,4 @@ async def _support(
     except Exception as error:  # a device of another distribution raises anything
         return DeviceSupport(name, 0, str(failure_of(error)))
     supported = sum(report.is_supported for report in explanation.operations)
-    return DeviceSupport(name, supported, explanation.problem, takes_region)
+    return DeviceSupport(name, supported, explanation.problem, bool(taken))

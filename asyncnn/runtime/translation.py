@@ -40,9 +40,11 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
 
     :raises AsyncnnError: as translating does.
     """
-    if region_of(named.model) is None or await takes(device, named.model):
-        return named
-    return await translate(named)
+    forms = engine_forms(named)
+    for form in forms:
+        if await takes(device, form.model):
+            return form
+    return await translate(named) if forms else named
 
 
 async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedModel:
@@ -63,25 +65,29 @@ async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedMode
         ) from error
 
 
-def with_open_outputs(named: NamedModel) -> NamedModel:
-    """Return a region of LiteRT that tells the shapes of its outputs itself.
+def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
+    """Return what its engine may be given for a region, in order; none for others.
 
-    Those in a file are hints, and where they are wrong, the engine refuses them.
+    Shapes of outputs in a TFLite file are hints: where they are wrong, the engine
+    refuses them, and tells them itself if they are open.
     """
     region = region_of(named.model)
-    if region is None or region.extension != LITERT:
-        return named
+    if region is None:
+        return ()
+    if region.extension != LITERT:
+        return (named,)
     main = named.model.main
     made = set(main.output_indexes)
     operands = tuple(
         replace(operand, dimensions=()) if index in made else operand
         for index, operand in enumerate(main.operands)
     )
-    return replace(
+    opened = replace(
         named,
         model=replace(named.model, main=replace(main, operands=operands)),
-        outputs=tuple(replace(info, dimensions=()) for info in named.outputs),
+        outputs=tuple(replace(info, dimensions=(), axes=()) for info in named.outputs),
     )
+    return (named,) if opened == named else (named, opened)
 
 
 def translating(named: NamedModel) -> Steps[NamedModel]:

@@ -28,11 +28,13 @@ MOST_BYTES = 2**31 - 2**20
 MOST_NESTED = 16
 """Graphs that call one another, the deepest of all."""
 
-_BYTES = frozenset({"INT8", "UINT8", "INT16"})
+_BYTES = {"INT8": (-128, 127), "UINT8": (0, 255), "INT16": (-(2**15), 2**15 - 1)}
+"""Types of quantised numbers, and the least and greatest of them."""
+
 _NO_OPERATORS = frozenset(
     {
         *("CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"),
-        "BROADCAST_ARGS",  # it ends the process where lengths do not fit
+        *("ATAN2", "BROADCAST_ARGS"),  # which do not ask if lengths fit
     }
 )
 _LEFT_OUT = {
@@ -74,7 +76,7 @@ def refusal(contents: Contents) -> str:
                 return f"{tensor.label} is kept from run to run"
             if tensor.unsupported:
                 return f"{tensor.label} has {tensor.unsupported}"
-            if any(zero != tensor.zero_points[0] for zero in tensor.zero_points[1:]):
+            if len({*tensor.zero_points}) > 1:
                 return f"{tensor.label} has several zero points"
         for operator in graph.operators:
             if operator.name not in BUILTINS or operator.name in _NO_OPERATORS:
@@ -133,13 +135,13 @@ def _check_tensor(tensor: Tensor) -> None:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
     quantized_axis(tensor)
-    if not all(1 / _MOST_SCALE <= scale <= _MOST_SCALE for scale in tensor.scales):
+    known = np.array(tensor.scales, np.float32)
+    if scales and not (known.min() >= 1 / _MOST_SCALE and known.max() <= _MOST_SCALE):
         raise InvalidArgumentError(
             f"{tensor.label} has a scale that is no usual number"
         )
-    limits = np.iinfo(DTYPES[tensor.type]) if tensor.type in _BYTES else None
-    points = tensor.zero_points
-    if limits and not all(limits.min <= each <= limits.max for each in points):
+    points, limits = tensor.zero_points, _BYTES.get(tensor.type)
+    if points and limits and not limits[0] <= min(points) <= max(points) <= limits[1]:
         raise InvalidArgumentError(f"{tensor.label} has zero point beyond its type")
     if len(tensor.zero_points) not in (0, scales):
         raise InvalidArgumentError(
@@ -200,11 +202,11 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
     ]
     known = [scale for scale in scales if scale]
     least, most = min(known, default=1.0), max(known, default=1.0)
-    is_comparing = bool(known) and operator.name in _COMPARING
+    is_comparing = bool(scales) and operator.name in _COMPARING
     if (
         most > _MOST_RATIO * least
         or (0 < len(known) < len(scales) and operator.name in _ALIKE)
-        or (is_comparing and not 1 / _MOST_RATIO < least <= most < 1)
+        or (is_comparing and not 1 / _MOST_RATIO < min(scales) <= most < 1)
     ):
         raise InvalidArgumentError(f"{what} has scales {scales[:20]}")
     for position in _WHOLE.get(operator.name, ()):
@@ -302,7 +304,7 @@ _COUNTS: dict[str, tuple[int, int | None, int]] = {
             "ADD SUB MUL DIV PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREATER "
             "GREATER_EQUAL EQUAL NOT_EQUAL POW LOGICAL_AND LOGICAL_OR FLOOR_DIV "
             "FLOOR_MOD SQUARED_DIFFERENCE GATHER GATHER_ND EMBEDDING_LOOKUP REVERSE_V2 "
-            "REVERSE_SEQUENCE MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BITWISE_XOR "
+            "REVERSE_SEQUENCE MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BITWISE_XOR "
             "RIGHT_SHIFT FILL TILE BROADCAST_TO PAD MIRROR_PAD RESIZE_BILINEAR "
             "RESIZE_NEAREST_NEIGHBOR TRANSPOSE EXPAND_DIMS MEAN SUM REDUCE_PROD "
             "REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN"
@@ -356,7 +358,7 @@ _MOST_RATIO = 2.0**24
 """Between the scales of an operator: LiteRT counts quotients of them in 31 bits."""
 
 _ALIKE_NAMES = """
-ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE ATAN2
+ADD SUB MUL DIV MAXIMUM MINIMUM POW FLOOR_DIV FLOOR_MOD SQUARED_DIFFERENCE
 BITWISE_XOR RIGHT_SHIFT CONCATENATION ADD_N PACK PRELU LOGICAL_AND LOGICAL_OR
 """
 _ALIKE = frozenset(_ALIKE_NAMES.split()) | _COMPARING
@@ -402,7 +404,7 @@ UNIDIRECTIONAL_SEQUENCE_RNN EXP CAST PRELU MAXIMUM MINIMUM LESS LESS_EQUAL GREAT
 GREATER_EQUAL EQUAL NOT_EQUAL NEG SELECT SELECT_V2 SIN COS LOG SQRT RSQRT SQUARE POW
 ABS SIGN ELU GELU HARD_SWISH LEAKY_RELU LOGICAL_AND LOGICAL_OR LOGICAL_NOT FLOOR_DIV
 FLOOR_MOD SQUARED_DIFFERENCE PACK UNPACK SHAPE RANK ZEROS_LIKE ADD_N REVERSE_V2
-REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM ATAN2 BUCKETIZE
+REVERSE_SEQUENCE MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BUCKETIZE
 DYNAMIC_UPDATE_SLICE BITCAST BITWISE_XOR RIGHT_SHIFT FAKE_QUANT DENSIFY
 """
 _PLAIN = frozenset(_PLAIN_NAMES.split())

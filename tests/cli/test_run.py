@@ -397,7 +397,7 @@ def test_devices_are_listed(asyncnn_command: Command) -> None:
 
 @pytest.mark.parametrize(
     ("name", "default"),
-    [("sample-quant", "sample-quant"), ("", "accelerated"), ("gpu", None)],
+    [("sample-quant", "sample-quant"), ("", "auto"), ("gpu", None)],
 )
 def test_the_default_device_is_told(
     asyncnn_command: Command,
@@ -406,6 +406,7 @@ def test_the_default_device_is_told(
     default: str | None,
 ) -> None:
     pytest.importorskip("ai_edge_litert")
+    pytest.importorskip("onnxruntime")
     monkeypatch.setenv("ASYNCNN_DEVICE", name)
     assert (f"default: {default}\n" in asyncnn_command("devices").out) is bool(default)
     reports = json.loads(asyncnn_command("devices", "--json").out)
@@ -425,10 +426,11 @@ def test_a_check_is_of_the_exact_device_unless_another_is_named(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("ai_edge_litert")
+    pytest.importorskip("onnxruntime")
     monkeypatch.delenv("ASYNCNN_DEVICE")
     outputs = tmp_path / "outputs.npz"
     ran = asyncnn_command("run", add_model, "--output", outputs)
-    assert ran.out.startswith("on accelerated, version ")
+    assert ran.out.startswith("on auto, version ")
     for options in [], ["--device", "accelerated"]:
         name = options[-1] if options else "reference"
         ran = asyncnn_command("run", add_model, "--check", outputs, *options)

@@ -169,7 +169,7 @@ def test_its_options_are_those_of_the_server(
     monkeypatch.setattr("asyncnn.service.driver.server.Server", published)
     path = tmp_path / "driver.sock"
     options = ("--allow-uid", 7, "--allow-uid", 8, "--user-weight", "7=2.5")
-    options += ("--trust-same-uid", "--max-connections", 9)
+    options += ("--trust-same-uid", "--trust-regions", "--max-connections", 9)
     options += ("--limit", "ServiceLimits.max_bursts=3")
     options += ("--limit", "UserLimits.max_bursts=4")
     ran = asyncnn_command("serve", "--socket", path, *options)
@@ -180,6 +180,7 @@ def test_its_options_are_those_of_the_server(
         "allowed_uids": (7, 8),
         "user_weights": {7: 2.5},
         "trust_same_uid": True,
+        "trust_regions": True,
         "max_connections": 9,
         "limits": ServiceLimits(max_bursts=3),
         "user_limits": UserLimits(max_bursts=4),

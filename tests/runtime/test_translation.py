@@ -278,6 +278,22 @@ class TestCaches:
                 outputs = await prepared.run([[1, 2], [3, 4]])
                 assert outputs["z"].tolist() == [4, 6]
 
+    async def test_tell_a_region_from_its_translation(self, tmp_path: Path) -> None:
+        given = dict.fromkeys("xy", (2,))
+        for extension, dtype in (
+            (engine("not today"), np.int32),
+            (engine(), np.int64),
+        ):
+            async with asyncnn.open_device(
+                "reference", cache_dir=tmp_path, extensions=[extension]
+            ) as device:
+                named = asyncnn.load(sums(), input_shapes=given)
+                prepared = await device.prepare(named, identity=b"sums")
+                assert prepared.inputs[0].dtype == dtype
+                outputs = await prepared.run([[1, 2], [3, 4]])
+                assert outputs["z"].dtype == dtype
+                assert outputs["z"].tolist() == [4, 6]
+
 
 class TestTime:
     async def test_that_translating_takes_is_part_of_the_preparation(self) -> None:

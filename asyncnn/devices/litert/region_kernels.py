@@ -164,7 +164,7 @@ _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 _LARGE_BYTES = 1 << 12
 """Weights of a file are only computed with: from here on, they are not copied."""
 
-_COPIED_BYTES = 1 << 18
+_COPIED_BYTES = 1 << 20
 """Files of so many bytes are copied as a whole, weights and all."""
 
 

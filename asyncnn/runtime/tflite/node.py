@@ -5,6 +5,7 @@ hands each result to `Node.store`, which adds what is missing between the value 
 HAL computes and the tensor that the file promises: requantisation or a reshape.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -198,12 +199,19 @@ class Node(OperatorTensors):
         """Make ``operand`` output ``index``, converted to what the file promises.
 
         :raises InvalidArgumentError: if that output has a value already.
+        :raises UnsupportedOperatorError: if the file promises another shape.
         """
         tensor = self.result(index)
         if tensor.index in self._operands or tensor.data is not None:
             raise InvalidArgumentError(f"{tensor.label} is written twice")
         target = self.target(index)
         requantized = self.requantize(operand, target)
+        computed = self.builder.operand(requantized).dimensions
+        if 0 not in computed and math.prod(computed) != math.prod(target.dimensions):
+            raise UnsupportedOperatorError(
+                f"its result is of shape {list(computed)}, where the file says "
+                f"{list(target.dimensions)}"
+            )
         stored = self.reshape(requantized, target.dimensions)
         if self.as_bytes and tensor.type == "BOOL":
             stored = self.truth(stored)

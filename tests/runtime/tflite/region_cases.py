@@ -96,6 +96,13 @@ def stale() -> bytes:
     return write(operators, [x], [y])
 
 
+def stale_layer() -> bytes:
+    """Return a dense layer whose result has shape [1, 1] in the file."""
+    x, y = f32(2, 6), f32(1, 1)
+    layer = [x, ramp((4, 6)), None], [y], "FullyConnectedOptions"
+    return write([Op("FULLY_CONNECTED", *layer)], [x], [y])
+
+
 def open_batch() -> bytes:
     """Return a file whose application chooses the first length, 1 in the file."""
     x = T(I32, (1, 3), signature=(-1, 3))

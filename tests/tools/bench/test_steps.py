@@ -20,27 +20,27 @@ from asyncnn.tools.bench.bench_steps import (
 MOST = {
     ("accelerated", INPROCESS): {
         RUN: 32,
-        EXECUTION: 34,
+        EXECUTION: 29,
         FENCED: 42,
         CALLBACK: 37,
-        BURST: 54,
-        BURST_IN_PLACE: 37,
+        BURST: 41,
+        BURST_IN_PLACE: 33,
     },
     ("reference", INPROCESS): {
         RUN: 84,
-        EXECUTION: 86,
+        EXECUTION: 81,
         FENCED: 94,
         CALLBACK: 89,
-        BURST: 106,
-        BURST_IN_PLACE: 89,
+        BURST: 93,
+        BURST_IN_PLACE: 85,
     },
     ("accelerated", REMOTE): {
         RUN: 32,
-        EXECUTION: 39,
+        EXECUTION: 35,
         FENCED: 68,
         CALLBACK: 42,
-        BURST: 60,
-        BURST_IN_PLACE: 40,
+        BURST: 50,
+        BURST_IN_PLACE: 36,
     },
 }
 """The most functions that a run may enter, on all threads."""
