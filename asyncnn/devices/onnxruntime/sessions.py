@@ -4,8 +4,8 @@ A session is run by any number of threads at once. But they meet at the locks of
 memory, and a thread that makes way for all others would hold those for as long as it
 has no processor: so work of the lowest priority has sessions of its own. So have runs
 on several threads, whose pool a session comes with. Each is made when it is needed
-first. Those of one thread last as long as the graph, whose runs may each be for other
-lengths; the others go with the last who uses them.
+first. Those of one thread last as long as the models that have them, whose runs may
+each be for other lengths; the others go with the last who uses them.
 """
 
 import ctypes
@@ -172,7 +172,6 @@ class Region:
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], Session]
         self._sessions = WeakValueDictionary()
-        self._lasting: list[Session] = []
 
     def session(
         self,
@@ -194,8 +193,6 @@ class Region:
                 raise GeneralFailureError("the graph has changed since it was prepared")
             made = Session(self._library, content, threads, may_loop=self._may_loop)
             self._sessions[threads, makes_way] = made
-            if threads == 1:
-                self._lasting.append(made)
             return made
 
 

@@ -17,7 +17,7 @@ from asyncnn.devices import DeviceSettings
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     ForkedError,
-    MissedDeadlineTransientError,
+    MissedDeadlineError,
 )
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.opening_devices import open_device
@@ -98,7 +98,7 @@ async def test_a_run_ends_at_its_deadline(
 ) -> None:
     prepared = await prepared_for(device, shapes)
     for _ in range(3):
-        with pytest.raises(MissedDeadlineTransientError):
+        with pytest.raises(MissedDeadlineError):
             await prepared.run(turns(ENDLESS), timeout=0.05, path=path)
         await works(prepared)
     await until_running(device, is_running=False)
@@ -109,7 +109,7 @@ async def test_outputs_of_a_run_that_is_late_are_as_they_were(
 ) -> None:
     prepared = await prepared_for(device, "fixed")
     out = np.full((64, 64), -1, F32)
-    with pytest.raises(MissedDeadlineTransientError):
+    with pytest.raises(MissedDeadlineError):
         await prepared.run(turns(ENDLESS), timeout=0.05, out=[out])
     await works(prepared)
     assert (out == -1).all()

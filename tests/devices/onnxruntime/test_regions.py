@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from asyncnn import Device, NamedModel, open_device
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings
+from asyncnn.devices.onnxruntime.sessions import Session
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -32,6 +33,12 @@ from tests.devices.onnxruntime.graphs import (
 )
 
 F32 = np.float32
+
+
+def sessions() -> int:
+    """Count the sessions that there are."""
+    gc.collect()
+    return sum(isinstance(each, Session) for each in gc.get_objects())
 
 
 async def run(device: Device, model: NamedModel, *inputs: Any) -> list[Any]:
@@ -105,6 +112,24 @@ async def test_open_lengths_are_those_of_each_request(device: Device) -> None:
         assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
 
 
+async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
+    ends = [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)]
+    async with open_device("onnxruntime", settings=DeviceSettings(lanes=2)) as device:
+        prepared = await device.prepare(region(summing(), *ends))
+
+        async def one(rows: int) -> None:
+            x = np.arange(rows * 3, dtype=F32).reshape(rows, 3)
+            outputs = await prepared.run([x])
+            np.testing.assert_array_equal(outputs["y0"], x)
+            assert outputs["y1"].tolist() == [x.sum()]
+
+        await one(1)
+        before = sessions()
+        for _ in range(4):
+            await asyncio.gather(*map(one, range(1, 40)))
+            assert sessions() == before
+
+
 async def test_results_may_be_as_long_as_the_data_say(device: Device) -> None:
     content = graph(
         [helper.make_node("NonZero", ["x"], ["y"])],
@@ -164,12 +189,6 @@ async def test_what_loops_never_runs_on_the_event_loop() -> None:
 
 
 async def test_clients_share_what_is_the_same_and_nothing_is_left() -> None:
-    from asyncnn.devices.onnxruntime.sessions import Session
-
-    def sessions() -> int:
-        gc.collect()
-        return sum(isinstance(each, Session) for each in gc.get_objects())
-
     before = sessions()
     async with open_device("onnxruntime") as device:
         first = await device.prepare(relu(3))
