@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.operands import QUANT8_TYPES, bodies_of, element_size_bytes, is_tensor
 from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.performance import NO_PERFORMANCE_INFO, performance_of
 from asyncnn.hal.types import (
+    BASE_MAX,
     Capabilities,
     ExecutionPreference,
     Model,
@@ -206,8 +208,11 @@ def performance(
     """Return what a device declares for the type of an operation's first tensor.
 
     That is its first operand if none is a tensor. As bad as can be for a type that the
-    device does not list.
+    device does not list; but a region counts as one of float32, whatever it is given.
     """
+    if operation.type > BASE_MAX and region_of(model) is not None:
+        float32 = OperandType.TENSOR_FLOAT32
+        return performance_of(capabilities.operand_performance, float32)
     operands = [subgraph.operands[index] for index in operation.inputs]
     tensors = [operand.type for operand in operands if is_tensor(operand.type)]
     type_ = next(iter([*tensors, *(operand.type for operand in operands)]), None)
