@@ -50,6 +50,14 @@ ONNX = "org.asyncnn.onnx"
 ENGINES = {LITERT: ("LiteRT", "accelerated"), ONNX: ("ONNX Runtime", "onnxruntime")}
 """What runs regions, and the name of a device that has it."""
 
+DATA_DEPENDENT = frozenset(
+    {"Compress", "Loop", "NonMaxSuppression", "NonZero", "SequenceAt", "Unique"}
+)
+"""Operators of ONNX with results whose shape their values decide.
+
+What a file with one says of the lengths of its outputs may be those of one run.
+"""
+
 Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
 """Type, dimensions, scale and zero point of an input or output of a region.
 

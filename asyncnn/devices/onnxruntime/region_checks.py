@@ -10,8 +10,10 @@ The numbers of fields are those of ONNX's ``onnx.proto``.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from asyncnn.extensions.protobuf import Field, fields
+from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError
 
 MOST_BYTES = 2**31 - 1
@@ -29,6 +31,7 @@ DOMAINS = frozenset({b"", b"ai.onnx", b"ai.onnx.ml", b"com.microsoft"})
 REFUSED = frozenset({b"EPContext"})
 """Operators of these domains that stand for code of another engine."""
 
+_DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
 _NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
 _OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7
@@ -42,8 +45,15 @@ _FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 7, 10
 _Name = tuple[bytes, bytes]
 
 
-def check_graph(data: memoryview) -> bool:
-    """Check an ONNX file that ONNX Runtime is to run; tell if it may loop.
+class Traits(NamedTuple):
+    """How a graph may run: for any time, with results of shapes that data decide."""
+
+    may_loop: bool
+    depends_on_data: bool
+
+
+def check_graph(data: memoryview) -> Traits:
+    """Check an ONNX file that ONNX Runtime is to run; return how it may run.
 
     How long that takes may depend on the data.
 
@@ -53,13 +63,13 @@ def check_graph(data: memoryview) -> bool:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
     check = _Check(data)
     check.check()
-    return check.may_loop
+    return Traits(check.may_loop, check.depends_on_data)
 
 
 class _Check:
     def __init__(self, data: memoryview) -> None:
         self._data = data
-        self.may_loop = False
+        self.may_loop = self.depends_on_data = False
         self._domains = set(DOMAINS)
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
@@ -147,6 +157,7 @@ class _Check:
         if domain not in self._domains or type_ in REFUSED:
             name = (domain + b"." + type_).decode(errors="replace").lstrip(".")
             raise InvalidArgumentError(f"operator {name} may not be run")
+        self.depends_on_data |= type_ in _DATA_DEPENDENT
         if (domain, type_) in self._functions:
             nodes += self._nodes_of((domain, type_), callers)
         return nodes

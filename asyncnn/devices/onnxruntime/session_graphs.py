@@ -113,8 +113,8 @@ class Regions:
         """
         session = self._sessions.of(operation)
         declared = tuple(output.shape for output in operation.outputs)
-        if len(declared) != len(session.outputs):
-            return declared  # which is refused
+        if len(declared) != len(session.outputs) or session.traits.depends_on_data:
+            return declared  # of another number, it is refused
         return tuple(
             known or port.known_shape
             for known, port in zip(declared, session.outputs, strict=True)
@@ -151,7 +151,7 @@ class _RegionKernel(GraphKernel):
         session = sessions.of(operation)
         signature = signature_of(operation, session)
         self.reads = signature.reads
-        self.is_foreseeable = not session.may_loop
+        self.is_foreseeable = not session.traits.may_loop
 
         def compiled(threads: int) -> CompiledGraph:
             session = sessions.of(operation, threads)

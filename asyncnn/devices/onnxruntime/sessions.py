@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from asyncnn.devices.compiled_graph import Array
-from asyncnn.devices.onnxruntime.region_checks import check_graph
+from asyncnn.devices.onnxruntime.region_checks import Traits, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
@@ -107,10 +107,10 @@ class Session:
     """
 
     def __init__(
-        self, library: Library, content: bytes, threads: int, *, may_loop: bool
+        self, library: Library, content: bytes, threads: int, traits: Traits
     ) -> None:
         self._library = library
-        self.may_loop = may_loop
+        self.traits = traits
         options = library.create("CreateSessionOptions")
         try:
             library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -165,9 +165,9 @@ class _Released:
 class Region:
     """A graph, by the digest of its file, and the sessions that it has by now."""
 
-    def __init__(self, library: Library, digest: bytes, *, may_loop: bool) -> None:
+    def __init__(self, library: Library, digest: bytes, traits: Traits) -> None:
         self._library = library
-        self._may_loop = may_loop
+        self._traits = traits
         self._digest = digest
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], Session]
@@ -191,7 +191,7 @@ class Region:
             content = source if isinstance(source, bytes) else source.tobytes()
             if content is not source and digest_of(content) != self._digest:
                 raise GeneralFailureError("the graph has changed since it was prepared")
-            made = Session(self._library, content, threads, may_loop=self._may_loop)
+            made = Session(self._library, content, threads, self._traits)
             self._sessions[threads, makes_way] = made
             return made
 
@@ -233,12 +233,12 @@ class Sessions:
         if known is not None and is_known:
             return known[1].session(source, threads, makes_way=makes_way)
         content = source.tobytes()
-        may_loop = check_graph(memoryview(content))
+        traits = check_graph(memoryview(content))
         digest = digest_of(content)
         with self._lock:
             region = self._regions.get(digest)
             if region is None:
-                region = Region(self._library, digest, may_loop=may_loop)
+                region = Region(self._library, digest, traits)
                 self._regions[digest] = region
         session = region.session(content, threads, makes_way=makes_way)
         number, regions = id(source), self._known

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.extensions.protobuf import split
-from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.extensions.regions import DATA_DEPENDENT, ONNX, Port, region_model, type_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import decoding
@@ -77,6 +77,8 @@ def reading_whole(
             inferred = _inferred(model, inputs, fixed, outputs, known)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
+        if _depends_on_data(graph):
+            outputs = [_opened(each) for each in outputs]
         whole = _complete(memory, folder, model)
         yield
     given = {each.name: _port(each, known) for each in inputs}
@@ -136,6 +138,22 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
     ):
         return output
     return alike
+
+
+def _depends_on_data(graph: Any) -> bool:
+    """Tell whether values decide the shape of something that is computed."""
+    graphs = [graph]
+    while graphs:
+        for node in graphs.pop().node:
+            if node.op_type in DATA_DEPENDENT:
+                return True
+            graphs += inner_graphs(node)
+    return False
+
+
+def _opened(output: Axes) -> Axes:
+    """Return an output whose lengths a run tells: those of the file are of one run."""
+    return replace(output, lengths=("",) * len(output.lengths))
 
 
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:

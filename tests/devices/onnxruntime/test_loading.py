@@ -92,6 +92,7 @@ def test_what_does_not_work_is_found(
 TELLS_NOBODY = """
 import os
 from asyncnn.devices import onnxruntime
+from asyncnn.devices.onnxruntime.region_checks import Traits
 from asyncnn.devices.onnxruntime.runtime_api import Library
 from asyncnn.devices.onnxruntime.runtime_trial import chain
 from asyncnn.devices.onnxruntime.sessions import Session
@@ -101,7 +102,7 @@ def threads():
 
 before = threads(), dict(os.environ)
 library = Library(onnxruntime.found()[0])
-session = Session(library, chain(2, 4), 1, may_loop=False)
+session = Session(library, chain(2, 4), 1, Traits(False, False))
 assert (threads(), dict(os.environ)) == before
 """
 

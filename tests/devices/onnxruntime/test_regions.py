@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import Device, NamedModel, open_device
+from asyncnn import Device, NamedModel, load, open_device
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.onnxruntime.sessions import Session
@@ -372,3 +372,15 @@ class TestTrust:
         calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
         content = self.functions(*calls, ("F8", ["Relu"]))
         await self.refused(content, "more than 200000 nodes")
+
+
+@pytest.mark.parametrize("lengths", [[1, 4], [1, 2], [1, "n"], ["m", "n"]], ids=str)
+async def test_lengths_that_values_decide_are_not_those_of_the_file(
+    device: Device, lengths: list[int | str]
+) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    content = graph(nodes, [("x", FLOAT, [4])], [("y", INT64, lengths)])
+    prepared = await device.prepare(load(content))
+    for x in ([1, 0, 2, 0], [1, 1, 1, 1], [0, 0, 0, 3]):
+        (found,) = (await prepared.run([np.array(x, F32)])).values()
+        np.testing.assert_array_equal(found, np.nonzero(x))

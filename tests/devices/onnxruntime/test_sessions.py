@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.onnxruntime import found
+from asyncnn.devices.onnxruntime.region_checks import Traits
 from asyncnn.devices.onnxruntime.runtime_api import Library
 from asyncnn.devices.onnxruntime.runtime_trial import chain
 from asyncnn.devices.onnxruntime.sessions import Region, Session, digest_of
@@ -20,7 +21,9 @@ def library() -> Library:
 
 
 def region_of(library: Library) -> Region:
-    return Region(library, digest_of(CONTENT), may_loop=False)
+    return Region(
+        library, digest_of(CONTENT), Traits(may_loop=False, depends_on_data=False)
+    )
 
 
 def test_each_class_and_number_of_threads_has_its_own(library: Library) -> None:
