@@ -213,7 +213,7 @@ class Device(Opened):
             return translated, await prepare_one(translated, b"translated")
         except AsyncnnError as error:
             if refusal is not None and error.status in _REFUSALS:
-                message = f"{refusal.message}; translated: {error.message}"
+                message = f"{refusal.message}; {error.message}"
                 raise GeneralFailureError(message, hint=error.hint) from error
             raise
 

@@ -15,7 +15,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions, Model
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
-from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model import NamedModel, TensorInfo, located
 from asyncnn.runtime.tflite import importing_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -99,11 +99,12 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    if region.extension == ONNX:
-        translated = yield from _onnx(region)
-    else:
-        shapes = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-        translated = yield from importing_tflite(region.graph, input_shapes=shapes)
+    with located("translated"):
+        if region.extension == ONNX:
+            translated = yield from _onnx(region)
+        else:
+            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+            translated = yield from importing_tflite(region.graph, input_shapes=given)
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),

@@ -109,11 +109,11 @@ async def test_without_its_engine_the_accelerated_one_is_not_opened(
         raise EngineUnavailableError("ai-edge-litert is not installed")
 
     monkeypatch.setattr(engine, "load_engine", missing)
-    with caplog.at_level("INFO", "asyncnn.devices.accelerated"):
+    with caplog.at_level("INFO", "asyncnn.devices.auto_device"):
         async with open_device() as device:
-            assert device.name == "reference"
+            assert device.name in ("onnxruntime", "reference")
             await works(device)
-    assert "reference device is used: ai-edge-litert is not" in caplog.text
+    assert "LiteRT is not used: ai-edge-litert is not" in caplog.text
     with pytest.raises(EngineUnavailableError, match="is not installed"):
         async with open_device("accelerated"):
             pass
@@ -141,7 +141,8 @@ async def test_a_driver_of_ones_own_has_the_one_named(name: str) -> None:
 
 async def test_a_driver_of_ones_own_takes_no_unknown_device() -> None:
     for name in ("none-such", "framework"):
-        words = f"start: there is no device '{name}'.*known: accelerated, reference"
+        known = "known: auto, accelerated, onnxruntime, reference"
+        words = f"start: there is no device '{name}'.*{known}"
         with pytest.raises(NoDriverError, match=words):
             async with connect(device=name):
                 pass

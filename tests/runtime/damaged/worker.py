@@ -27,8 +27,10 @@ from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load as sound_load
+from asyncnn.runtime.translation import translating
 from tests.runtime.damaged.files import files
 from tests.runtime.damaged.mutators import damaged
 
@@ -132,10 +134,10 @@ async def _prepare(device: ReferenceDevice, named: NamedModel) -> None:
 async def _try(
     load: Load, data: bytes, device: ReferenceDevice, *, prepares: bool
 ) -> str:
-    """Load a file, prepare its model if asked to; return what came of it."""
+    """Load a file, translate it, prepare it if asked to; return what came of it."""
     try:
         with _alarm():
-            named = load(data)
+            named = completed(translating(load(data)))
     except AsyncnnError as error:
         problem = _problem_of(error)
         if problem:
