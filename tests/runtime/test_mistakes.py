@@ -207,7 +207,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     # Devices
     "an unknown device": (
         lambda g: asyncnn.open_device("gpu"),
-        "there is no device 'gpu' (known: reference, accelerated",
+        "there is no device 'gpu' (known: reference, auto, accelerated",
     ),
     "a socket as a device": (
         lambda g: asyncnn.open_device("/tmp/a.sock"),

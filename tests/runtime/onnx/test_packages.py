@@ -10,7 +10,6 @@ import pytest
 
 import asyncnn
 from asyncnn.runtime.tflite import UnsupportedOperatorError
-from tests.runtime.onnx.files import results
 
 VAD = {"input": (1, 576), "state": (2, 1, 128)}
 RATE = {"sr": 16000}
@@ -66,8 +65,9 @@ def session_of(path: Path) -> Any:
 @pytest.mark.parametrize(
     "leave_open", [False, pytest.param(True, marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.parametrize("device", ["reference", "onnxruntime"])
 async def test_models_of_packages_agree_with_onnx_runtime(
-    model: str, shapes: Any, constants: Any, leave_open: bool
+    model: str, shapes: Any, constants: Any, leave_open: bool, device: str
 ) -> None:
     path = path_of(model)
     session = session_of(path)
@@ -81,18 +81,21 @@ async def test_models_of_packages_agree_with_onnx_runtime(
         for info in session.get_inputs()
     }
     options = {} if leave_open else {"input_shapes": shapes}
-    refusal = ""
-    try:
-        named = asyncnn.load(path, constants=constants, **options)
-    except asyncnn.AsyncnnError as error:
-        refusal = error.hint or "no hint"
-    if refusal:
-        # What cannot be open says so, and what to give.
-        assert leave_open
-        assert "input_shapes=" in refusal
-        return
+    named = asyncnn.load(path, constants=constants, **options)
     given = {name: array for name, array in inputs.items() if name not in constants}
-    found = await results(named, **given)
+    async with asyncnn.open_device(device) as opened:
+        refusal = ""
+        try:
+            prepared = await opened.prepare(named)
+        except asyncnn.AsyncnnError as error:
+            refusal = error.hint or "no hint"
+        if refusal:
+            # What cannot be open in the HAL says so, and what to give.
+            assert leave_open
+            assert device == "reference"
+            assert "input_shapes=" in refusal
+            return
+        found = await prepared.run(given)
     for name, wanted in zip(found, session.run(None, inputs), strict=True):
         limit = max(ABSOLUTE, RELATIVE * abs(wanted).max())
         np.testing.assert_allclose(
@@ -127,7 +130,7 @@ def test_a_model_of_another_domain_is_refused_by_name() -> None:
         ("silero_vad_16k_sequence.onnx", {"input_shapes": {"input": (3, 576)}}),
     ],
 )
-@pytest.mark.parametrize("device", ["reference", "accelerated"])
+@pytest.mark.parametrize("device", ["reference", "accelerated", "auto"])
 async def test_sessions_keep_what_detectors_of_voices_are_given_back(
     model: str, options: Any, device: str
 ) -> None:
