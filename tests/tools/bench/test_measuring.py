@@ -303,7 +303,8 @@ def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
     assert all(0 < each.p50_us <= each.p99_us for each in report.latencies.values())
     assert [each.load for each in report.misses] == list(bench_qos.LOADS)
     assert report.longest_operation_us > 0
-    assert len(report.verdicts) == 4 + len(bench_qos.LOADS)
+    beside = 2 * len(bench_qos.WHERE)
+    assert len(report.verdicts) == 4 + len(bench_qos.LOADS) + beside
     assert [(each.where, each.load) for each in report.beside] == [
         (where, load) for where in bench_qos.WHERE for load in bench_qos.BESIDE
     ]
