@@ -19,8 +19,13 @@ logger = logging.getLogger(__name__)
 WORTH_SPREADING_NS = 1_000_000
 """Shorter executions gain little: at each barrier, threads fall asleep and wake up."""
 
-CALM = 8
-"""Executions in a row that found enough idle lanes, after which that is expected."""
+CALM, CALM_OF_LONG = 8, 2
+"""Executions in a row that found enough idle lanes, after which that is expected.
+
+Of those that take `LONG_NS` or more, fewer say as much.
+"""
+
+LONG_NS = 5_000_000
 
 _GAIN = 1.1
 _FORGETTING = 1.02
@@ -69,7 +74,7 @@ class Spreading:
             self._calm = 0
             return 1
         self._calm += 1
-        if not self._is_ready or self._calm <= CALM:
+        if not self._is_ready or self._calm <= self._needed:
             return 1
         if self._trials:
             self._trials -= 1
@@ -91,10 +96,16 @@ class Spreading:
         self._least_ns[kind] = min(self._least_ns[kind] * _FORGETTING, run_ns)
         if kind and run_ns > 2 * self._least_ns[0]:
             self._trials = 0
-        is_worth_it = self._calm >= CALM and self._least_ns[0] >= WORTH_SPREADING_NS
+        is_calm = self._calm >= self._needed
+        is_worth_it = is_calm and self._least_ns[0] >= WORTH_SPREADING_NS
         if is_worth_it and not self._is_begun:
             self._is_begun = True
             self._in_background(self._widen)
+
+    @property
+    def _needed(self) -> int:
+        is_long = LONG_NS <= self._least_ns[0] < inf
+        return CALM_OF_LONG if is_long else CALM
 
     def begin_anew(self) -> None:
         """Keep to one thread until executions come again: the program was trimmed."""

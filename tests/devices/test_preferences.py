@@ -12,7 +12,12 @@ import pytest
 from asyncnn.devices import DeviceSettings, compiled_graph, spreading
 from asyncnn.devices.compiled_graph import CompiledGraph
 from asyncnn.devices.litert.c_api_engine import CApiEngine
-from asyncnn.devices.spreading import CALM, WORTH_SPREADING_NS, Spreading
+from asyncnn.devices.spreading import (
+    CALM,
+    CALM_OF_LONG,
+    WORTH_SPREADING_NS,
+    Spreading,
+)
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
@@ -68,6 +73,11 @@ class TestDeciding:
         assert program.widened == [2]
         # Now and then the other way is tried.
         assert 390 - CALM <= made.count(2) < 400 - CALM
+
+    def test_those_that_take_long_have_several_sooner(self) -> None:
+        decider = Spreading(FakeProgram(), 2, call)
+        made = decisions(decider, 20, lambda threads: 10 * LONG_NS // threads)
+        assert made == [1] * CALM_OF_LONG + [2] * (20 - CALM_OF_LONG)
 
     def test_they_are_given_up_if_they_do_not(self) -> None:
         decider = Spreading(FakeProgram(), 2, call)
