@@ -71,7 +71,6 @@ class AsyncnnRep(BackendRep):
     ) -> None:
         self._portal = portal
         self._prepared = prepared
-        self._inputs = [info.name for info in prepared.inputs]
         self._outputs = [output.name for output in graph.output]
         self._dtypes = {
             output.name: helper.tensor_dtype_to_np_dtype(
@@ -95,14 +94,7 @@ class AsyncnnRep(BackendRep):
         """
         if isinstance(inputs, np.ndarray) or not isinstance(inputs, Sequence | dict):
             inputs = [inputs]
-        values = inputs.values() if isinstance(inputs, dict) else inputs
-        names = inputs.keys() if isinstance(inputs, dict) else self._inputs
-        # A tensor without axes has one in the HAL.
-        arrays = {
-            name: np.ascontiguousarray(value)
-            for name, value in zip(names, values, strict=True)
-        }
-        found = self._portal.call(self._prepared.run, arrays)
+        found = self._portal.call(self._prepared.run, inputs)
         results = [self._result(name, found[name]) for name in self._outputs]
         named: tuple[Any, ...] = namedtupledict("Outputs", self._outputs)(*results)
         return named

@@ -49,7 +49,6 @@ class AcceleratedDevice(EngineDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        self.engines = ()
         engine = await loaded("LiteRT", load_litert)
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate

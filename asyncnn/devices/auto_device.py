@@ -116,7 +116,7 @@ class AutoDevice(AcceleratedDevice):
         except EngineUnavailableError:
             if not version:
                 raise
-            self.engines, delegate = (), None
+            delegate = None
         if version:
             self._add(f"ONNX Runtime {version}", onnx_extension(version))
         return delegate

@@ -12,7 +12,7 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.extensions import Extension
-from asyncnn.extensions.regions import LITERT, ONNX
+from asyncnn.extensions.regions import ENGINES
 from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 
 class EngineDevice(ReferenceDevice):
-    """A `ReferenceDevice` with engines, whose names and versions ``engines`` says.
+    """A `ReferenceDevice` with ``engines``: names and versions, by their extensions.
 
     Plans run on as many worker threads as there are CPUs for this process.
     """
 
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         super().__init__(settings)
-        self.engines: tuple[str, ...] = ()
+        self.engines: dict[str, str] = {}
         self._delegate: Delegate | None = None
 
     def _add(self, engine: str, extension: Extension) -> None:
         """Note an engine, and the extension whose regions it runs."""
-        self.engines += (engine,)
+        self.engines[extension.name] = engine
         self._extensions = self._extensions.extended(extension)
 
     @property
@@ -102,10 +102,7 @@ class EngineDevice(ReferenceDevice):
 
     def get_version_string(self) -> tuple[ErrorStatus, str]:
         """Return the versions of asyncnn and of the engine, and how it is called."""
-        return ErrorStatus.NONE, f"{__version__} ({'; '.join(self.engines)})"
-
-
-_OF_REGIONS = {LITERT: "LiteRT", ONNX: "ONNX Runtime"}
+        return ErrorStatus.NONE, f"{__version__} ({'; '.join(self.engines.values())})"
 
 
 def _engine_of(step: Step) -> str:
@@ -115,7 +112,7 @@ def _engine_of(step: Step) -> str:
     type_ = step.operation.type
     if not isinstance(type_, ExtensionOperationType):
         return ""
-    return _OF_REGIONS.get(type_.extension, "")
+    return ENGINES[type_.extension][0] if type_.extension in ENGINES else ""
 
 
 def _positions(step: Step) -> tuple[int, ...]:

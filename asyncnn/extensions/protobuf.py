@@ -11,6 +11,9 @@ import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
 
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""A protocol buffer has no more."""
+
 MIN_SPLIT_BYTES = 1 << 10
 """Smallest weight that is worth to be left in the file."""
 

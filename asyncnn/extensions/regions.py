@@ -65,6 +65,9 @@ A length of 0 is open, as are all axes if there are no dimensions. A tensor of t
 engine without axes has one of length 1 here.
 """
 
+BFLOAT16 = np.dtype("V2")
+"""Two bytes: NumPy itself has no such numbers."""
+
 _TYPES: tuple[tuple[str, DTypeLike], ...] = (
     ("GRAPH", np.uint8),
     ("TENSOR_INT64", np.int64),
@@ -75,7 +78,7 @@ _TYPES: tuple[tuple[str, DTypeLike], ...] = (
     ("TENSOR_UINT16", np.uint16),
     ("TENSOR_INT8", np.int8),
     ("TENSOR_UINT8", np.uint8),
-    ("TENSOR_BFLOAT16", "V2"),
+    ("TENSOR_BFLOAT16", BFLOAT16),
 )
 """Types of tensors, by their numbers; the rest are the HAL's own."""
 

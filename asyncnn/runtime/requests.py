@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncnn.execution import Outputs
+from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import (
     InvalidArgumentError,
     WrongTypeError,
@@ -71,7 +72,6 @@ Results: TypeAlias = Mapping[str, Tensor | None] | Sequence[Tensor | None] | Arr
 
 _Arguments: TypeAlias = tuple[RequestArgument, ...]
 _INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
-_BFLOAT16 = np.dtype("V2")
 _OMITTED = RequestArgument(has_no_value=True)
 _NO_HANDLE = Handle()
 
@@ -245,8 +245,8 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
             f"input {info.name} has values beyond the 32 bits that the model takes",
             hint="a device with an engine for the file takes 64 where the file does",
         )
-    if array.dtype.name == "bfloat16" and info.dtype == _BFLOAT16:
-        return array.view(_BFLOAT16)
+    if array.dtype.name == "bfloat16" and info.dtype == BFLOAT16:
+        return array.view(BFLOAT16)
     raise InvalidArgumentError(
         f"input {info.name} has dtype {array.dtype}, the model takes {info.dtype}",
         hint=f"convert it with astype({str(info.dtype)!r}) if that is meant",

@@ -33,7 +33,6 @@ class OnnxRuntimeDevice(EngineDevice):
 
         :raises EngineUnavailableError: if it does not work here.
         """
-        self.engines = ()
         engine = await loaded("ONNX Runtime", load_onnx_runtime)
         self._add(f"ONNX Runtime {engine.version}", onnx_extension(engine.version))
         return None

@@ -12,12 +12,9 @@ The numbers of fields are those of ONNX's ``onnx.proto``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from asyncnn.extensions.protobuf import Field, fields
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, fields
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError
-
-MOST_BYTES = 2**31 - 1
-"""Of a protocol buffer."""
 
 MOST_NODES = 200_000
 """Of all graphs and functions, each counted as often as it is called."""
@@ -59,7 +56,7 @@ def check_graph(data: memoryview) -> Traits:
 
     :raises InvalidArgumentError: if it is damaged, or has what no graph may have.
     """
-    if not 0 < len(data) <= MOST_BYTES:
+    if not 0 < len(data) <= MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
     check = _Check(data)
     check.check()

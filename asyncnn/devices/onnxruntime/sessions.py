@@ -20,6 +20,7 @@ import numpy as np
 from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.region_checks import Traits, check_graph
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
     BoundOperand,
@@ -42,7 +43,7 @@ ELEMENT_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(np.float64): 11,
     np.dtype(np.uint32): 12,
     np.dtype(np.uint64): 13,
-    np.dtype("V2"): 16,
+    BFLOAT16: 16,
 }
 """ONNX's element types by dtype; bfloat16 is two bytes."""
 

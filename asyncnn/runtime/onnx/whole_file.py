@@ -10,11 +10,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.protobuf import split
-from asyncnn.extensions.regions import DATA_DEPENDENT, ONNX, Port, region_model, type_of
+from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, split
+from asyncnn.extensions.regions import (
+    BFLOAT16,
+    DATA_DEPENDENT,
+    ONNX,
+    Port,
+    region_model,
+    type_of,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import decoding
@@ -40,11 +46,8 @@ from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
 from asyncnn.runtime.states import are_one_state
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-BFLOAT16 = 16
+_BFLOAT16 = 16
 """Number of an element type that NumPy does not have."""
-
-MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""A protocol buffer has no more."""
 
 
 def reading_whole(
@@ -81,10 +84,8 @@ def reading_whole(
             outputs = [_opened(each) for each in outputs]
         whole = _complete(memory, folder, model)
         yield
-    given = {each.name: _port(each, known) for each in inputs}
-    ports = [
-        fixed[each.name] if each.name in fixed else given[each.name] for each in ends
-    ]
+    given = {each.name: _port(each, known) for each in inputs} | fixed
+    ports = [given[each.name] for each in ends]
     results = [_port(each, known) for each in outputs]
     names = [each.name for each in inputs], [each.name for each in outputs]
     named = NamedModel.of(region_model(ONNX, whole, ports, results), *names)
@@ -107,7 +108,7 @@ def _axes(info: Any) -> Axes:
         raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
     tensor = info.type.tensor_type
     number = tensor.elem_type
-    dtype = np.dtype("V2") if number == BFLOAT16 else dtype_of(number, what)
+    dtype = BFLOAT16 if number == _BFLOAT16 else dtype_of(number, what)
     return Axes(info.name, dtype, tuple(lengths_of(tensor)), tensor.HasField("shape"))
 
 
@@ -142,13 +143,9 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
 
 def _depends_on_data(graph: Any) -> bool:
     """Tell whether values decide the shape of something that is computed."""
-    graphs = [graph]
-    while graphs:
-        for node in graphs.pop().node:
-            if node.op_type in DATA_DEPENDENT:
-                return True
-            graphs += inner_graphs(node)
-    return False
+    return any(
+        node.op_type in DATA_DEPENDENT for each in _graphs(graph) for node in each.node
+    )
 
 
 def _opened(output: Axes) -> Axes:
@@ -248,10 +245,17 @@ def _is_external(tensor: Any) -> bool:
 
 def _tensors(graph: Any) -> Iterator[Any]:
     """Yield the tensors of a graph and those in it, but for sparse ones."""
-    graphs = [graph]
-    while graphs:
-        each = graphs.pop()
+    for each in _graphs(graph):
         yield from each.initializer
         for node in each.node:
             yield from (part.t for part in node.attribute if part.HasField("t"))
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those in it."""
+    graphs = [graph]
+    while graphs:
+        each = graphs.pop()
+        yield each
+        for node in each.node:
             graphs += inner_graphs(node)
