@@ -57,6 +57,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.logs import DRIVER, EXECUTION
 from asyncnn.offload import offload_steps
+from asyncnn.pacing import Steps
 from asyncnn.qos import PendingSnapshot, Scheduler, WorkAccounting, calling_client
 from asyncnn.tracing import Layer, Phase, active, span
 
@@ -87,7 +88,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         bursts: OpenBursts,
         buffers: Buffers,
         settings: DeviceSettings,
-        in_background: Callable[[Callable[[], None]], None],
+        in_background: Callable[[Steps[None]], None],
         *,
         client: int,
     ) -> None:

@@ -421,7 +421,7 @@ class ReferenceDevice(PreparingDevice):
             self._bursts,
             self._buffers,
             self._settings,
-            parts.releaser.call_on_thread,
+            parts.releaser.advance_on_thread,
             client=client,
         )
         self._models[next(self._numbers)] = prepared

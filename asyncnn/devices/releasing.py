@@ -16,7 +16,7 @@ from asyncnn.engine import Program
 from asyncnn.hal.errors import ResourceExhaustedTransientError
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.offload import call_on_thread, start_thread
-from asyncnn.pacing import take_apart
+from asyncnn.pacing import Steps, take_apart
 
 _POLL_S = 0.001
 
@@ -27,7 +27,7 @@ class ModelReleaser:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads: set[threading.Thread] = set()
-        self._is_inherited = False
+        self._is_inherited = self._is_ending = False
         disown_in_children(self)
 
     def disown(self) -> None:
@@ -64,10 +64,19 @@ class ModelReleaser:
         if thread is not None:
             self._threads.add(thread)
 
-    def call_on_thread(self, function: Callable[[], None]) -> None:
-        """Call ``function`` on a thread, or never if none can be started."""
+    def advance_on_thread(self, steps: Steps[None]) -> None:
+        """Take ``steps`` on a thread, or none if it cannot be started.
+
+        What is left when the device is closed is dropped.
+        """
+
+        def advance() -> None:
+            for _ in steps:
+                if self._is_ending:
+                    steps.close()
+
         thread = threading.Thread(
-            target=function, name="asyncnn-background", daemon=True
+            target=advance, name="asyncnn-background", daemon=True
         )
         with suppress(ResourceExhaustedTransientError):
             start_thread(thread)
@@ -75,5 +84,6 @@ class ModelReleaser:
 
     async def wait_ended(self) -> None:
         """Wait until all of its threads have ended."""
+        self._is_ending = True
         while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)

@@ -13,6 +13,7 @@ from math import inf
 
 from asyncnn.engine import Program
 from asyncnn.hal.errors import AsyncnnError
+from asyncnn.pacing import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Spreading:
     """Decides on the threads of each execution of ``program``, up to ``most``.
 
     Asked by those alone that take long enough; see `Executable.may_spread`.
-    ``in_background`` calls a function on another thread: it compiles the program for
+    ``in_background`` takes steps on another thread: they compile the program for
     several threads, once executions have shown that it may be worth it. `threads` is
     for lanes, `observe` for the event loop.
     """
@@ -51,7 +52,7 @@ class Spreading:
         self,
         program: Program,
         most: int,
-        in_background: Callable[[Callable[[], None]], None],
+        in_background: Callable[[Steps[None]], None],
     ) -> None:
         self._program = program
         self.most = most
@@ -100,7 +101,7 @@ class Spreading:
         is_worth_it = is_calm and self._least_ns[0] >= WORTH_SPREADING_NS
         if is_worth_it and not self._is_begun:
             self._is_begun = True
-            self._in_background(self._widen)
+            self._in_background(self._widening())
 
     @property
     def _needed(self) -> int:
@@ -113,9 +114,9 @@ class Spreading:
             self._is_begun = self._is_ready = False
             self._calm = 0
 
-    def _widen(self) -> None:
+    def _widening(self) -> Steps[None]:
         try:
-            self._program.widen(self.most)
+            yield from self._program.widening(self.most)
         # One thread does as well where there is no memory or descriptor for more.
         except (AsyncnnError, OSError, MemoryError) as error:
             logger.info("a model keeps to one thread: %s", error)

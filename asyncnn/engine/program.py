@@ -160,12 +160,13 @@ class Program:
         plan = self._main
         return self.delegate is not None or bool(plan and _engine_kernels(plan))
 
-    def widen(self, threads: int) -> None:
-        """Get ready for runs on ``threads`` threads of an engine; takes a while.
+    def widening(self, threads: int) -> Steps[None]:
+        """Get ready, in steps, for runs on ``threads`` threads of an engine.
 
         :raises GeneralFailureError: if the engine fails.
         """
         for kernel in () if self._main is None else _engine_kernels(self._main):
+            yield
             kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:

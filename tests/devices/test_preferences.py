@@ -21,6 +21,7 @@ from asyncnn.devices.spreading import (
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import ExecutionPreference
+from asyncnn.pacing import Steps, completed
 from asyncnn.qos import Client, acting_for
 from asyncnn.runtime.opening_devices import open_device
 from tests.measuring import best_of
@@ -42,14 +43,11 @@ class FakeProgram(Program):
         self.widened: list[int] = []
         self.failure = failure
 
-    def widen(self, threads: int) -> None:
+    def widening(self, threads: int) -> Steps[None]:
+        yield
         self.widened.append(threads)
         if self.failure is not None:
             raise self.failure
-
-
-def call(function: Callable[[], None]) -> None:
-    function()
 
 
 def decisions(
@@ -67,7 +65,7 @@ def decisions(
 class TestDeciding:
     def test_several_threads_are_kept_if_they_gain(self) -> None:
         program = FakeProgram()
-        decider = Spreading(program, 2, call)
+        decider = Spreading(program, 2, completed)
         made = decisions(decider, 400, lambda threads: LONG_NS // threads)
         assert made[: CALM + 1].count(2) <= 1
         assert program.widened == [2]
@@ -75,27 +73,27 @@ class TestDeciding:
         assert 390 - CALM <= made.count(2) < 400 - CALM
 
     def test_those_that_take_long_have_several_sooner(self) -> None:
-        decider = Spreading(FakeProgram(), 2, call)
+        decider = Spreading(FakeProgram(), 2, completed)
         made = decisions(decider, 20, lambda threads: 10 * LONG_NS // threads)
         assert made == [1] * CALM_OF_LONG + [2] * (20 - CALM_OF_LONG)
 
     def test_they_are_given_up_if_they_do_not(self) -> None:
-        decider = Spreading(FakeProgram(), 2, call)
+        decider = Spreading(FakeProgram(), 2, completed)
         made = decisions(decider, 10_000, lambda _: LONG_NS)
         assert 5 <= made.count(2) <= 12
 
     def test_trials_end_early_where_they_take_long(self) -> None:
-        decider = Spreading(FakeProgram(), 2, call)
+        decider = Spreading(FakeProgram(), 2, completed)
         made = decisions(decider, 50, lambda threads: LONG_NS * threads**2)
         assert made.count(2) == 1
 
     def test_it_changes_with_what_they_gain(self) -> None:
-        decider = Spreading(FakeProgram(), 2, call)
+        decider = Spreading(FakeProgram(), 2, completed)
         assert decisions(decider, 60, lambda n: LONG_NS // n)[-3:] == [2] * 3
         assert decisions(decider, 60, lambda n: LONG_NS * n)[-3:] == [1] * 3
 
     def test_there_is_one_while_lanes_are_busy_and_for_a_while_afterwards(self) -> None:
-        decider = Spreading(FakeProgram(), 4, call)
+        decider = Spreading(FakeProgram(), 4, completed)
         assert decisions(decider, 50, lambda n: LONG_NS // n, 4)[-1] == 4
         assert decider.threads(2) == 1
         made = decisions(decider, CALM + 1, lambda n: LONG_NS // n, 4)
@@ -103,13 +101,13 @@ class TestDeciding:
 
     def test_what_is_short_never_has_more_than_one(self) -> None:
         program = FakeProgram()
-        decider = Spreading(program, 2, call)
+        decider = Spreading(program, 2, completed)
         assert decisions(decider, 100, lambda _: WORTH_SPREADING_NS // 2) == [1] * 100
         assert not program.widened
 
     def test_after_idleness_it_begins_anew(self) -> None:
         program = FakeProgram()
-        decider = Spreading(program, 2, call)
+        decider = Spreading(program, 2, completed)
         decisions(decider, 50, lambda n: LONG_NS // n)
         decider.begin_anew()
         made = decisions(decider, 50, lambda n: LONG_NS // n)
@@ -127,7 +125,7 @@ class TestDeciding:
     )
     def test_an_engine_that_fails_is_not_asked_again(self, failure: Exception) -> None:
         program = FakeProgram(failure)
-        decider = Spreading(program, 2, call)
+        decider = Spreading(program, 2, completed)
         assert decisions(decider, 100, lambda n: LONG_NS // n) == [1] * 100
         assert program.widened == [2]
 
