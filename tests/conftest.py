@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import sys
+import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
@@ -136,8 +137,16 @@ def shared() -> Path:
 
 @pytest.fixture(scope="module")
 def thawed() -> Iterator[None]:
-    """Have no object kept out of garbage collections when the module begins."""
+    """Have no object kept out of garbage collections when the module begins.
+
+    Nor a thread that frees what tests before it have left: the interpreter switches
+    sooner meanwhile.
+    """
     gc.unfreeze()
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "asyncnn-release":
+            thread.join()
     yield
     gc.unfreeze()
     _freeze()
