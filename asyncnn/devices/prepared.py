@@ -243,7 +243,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         """Return a request on arrays; see `IInProcess.bind`."""
         plan = self._program.fixed_plan
         if plan is None or len(tensors) != len(plan.ports):
-            return None
+            return self._bind_open(tensors)
         for tensor, port in zip(tensors, plan.ports, strict=True):
             if (
                 type(tensor) is not np.ndarray
@@ -251,8 +251,30 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
                 or tensor.dtype != port.dtype
                 or not tensor.flags.aligned
             ):
-                return None
+                return self._bind_open(tensors)
         arrays = cast("Sequence[Array]", tensors)
+        return Execution((), (), (), self._executable, plan, arrays)
+
+    def _bind_open(self, tensors: Sequence[object]) -> Request | None:
+        """Return a request by the plan for the lengths of inputs; None without one."""
+        count = len(self._program.model.main.input_indexes)
+        inputs, spaces = tensors[:count], tensors[count:]
+        if any(type(tensor) is not np.ndarray for tensor in tensors):
+            return None
+        arrays = cast("list[Array]", list(inputs))
+        plan = self._program.known_plan(tuple(array.shape for array in arrays))
+        if plan is None or not plan.is_fixed or len(spaces) != len(plan.outputs):
+            return None
+        # Where lengths are open, a space may have more elements than there are.
+        for port, space in zip(plan.outputs, cast("list[Array]", spaces), strict=True):
+            if space.nbytes < port.size_bytes:
+                return None
+            assert port.shape is not None
+            arrays.append(space.reshape(-1)[: port.count].reshape(port.shape))
+        for array, port in zip(arrays, plan.ports, strict=True):
+            flags = array.flags
+            if array.dtype != port.dtype or not (flags.c_contiguous and flags.aligned):
+                return None
         return Execution((), (), (), self._executable, plan, arrays)
 
     def create_reusable_execution(self, request: Request) -> Request:

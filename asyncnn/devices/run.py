@@ -24,7 +24,12 @@ from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import failed_at, longest_of, run_bound
 from asyncnn.engine.workspace import Workspace, aligned_like
 from asyncnn.execution import Execution
-from asyncnn.hal.errors import AsyncnnError, MissedDeadlineTransientError, error_for
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    MissedDeadlineTransientError,
+    StalePlanError,
+    error_for,
+)
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -227,8 +232,13 @@ class Run(Work, Completion):
         execution = self._execution
         if execution is None:
             execution = self._begin(pause)
-        if execution is None or not execution.advance(pause):
-            return False
+        try:
+            if execution is None or not execution.advance(pause):
+                return False
+        except StalePlanError:
+            if not self._begins_anew():
+                raise
+            return self._advance(pause)
         plan, computed = self._plan, execution.outputs
         self._executable.goes_native |= execution.is_job
         if self.decision is not None:
@@ -255,8 +265,9 @@ class Run(Work, Completion):
         workspace, control = self._workspace, self._control
         if workspace is None or control is None:
             try:
-                self._workspace = workspace = executable.program.idle.pop()
-            except IndexError:
+                idle = executable.program.idle[id(self._plan)]
+                self._workspace = workspace = idle.pop()
+            except LookupError:
                 return False
             self._control = control = Control()
             if CPUEXE.is_on:
@@ -295,15 +306,27 @@ class Run(Work, Completion):
             return False
         workspace, self._workspace = self._workspace, None
         if workspace is not None:
-            self._executable.program.idle.append(workspace)
+            idle = self._executable.program.idle.get(id(self._plan))
+            if idle is not None:
+                idle.append(workspace)
         if outcome == DONE:
             self._shapes = self._plan.known_outputs
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, AsyncnnError):
+            if isinstance(outcome, StalePlanError) and self._begins_anew():
+                return False
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
             raise failed_at(self._plan, self._control.position, outcome) from outcome
+        return True
+
+    def _begins_anew(self) -> bool:
+        """Forget the plan, which does not hold; False if it cannot be without it."""
+        self._executable.program.forget(self._plan)
+        if not self._request.outputs:  # bound to arrays: others know how large
+            return False
+        self._arrays = self._execution = self._control = None
         return True
 
     def _spread(self, pause: Pause) -> None:
@@ -483,7 +506,7 @@ class Run(Work, Completion):
             return "an operation took too long" if is_wanted else "it was aborted"
         workspace, self._workspace = self._workspace, None
         if workspace is not None:
-            self._executable.program.idle.append(workspace)
+            self._executable.program.release(workspace)
         if self._execution is not None:
             self._execution.close()
         has_begun = self._execution is not None or self._control is not None

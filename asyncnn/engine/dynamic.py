@@ -20,7 +20,6 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.types import Operand
 from asyncnn.kernels import registry as kernels
 from asyncnn.kernels.kernel import (
-    ExtensionOperation,
     HeapScratch,
     Inputs,
     InterruptibleRun,
@@ -68,6 +67,12 @@ def run_dynamic_step(
     return True
 
 
+def has_learnt_shapes(operation: BoundOperation) -> bool:
+    """Tell whether an operation that had no plan for its shapes can have one by now."""
+    may_learn = kernels.may_learn_shapes(operation.type)
+    return may_learn and None not in infer_shapes(operation)
+
+
 def store(
     slots: Slots, index: int, result: Array, operand: Operand, type_: AnyOperationType
 ) -> None:
@@ -90,8 +95,7 @@ def _prepare_and_run(
 ) -> Sequence[Array] | InterruptibleRun:
     try:
         shapes = infer_shapes(operation)
-        type_ = operation.type
-        if None in shapes and isinstance(type_, ExtensionOperation) and type_.compute:
+        if None in shapes and kernels.may_learn_shapes(operation.type):
             return kernels.compute(operation)
         outputs = [
             _array_for(slots[index], shape, operand)

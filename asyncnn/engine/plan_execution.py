@@ -20,7 +20,7 @@ from asyncnn.engine.boundaries import (
 )
 from asyncnn.engine.control_flow import ControlFlow, begin
 from asyncnn.engine.delegation import Step
-from asyncnn.engine.dynamic import run_dynamic_step
+from asyncnn.engine.dynamic import has_learnt_shapes, run_dynamic_step
 from asyncnn.engine.job import DONE, LATE, STOPPED, Control, IControl, IJob
 from asyncnn.engine.plan import CONTROL_FLOW, Plan
 from asyncnn.engine.program import Program
@@ -264,6 +264,8 @@ class PlanExecution:
                     partial(self._run_elsewhere, pause=pause),
                 ):
                     return False
+                elif has_learnt_shapes(step.operation):
+                    self._program.forget(frame.plan)
             except AsyncnnError:
                 raise
             except Exception as error:

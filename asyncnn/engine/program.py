@@ -20,7 +20,9 @@ from asyncnn.engine.plan import (
 from asyncnn.engine.records import PlanRecord, record_of, restoring_plan
 from asyncnn.engine.workspace import Workspace
 from asyncnn.extensions import NO_EXTENSIONS, Extensions, check_extended
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operands import (
+    ExtensionOperandType,
     has_unknown_dimensions,
     is_scalar,
 )
@@ -30,11 +32,13 @@ from asyncnn.hal.operations.bound import (
     BoundOperation,
     OperationFailedError,
     Shape,
+    ValueNeededError,
 )
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun
+from asyncnn.kernels.registry import may_learn_shapes
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
 from asyncnn.pacing import Steps, completed, take_apart
@@ -65,9 +69,10 @@ class Program:
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
     claims it computes; ``identity`` is that of the model in caches. The plan for
-    declared shapes is its ``fixed_plan`` once it is there, if it is fixed; ``idle`` are
-    the workspaces of that which nobody uses, to be taken and given back by any thread.
-    One that ``makes_way`` shares nothing of an engine with those that do not.
+    declared shapes is its ``fixed_plan`` once it is there, if it is fixed. ``idle`` are
+    the workspaces that nobody uses, by the identity of their plans, to be taken and
+    given back by any thread: operations of one deque need no lock. One that
+    ``makes_way`` shares nothing of an engine with those that do not.
 
     :raises InvalidArgumentError: if it does not use an extension as that demands.
     :raises GeneralFailureError: if the model cannot be prepared, or one of its pools
@@ -93,15 +98,14 @@ class Program:
         check_extended(self.model)
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[int, InputShapes], Plan] = OrderedDict()
-        # By the identity of the plan; operations of one deque need no lock.
-        self._idle: dict[int, deque[Workspace]] = {}
+        self.idle: dict[int, deque[Workspace]] = {}
         self.declared_shapes = _declared_shapes(model.main)
         self._main: Plan | None = None
         self.fixed_plan: Plan | None = None
-        self.idle: deque[Workspace] = deque()
         self._records = dict(records or {})
         self._makes_way = makes_way
         self._regions: dict[int, dict[int, Array]] = {}
+        self._threads = 1
         if is_built:
             completed(self._building())
 
@@ -135,6 +139,33 @@ class Program:
             is_put_off = self.delegate is None and number in self._records
             if shapes is not None and not is_put_off:
                 yield from self.planning(shapes, number)
+            elif shapes is None and number == MAIN:
+                yield from self._offering_open(self.subgraph(number))
+
+    def _offering_open(self, subgraph: Subgraph) -> Steps[None]:
+        """Have engines look at what they are to compute, whose shapes only runs tell.
+
+        So they refuse it now, and load it now.
+        """
+        constants = self._regions.setdefault(MAIN, {})
+
+        def bound(index: int) -> BoundOperand:
+            operand = subgraph.operands[index]
+            is_constant = operand.lifetime in CONSTANT_LIFETIMES
+            if is_constant and isinstance(operand.type, ExtensionOperandType):
+                constants[index] = constant_array(self.model, operand)
+            shape = None if has_unknown_dimensions(operand) else operand.dimensions
+            return bound_operand(operand, shape, constants.get(index))
+
+        for operation in subgraph.operations:
+            if may_learn_shapes(operation.type):
+                inputs = tuple(map(bound, operation.inputs))
+                outputs = tuple(map(bound, operation.outputs))
+                type_ = operation_type(operation.type)
+                whole = BoundOperation(type_, inputs, outputs)
+                with suppress(ValueNeededError):
+                    infer_shapes(replace(whole, makes_way=self._makes_way))
+            yield
 
     @property
     def is_straight(self) -> bool:
@@ -158,16 +189,25 @@ class Program:
     def has_engine(self) -> bool:
         """Whether an engine computes, or may compute, some of it."""
         plan = self._main
-        return self.delegate is not None or bool(plan and _engine_kernels(plan))
+        if self.delegate is not None or (plan is not None and _engine_kernels(plan)):
+            return True
+        operations = self.model.main.operations if plan is None else ()
+        return any(may_learn_shapes(operation.type) for operation in operations)
 
     def widening(self, threads: int) -> Steps[None]:
         """Get ready, in steps, for runs on ``threads`` threads of an engine.
 
+        So are plans for other shapes that are made from now on.
+
         :raises GeneralFailureError: if the engine fails.
         """
-        for kernel in () if self._main is None else _engine_kernels(self._main):
-            yield
-            kernel.widen(threads)
+        with self._lock:
+            self._threads = threads
+            plans = [plan for key, plan in self._plans.items() if key[0] == MAIN]
+        for plan in plans:
+            for kernel in _engine_kernels(plan):
+                yield
+                kernel.widen(threads)
 
     def warming(self, count: int) -> Steps[None]:
         """Have workspaces for so many runs at a time of the declared shapes, in steps.
@@ -237,6 +277,10 @@ class Program:
                     self._regions.setdefault(number, {}),
                     makes_way=self._makes_way,
                 )
+        if number == MAIN and self._threads > 1:
+            for kernel in _engine_kernels(plan):
+                with suppress(AsyncnnError, OSError, MemoryError):  # one will do
+                    kernel.widen(self._threads)
         with self._lock:
             return self._add(plan, shapes, number)
 
@@ -261,15 +305,28 @@ class Program:
                 is_straight=plan.is_straight,
             )
         plan = self._plans.setdefault((number, shapes), plan)
-        idle = self._idle.setdefault(id(plan), deque())
+        self.idle.setdefault(id(plan), deque())
         if number == MAIN and shapes == self.declared_shapes:
             self._main = plan
             if plan.is_fixed:
-                self.fixed_plan, self.idle = plan, idle
+                self.fixed_plan = plan
         while len(self._plans) > MAX_PLANS:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
-            self._idle.pop(id(self._plans.pop(oldest)), None)
+            self._drop(oldest)
         return plan
+
+    def _drop(self, key: tuple[int, InputShapes]) -> None:
+        """Keep a plan no longer, nor its workspaces. The lock is held."""
+        plan = self._plans.pop(key)
+        self.idle.pop(id(plan), None)
+        if plan is self._main:
+            self._main = self.fixed_plan = None
+
+    def forget(self, plan: Plan) -> None:
+        """Have the next execution for its shapes build ``plan`` anew."""
+        with self._lock:
+            for key in [key for key, kept in self._plans.items() if kept is plan]:
+                self._drop(key)
 
     def acquire(self, plan: Plan) -> Workspace:
         """Take an idle workspace of ``plan``, or allocate one."""
@@ -283,7 +340,7 @@ class Program:
 
     def idle_workspace(self, plan: Plan) -> Workspace | None:
         """Take an idle workspace of ``plan``, if there is one."""
-        idle = self._idle.get(id(plan))
+        idle = self.idle.get(id(plan))
         try:
             return idle.pop() if idle else None
         except IndexError:  # another thread took the last one meanwhile
@@ -296,7 +353,7 @@ class Program:
         """
         if workspace.is_bound:
             workspace.unbind()
-        idle = self._idle.get(id(workspace.plan))
+        idle = self.idle.get(id(workspace.plan))
         if idle is not None:
             idle.append(workspace)
 
@@ -313,7 +370,7 @@ class Program:
         """
         with self._lock:
             pieces: list[list[object]] = []
-            for idle in self._idle.values():
+            for idle in self.idle.values():
                 for workspace in tuple(idle):  # executions may still give some back
                     pieces.extend(workspace.pieces())
             for plan in self._plans.values():
@@ -328,14 +385,15 @@ class Program:
     def idle_bytes(self) -> int:
         """Bytes of the workspaces that are kept and nobody uses."""
         with self._lock:
-            kept = [tuple(idle) for idle in self._idle.values()]
+            kept = [tuple(idle) for idle in self.idle.values()]
         return sum(workspace.size_bytes for idle in kept for workspace in idle)
 
     def trim(self) -> int:
         """Free the workspaces that nobody uses; return their bytes."""
         with self._lock:
-            kept = list(self._idle.values())
+            kept = list(self.idle.values())
             plans = list(self._plans.values())
+            self._threads = 1
         trimmed: list[Workspace] = []
         for idle in kept:
             with suppress(IndexError):  # others may have taken some

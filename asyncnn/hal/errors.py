@@ -103,6 +103,10 @@ class OutputInsufficientSizeError(AsyncnnError):
         return type(self)(message, self.output_shapes)
 
 
+class StalePlanError(OutputInsufficientSizeError):
+    """Outputs have other shapes than those of earlier runs: it is to run once more."""
+
+
 class InvalidArgumentError(AsyncnnError, ValueError):
     """A model, request or argument breaks a rule of the HAL."""
 

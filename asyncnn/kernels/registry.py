@@ -169,6 +169,13 @@ def is_data_dependent(type_: int) -> bool:
     return family_of(type_) == _DATA_DEPENDENT
 
 
+def may_learn_shapes(type_: int) -> bool:
+    """Tell whether runs may teach the output shapes of ``type_``: an engine's."""
+    if not isinstance(type_, ExtensionOperation):
+        return False
+    return type_.compute is not None and type_.prepare is not None
+
+
 def compute(operation: BoundOperation) -> Sequence[Array] | InterruptibleRun:
     """Compute the outputs of a data-dependent operation, all values known.
 

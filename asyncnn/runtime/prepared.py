@@ -114,7 +114,9 @@ class PreparedModel:
         # What is given is all that the model takes, unless it has state.
         tensors = (*model.inputs, *model.outputs)
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
-        self._binding = self._direct if is_whole else None
+        # A device of this process also binds what leaves lengths open.
+        is_bound = is_whole or (self._local is not None and not model.states)
+        self._binding = self._direct if is_bound else None
         self._device = device
         # Without its graph and constants: the device has what it needs of those.
         self._model = msgspec.structs.replace(model, model=_NO_MODEL)

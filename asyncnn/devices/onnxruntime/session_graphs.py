@@ -19,7 +19,13 @@ from asyncnn.devices.compiled_graph import (
     Tensor,
 )
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
-from asyncnn.devices.onnxruntime.sessions import DTYPES, Port, Session, Sessions
+from asyncnn.devices.onnxruntime.sessions import (
+    DTYPES,
+    InputShapes,
+    Port,
+    Session,
+    Sessions,
+)
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.job import (
     FLAG_BYTES,
@@ -29,7 +35,11 @@ from asyncnn.engine.job import (
     Segment,
     Telling,
 )
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    StalePlanError,
+)
 from asyncnn.hal.operations.bound import (
     BoundOperand,
     BoundOperation,
@@ -115,9 +125,13 @@ class Regions:
         declared = tuple(output.shape for output in operation.outputs)
         if len(declared) != len(session.outputs) or session.traits.depends_on_data:
             return declared  # of another number, it is refused
+        found: tuple[Shape | None, ...] | None = session.learnt.of(
+            _shapes_of(operation.inputs[1:])
+        )
+        if found is None:
+            found = tuple(port.known_shape for port in session.outputs)
         return tuple(
-            known or port.known_shape
-            for known, port in zip(declared, session.outputs, strict=True)
+            known or shape for known, shape in zip(declared, found, strict=True)
         )
 
     def prepare(self, operation: BoundOperation) -> GraphKernel:
@@ -151,13 +165,21 @@ class _RegionKernel(GraphKernel):
         session = sessions.of(operation)
         signature = signature_of(operation, session)
         self.reads = signature.reads
+        shapes = _shapes_of(operation.inputs[1:])
+        learnt_for = None if session.learnt.of(shapes) is None else shapes
         self.is_foreseeable = not session.traits.may_loop
 
         def compiled(threads: int) -> CompiledGraph:
             session = sessions.of(operation, threads)
-            return _SessionGraph(library, session, signature)
+            return _SessionGraph(library, session, signature, learnt_for)
 
-        super().__init__(compiled, _SessionGraph(library, session, signature))
+        super().__init__(
+            compiled, _SessionGraph(library, session, signature, learnt_for)
+        )
+
+
+def _shapes_of(operands: Sequence[BoundOperand | None]) -> InputShapes:
+    return tuple(None if operand is None else operand.shape for operand in operands)
 
 
 class _RunOptions:
@@ -218,6 +240,7 @@ class _Call:
         self.session = session
         self.options = _RunOptions(library)
         self._arrays = [array for _, array in signature.constants]  # they lie there
+        self.shapes = tuple(array.shape for array in self._arrays)
         self.constants = _Values(library)
         for argument, array in signature.constants:
             self.constants.add(argument, address_of(array))
@@ -237,12 +260,21 @@ class _Call:
 
 
 class _SessionGraph(Segment, CompiledGraph):
-    """A region on a session, one run at a time."""
+    """A region on a session, one run at a time.
+
+    Those of its outputs may be what runs have had ``learnt_for`` such inputs, and what
+    values may change.
+    """
 
     def __init__(
-        self, library: Library, session: Session, signature: Signature
+        self,
+        library: Library,
+        session: Session,
+        signature: Signature,
+        learnt_for: InputShapes | None,
     ) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
+        self._learnt, self._learnt_for = session.learnt, learnt_for
         self._signature = signature
         self._call: _Call | None = _Call(library, session, signature)
         self._options = self._call.options  # there may be a late word to these
@@ -274,8 +306,13 @@ class _SessionGraph(Segment, CompiledGraph):
     def _ended(self, status: int) -> None:
         """See `Segment`."""
         error = self._library.failure("Run", status)
-        if self._flag[0] < INTERRUPTED:
-            raise error
+        if self._flag[0] >= INTERRUPTED:
+            return
+        if self._learnt_for is not None:
+            # If the reason is another one, the run without a plan fails of it, too.
+            self._learnt.doubt(self._learnt_for)
+            raise StalePlanError(error.message) from error
+        raise error
 
     def _free(self) -> None:
         self.forget()
@@ -325,7 +362,9 @@ class _OpenGraph(PythonSegment, CompiledGraph):
                 raise error
             return False
         assert isinstance(outputs, list)
-        outputs += [_copied(library, value) for value in values.made]
+        results = [_copied(library, value) for value in values.made]
+        call.session.learnt.learn(call.shapes, tuple(each.shape for each in results))
+        outputs += results
         return True
 
     def _free(self) -> None: ...

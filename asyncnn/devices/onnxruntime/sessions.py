@@ -10,9 +10,11 @@ each be for other lengths; the others go with the last who uses them.
 
 import ctypes
 import hashlib
+import math
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -53,6 +55,9 @@ _OPTIONS = {
     # Threads spin only while a run needs them.
     b"session.force_spinning_stop": b"1",
 }
+
+
+_MOST_LEARNT = 64
 
 
 class Port(NamedTuple):
@@ -101,17 +106,65 @@ class Port(NamedTuple):
             )
 
 
+InputShapes: TypeAlias = tuple[Shape | None, ...]
+
+
+class LearntShapes:
+    """Shapes of the outputs of a graph, by those of its inputs, as runs have had them.
+
+    Those of the last `_MOST_LEARNT`. There are none where values decide, too: if the
+    graph ``depends_on_data``, or has once been found to. Any thread uses it.
+    """
+
+    def __init__(self, depends_on_data: bool) -> None:
+        self._lock = threading.Lock()
+        self._shapes: OrderedDict[InputShapes, tuple[Shape, ...]] = OrderedDict()
+        self._doubted: set[InputShapes] = set()
+        self._is_given_up = depends_on_data
+
+    def of(self, inputs: InputShapes) -> tuple[Shape, ...] | None:
+        """Return the shapes for those of the inputs; None if they are not known."""
+        with self._lock:
+            return None if inputs in self._doubted else self._shapes.get(inputs)
+
+    def learn(self, inputs: InputShapes, outputs: tuple[Shape, ...]) -> None:
+        """Expect the shapes that a run has had of others like it."""
+        with self._lock:
+            if self._is_given_up or 0 in map(math.prod, outputs):
+                return
+            self._doubted.discard(inputs)
+            if self._shapes.setdefault(inputs, outputs) != outputs:
+                self._is_given_up = True
+                self._shapes.clear()
+            elif len(self._shapes) > _MOST_LEARNT:
+                self._doubted.discard(self._shapes.popitem(last=False)[0])
+
+    def doubt(self, inputs: InputShapes) -> None:
+        """Expect nothing until the next run, as one that expected it has failed."""
+        with self._lock:
+            if inputs in self._shapes:
+                self._doubted.add(inputs)
+
+
 class Session:
     """A graph that is ready to run on ``threads`` threads.
+
+    Those of one graph share what they have ``learnt``.
 
     :raises AsyncnnError: if ONNX Runtime does not take it.
     """
 
     def __init__(
-        self, library: Library, content: bytes, threads: int, traits: Traits
+        self,
+        library: Library,
+        content: bytes,
+        threads: int,
+        traits: Traits,
+        learnt: LearntShapes,
     ) -> None:
         self._library = library
         self.traits = traits
+        self.learnt = learnt
         options = library.create("CreateSessionOptions")
         try:
             library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -169,6 +222,7 @@ class Region:
     def __init__(self, library: Library, digest: bytes, traits: Traits) -> None:
         self._library = library
         self._traits = traits
+        self._learnt = LearntShapes(traits.depends_on_data)
         self._digest = digest
         self._lock = threading.Lock()
         self._sessions: WeakValueDictionary[tuple[int, bool], Session]
@@ -192,7 +246,8 @@ class Region:
             content = source if isinstance(source, bytes) else source.tobytes()
             if content is not source and digest_of(content) != self._digest:
                 raise GeneralFailureError("the graph has changed since it was prepared")
-            made = Session(self._library, content, threads, self._traits)
+            about = self._traits, self._learnt
+            made = Session(self._library, content, threads, *about)
             self._sessions[threads, makes_way] = made
             return made
 

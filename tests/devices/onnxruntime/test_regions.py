@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, NamedModel, load, open_device
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
+from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
 )
-from asyncnn.hal.types import ExecutionPreference, OperandType, Priority
+from asyncnn.hal.types import (
+    DEFAULT_OPTIONS,
+    ExecutionPreference,
+    OperandType,
+    Priority,
+)
 from tests.devices.onnxruntime.graphs import (
     BFLOAT16,
     FLOAT,
@@ -128,6 +134,88 @@ async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
         for _ in range(4):
             await asyncio.gather(*map(one, range(1, 40)))
             assert sessions() == before
+
+
+def tiling(*lengths: int | str) -> NamedModel:
+    """Return a model that repeats ``x`` as often as its other input says."""
+    nodes = [helper.make_node("Tile", ["x", "times"], ["y"])]
+    ends = [("x", FLOAT, lengths), ("times", INT64, [1])]
+    return load(graph(nodes, ends, [("y", FLOAT, ["long"])]))
+
+
+@pytest.mark.parametrize("path", ["async", "sync", "burst"])
+@pytest.mark.parametrize("length", [4, "n"])
+async def test_what_runs_had_before_may_be_otherwise_by_values(
+    device: Device, length: int | str, path: Any
+) -> None:
+    prepared = await device.prepare(tiling(length))
+    x = np.arange(4, dtype=F32)
+    async with prepared.runner(path) as run:
+        for times in (2, 2, 2, 2, 3, 2, 1, 5, 5, 5, 5, 700, 700, 700, 700, 2):
+            outputs = await run([x, np.array([times])])
+            np.testing.assert_array_equal(outputs["y"], np.tile(x, times))
+
+
+async def test_a_run_that_fails_says_why_though_its_shapes_were_known(
+    device: Device,
+) -> None:
+    nodes = [helper.make_node("Gather", ["x", "at"], ["y"])]
+    ends = [("x", FLOAT, ["n"]), ("at", INT64, ["m"])]
+    prepared = await device.prepare(load(graph(nodes, ends, [("y", FLOAT, ["m"])])))
+    x = np.arange(3, dtype=F32)
+    for _ in range(5):
+        assert (await prepared.run([x, np.array([2, 1])]))["y"].tolist() == [2, 1]
+        with pytest.raises(GeneralFailureError, match="indices element out of"):
+            await prepared.run([x, np.array([5, 1])])
+
+
+async def test_lengths_that_have_run_are_bound_to_arrays() -> None:
+    x = np.linspace(-1, 1, 12, dtype=F32).reshape(3, 4)
+    space = np.empty(20, F32)
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(load(doubled()))
+        hal = prepared.hal
+        assert isinstance(hal, IInProcess)
+        assert hal.bind([x, space]) is None
+        for _ in range(2):
+            await prepared.run([x])
+        assert hal.bind([x, np.empty(11, F32)]) is None
+        bound = hal.bind([x, space])
+        assert bound is not None
+        result = await hal.launch(bound, DEFAULT_OPTIONS)
+        assert [shape.dimensions for shape in result.output_shapes] == [(3, 4)]
+        np.testing.assert_array_equal(space[:12], 2 * x.reshape(-1))
+
+
+def doubled() -> bytes:
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    lengths: list[int | str] = ["rows", "columns"]
+    return graph([node], [("x", FLOAT, lengths)], [("y", FLOAT, ["m", "n"])])
+
+
+async def test_open_lengths_have_several_threads_as_fixed_ones_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
+    monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
+    made = Session.__init__
+    threads: list[int] = []
+
+    def remember(session: Session, library: Any, content: bytes, *rest: Any) -> None:
+        threads.append(rest[0])
+        made(session, library, content, *rest)
+
+    monkeypatch.setattr(Session, "__init__", remember)
+    settings = DeviceSettings(lanes=2, inline_below_us=0)
+    async with open_device("onnxruntime", settings=settings) as device:
+        prepared = await device.prepare(load(doubled()))
+        async with asyncio.timeout(30):
+            for rows in cycle(range(1, 4)):
+                x = np.full((rows, 4), rows, F32)
+                np.testing.assert_array_equal((await prepared.run([x]))["y"], 2 * x)
+                if 2 in threads:
+                    break
+    assert threads == [1, 2]
 
 
 async def test_results_may_be_as_long_as_the_data_say(device: Device) -> None:
@@ -256,6 +344,14 @@ class TestWhatIsWrong:
     ) -> None:
         ends = [port(F32, 2)]
         await refused(device, region(content, ends, ends), "ONNX|graph")
+
+    async def test_operators_are_there_though_lengths_are_open(
+        self, device: Device
+    ) -> None:
+        node = helper.make_node("NoSuchOperator", ["x"], ["y"])
+        content = graph([node], [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])])
+        ends = [port(F32, 0)]
+        await refused(device, region(content, ends, ends), "NoSuchOperator")
 
     async def test_what_a_run_fails_of_is_its_error(self, device: Device) -> None:
         content = graph(
