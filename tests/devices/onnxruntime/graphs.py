@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import NamedModel
+from asyncnn import NamedModel, load
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
 from asyncnn.hal.operations.bound import Array
 from asyncnn.memory.pools import from_buffer
@@ -83,6 +83,13 @@ def number_of(dtype: Any) -> int:
 def relu(*dimensions: int) -> NamedModel:
     """Return a region that computes RELU of float32."""
     return one_node("Relu", np.float32, *dimensions)
+
+
+def tiling(*lengths: int | str) -> NamedModel:
+    """Return a model that repeats ``x`` as often as its other input says."""
+    nodes = [helper.make_node("Tile", ["x", "times"], ["y"])]
+    ends = [("x", FLOAT, lengths), ("times", INT64, [1])]
+    return load(graph(nodes, ends, [("y", FLOAT, ["long"])]))
 
 
 def looping() -> NamedModel:

@@ -34,6 +34,7 @@ from tests.devices.onnxruntime.graphs import (
     port,
     region,
     relu,
+    tiling,
     turned,
     turns,
 )
@@ -134,13 +135,6 @@ async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
         for _ in range(4):
             await asyncio.gather(*map(one, range(1, 40)))
             assert sessions() == before
-
-
-def tiling(*lengths: int | str) -> NamedModel:
-    """Return a model that repeats ``x`` as often as its other input says."""
-    nodes = [helper.make_node("Tile", ["x", "times"], ["y"])]
-    ends = [("x", FLOAT, lengths), ("times", INT64, [1])]
-    return load(graph(nodes, ends, [("y", FLOAT, ["long"])]))
 
 
 @pytest.mark.parametrize("path", ["async", "sync", "burst"])
