@@ -14,6 +14,7 @@ from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
+    copy_outputs,
     input_arrays,
     input_shapes,
     output_arrays,
@@ -21,7 +22,7 @@ from asyncnn.engine.arguments import (
 )
 from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, INativeLane
 from asyncnn.engine.plan import Plan
-from asyncnn.engine.plan_execution import failed_at, longest_of, run_bound
+from asyncnn.engine.plan_execution import failed_at, longest_of, names_of, run_bound
 from asyncnn.engine.workspace import Workspace, aligned_like
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import (
@@ -51,13 +52,6 @@ ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing]
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
 _OUTSIDE = JobState.OUTSIDE
-
-_AT_ONCE = 1 << 20
-"""Elements of an output that are copied between two looks at the clock."""
-
-
-def _tell_operations(plan: Plan) -> None:
-    CPUEXE("run", operations=[step.name for step in plan.steps])
 
 
 class Run(Work, Completion):
@@ -195,7 +189,7 @@ class Run(Work, Completion):
         else:
             plan = self._plan
             if CPUEXE.is_on:
-                _tell_operations(plan)
+                CPUEXE("run", operations=names_of(plan))
             # It would take a tenth of a tiny model that multiplies no matrices.
             with executable.computing if plan.uses_blas else NOTHING:
                 run_bound(executable.program, plan, arrays)
@@ -271,7 +265,7 @@ class Run(Work, Completion):
                 return False
             self._control = control = Control()
             if CPUEXE.is_on:
-                _tell_operations(self._plan)
+                CPUEXE("run", operations=names_of(self._plan))
         if workspace.job is None:
             return False
         # An abort and a pause are set first, then they call what they find here. So
@@ -344,13 +338,7 @@ class Run(Work, Completion):
         if not self.decides():
             raise self._aborted()
         self.decision = None
-        for array, place in zip(computed, self._places, strict=True):
-            if place is None or array is None:
-                continue
-            source, target = array.reshape(-1), place.reshape(-1)
-            for start in range(0, target.size, _AT_ONCE):
-                self._check()
-                target[start : start + _AT_ONCE] = source[start : start + _AT_ONCE]
+        copy_outputs(computed, self._places, self._check)
 
     def _plan_by(self, pause: Pause) -> Plan | None:
         """Return the plan for the shapes of the request; None if paused meanwhile.
@@ -400,7 +388,7 @@ class Run(Work, Completion):
             inputs = input_arrays(plan, self._request)
             outputs = output_arrays(plan, self._request)
         if CPUEXE.is_on:
-            _tell_operations(plan)
+            CPUEXE("run", operations=names_of(plan))
         self._places = self._outputs = outputs
         if self.decision is not None:
             self._outputs = [None if a is None else aligned_like(a) for a in outputs]
@@ -484,8 +472,7 @@ class Run(Work, Completion):
         if self._error is not None or self._shapes is None:
             return None
         spread = 0 if self.preemptions else self._threads
-        observe = self._executable.observe
-        return partial(observe, self.computed_ns, self._cpu_ns, spread)
+        return partial(self._executable.observe, self.computed_ns, self._cpu_ns, spread)
 
     def _told_late(self, reason: str) -> str:
         """Say by how much the deadline was missed, and what has taken longest."""

@@ -1,7 +1,7 @@
 """Request arguments as arrays over the pools that they lie in, without copies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.managed import ClaimedBuffer
 from asyncnn.memory.pools import view
+
+_AT_ONCE = 1 << 20
+"""Elements of an output that are copied between two checks."""
 
 
 def bound_arrays(plan: Plan, request: Request) -> list[Array] | None:
@@ -147,6 +150,21 @@ def output_arrays(plan: Plan, request: Request) -> list[Array | None]:
     if is_short and plan.known_outputs is not None:
         raise _insufficient(_reported(plan, request, plan.known_outputs))
     return arrays
+
+
+def copy_outputs(
+    computed: Sequence[Array | None],
+    places: Sequence[Array | None],
+    check: Callable[[], None],
+) -> None:
+    """Copy outputs to places of their shapes; ``check`` is called now and then."""
+    for array, place in zip(computed, places, strict=True):
+        if place is None or array is None:
+            continue
+        source, target = array.reshape(-1), place.reshape(-1)
+        for start in range(0, target.size, _AT_ONCE):
+            check()
+            target[start : start + _AT_ONCE] = source[start : start + _AT_ONCE]
 
 
 def store_outputs(

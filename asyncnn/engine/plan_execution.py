@@ -397,6 +397,11 @@ def longest_of(
     return longest
 
 
+def names_of(plan: Plan) -> list[str]:
+    """Return what the steps of a plan are, for people."""
+    return [step.name for step in plan.steps]
+
+
 def failed_at(plan: Plan, position: int, error: Exception) -> AsyncnnError:
     """Return an error for what a step has raised, which names the step."""
     return failure_of(error, f"{plan.steps[position].name} failed")

@@ -2,8 +2,8 @@
 
 Where all shapes are known, declared or from earlier runs, a region is a graph that a
 job runs: ONNX Runtime reads and writes tensors that lie over the memory of the run.
-Else it allocates the outputs itself, which are copied. A run is ended by ONNX Runtime's own means, a flag that it
-looks at before each node; it does not ask, so it is told.
+Else it allocates the outputs itself, which are copied. A run is ended by ONNX Runtime's
+own means, a flag that it looks at before each node; it does not ask, so it is told.
 """
 
 import ctypes
