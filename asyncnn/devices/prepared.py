@@ -31,7 +31,7 @@ from asyncnn.devices.run import Run
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import recorded_work
-from asyncnn.engine.arguments import bound_arrays
+from asyncnn.engine.arguments import bound_arrays, input_shapes
 from asyncnn.execution import Execution
 from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import (
@@ -296,7 +296,12 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
 
         ``found`` are the buffers that it names, by position of the pool.
         """
-        plan = self._program.fixed_plan
+        program = self._program
+        plan = program.fixed_plan
+        if plan is None and not found:
+            plan = program.known_plan(input_shapes(program, request))
+            if plan is not None and not plan.is_fixed:
+                plan = None
         arrays, buffers = None, None
         if plan is not None and found:
             buffers = BoundBuffers.of(plan, request, found)
@@ -316,7 +321,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         """
         is_own = False
         if type(request) is Execution and request.executable is self._executable:
-            if request.arrays is not None:
+            if request.arrays is not None and id(request.plan) in self._program.idle:
                 return request, None
             buffers = request.buffers
             use = None if buffers is None else buffers.use(request)

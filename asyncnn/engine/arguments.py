@@ -56,14 +56,14 @@ def bound_array(
 ) -> Array | None:
     """Return the array of a plain argument over ``data``, its pool or buffer.
 
-    None if it is omitted, has dimensions or too few bytes, or its memory is not mapped
-    here, not aligned, or not writable but to be written.
+    None if it is omitted, has other dimensions or too few bytes, or its memory is not
+    mapped here, not aligned, or not writable but to be written.
     """
     location = argument.location
     if (
         data is None
         or argument.has_no_value
-        or argument.dimensions
+        or (argument.dimensions and argument.dimensions != port.shape)
         or location.length < port.size_bytes
     ):
         return None

@@ -13,6 +13,7 @@ from asyncnn import Device, NamedModel, load, open_device
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
+from asyncnn.engine.program import MAX_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -109,14 +110,19 @@ def summing() -> bytes:
     return graph(nodes, [("x", FLOAT, ["n", 3])], ends)
 
 
-async def test_open_lengths_are_those_of_each_request(device: Device) -> None:
+@pytest.mark.parametrize("path", ["async", "sync", "burst"])
+async def test_open_lengths_are_those_of_each_request(
+    device: Device, path: Any
+) -> None:
     model = region(summing(), [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)])
     prepared = await device.prepare(model)
-    for rows in (1, 4, 2, 4):
-        x = np.arange(rows * 3, dtype=F32).reshape(rows, 3) - 2
-        outputs = await prepared.run([x])
-        np.testing.assert_array_equal(outputs["y0"], np.maximum(x, 0))
-        assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
+    many = range(1, MAX_PLANS + 3)
+    async with prepared.runner(path) as run_one:
+        for rows in (1, 4, 2, 4, 4, 4, *many, 4, 4, 4, *many):
+            x = np.arange(rows * 3, dtype=F32).reshape(rows, 3) - 2
+            outputs = await run_one([x])
+            np.testing.assert_array_equal(outputs["y0"], np.maximum(x, 0))
+            assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
 
 
 async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
