@@ -197,7 +197,7 @@ class Program:
     def widening(self, threads: int) -> Steps[None]:
         """Get ready, in steps, for runs on ``threads`` threads of an engine.
 
-        So are plans for other shapes that are made from now on.
+        So are plans for other shapes that are made from now on, if that is soon done.
 
         :raises GeneralFailureError: if the engine fails.
         """
@@ -279,8 +279,9 @@ class Program:
                 )
         if number == MAIN and self._threads > 1:
             for kernel in _engine_kernels(plan):
-                with suppress(AsyncnnError, OSError, MemoryError):  # one will do
-                    kernel.widen(self._threads)
+                if kernel.shares_threads:
+                    with suppress(AsyncnnError, OSError, MemoryError):  # one will do
+                        kernel.widen(self._threads)
         with self._lock:
             return self._add(plan, shapes, number)
 

@@ -158,6 +158,7 @@ class _RegionKernel(GraphKernel):
     """A region whose shapes are all known."""
 
     may_pause = False
+    shares_threads = True
 
     def __init__(
         self, library: Library, sessions: Sessions, operation: BoundOperation
@@ -262,8 +263,8 @@ class _Call:
 class _SessionGraph(Segment, CompiledGraph):
     """A region on a session, one run at a time.
 
-    Those of its outputs may be what runs have had ``learnt_for`` such inputs, and what
-    values may change.
+    The shapes of its outputs may be those that runs have had ``learnt_for`` the shapes
+    of its inputs.
     """
 
     def __init__(
@@ -308,7 +309,7 @@ class _SessionGraph(Segment, CompiledGraph):
         error = self._library.failure("Run", status)
         if self._flag[0] >= INTERRUPTED:
             return
-        if self._learnt_for is not None:
+        if self._learnt_for is not None and type(error) is GeneralFailureError:
             # If the reason is another one, the run without a plan fails of it, too.
             self._learnt.doubt(self._learnt_for)
             raise StalePlanError(error.message) from error
