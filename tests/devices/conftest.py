@@ -1,5 +1,7 @@
 """Devices that the same behaviour is expected of, and the calls that carry it."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
+from asyncnn.runtime.device import Device
 from asyncnn.service import RemoteDevice, Server
 
 
@@ -68,3 +71,19 @@ class Caller:
 @pytest.fixture(params=["async", "sync"])
 def execute(request: pytest.FixtureRequest) -> Caller:
     return Caller(request.param)
+
+
+async def until_running(device: Device, is_running: bool = True) -> None:
+    """Wait until a run is on a lane, or none is."""
+    async with asyncio.timeout(30):
+        while True:
+            statistics = await device.statistics()
+            if bool(statistics.executions.running) == is_running:
+                return
+            await asyncio.sleep(0.001)
+
+
+def children() -> set[int]:
+    """Return the processes that this one has started."""
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return {int(pid) for pid in path.read_text().split()}

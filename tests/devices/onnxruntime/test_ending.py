@@ -22,6 +22,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import Priority
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service import Supervision
+from tests.devices.conftest import children, until_running
 from tests.devices.onnxruntime.conftest import opened
 from tests.devices.onnxruntime.graphs import (
     ENDLESS,
@@ -43,15 +44,6 @@ async def works(prepared: PreparedModel) -> None:
     async with asyncio.timeout(LONG_S):
         outputs = await prepared.run(turns(3))
     np.testing.assert_allclose(outputs["y0"], turned(3), rtol=1e-6)
-
-
-async def until_running(device: Device, is_running: bool = True) -> None:
-    async with asyncio.timeout(LONG_S):
-        while True:
-            statistics = await device.statistics()
-            if bool(statistics.executions.running) == is_running:
-                return
-            await asyncio.sleep(0.001)
 
 
 async def prepared_for(device: Device, shapes: str) -> PreparedModel:
@@ -243,11 +235,6 @@ def test_a_process_ends_in_the_middle_of_runs(pure: str) -> None:
     )
     assert ended.returncode == 3, ended.stderr.decode()
     assert ended.stdout == b"ending\n"
-
-
-def children() -> set[int]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return {int(pid) for pid in path.read_text().split()}
 
 
 async def test_a_driver_that_dies_in_a_run_is_started_anew() -> None:
