@@ -384,8 +384,11 @@ class ReferenceDevice(PreparingDevice):
         return self._entered
 
     def _release_idle(self) -> None:
-        """Give back what is held for work that does not come."""
+        """Give back what is held for work that does not come, of no kind."""
         parts = self._parts()
+        schedulers = parts.executions, parts.preparations, parts.plans
+        if not all(scheduler.has_rested for scheduler in schedulers):
+            return
         parts.preparations.retire()
         parts.plans.retire()
         models = tuple(self._models.values())

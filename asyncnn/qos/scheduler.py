@@ -114,6 +114,11 @@ class Scheduler:
         return not self._open
 
     @property
+    def has_rested(self) -> bool:
+        """Whether it is idle, and no call of `call_when_idle` is to come."""
+        return self.is_idle and not self._idle.is_waiting
+
+    @property
     def is_busy(self) -> bool:
         """Whether work waits or runs here; from any thread, a moment late."""
         return bool(self._open) and self._lanes.refusal is not _inherited

@@ -48,6 +48,21 @@ async def execute(prepared: IPreparedModel, side: int) -> None:
     assert (await callback).status is ErrorStatus.NONE
 
 
+async def test_what_runs_again_and_again_keeps_its_memory() -> None:
+    """Though nothing was prepared for long."""
+    idle_s = 0.5
+    settings = DeviceSettings(inline_below_us=0, idle_after_s=idle_s)
+    async with ReferenceDevice(settings) as device:
+        prepared = await prepare(device, chain(3, 8, 8))
+        await execute(prepared, 8)
+        ends_s = time.monotonic() + 3 * idle_s
+        while time.monotonic() < ends_s:
+            assert device.statistics().models[0].idle_bytes
+            await execute(prepared, 8)
+            await asyncio.sleep(idle_s / 50)
+        await until(lambda: not device.statistics().models[0].idle_bytes)
+
+
 async def test_threads_end_and_start_again() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         prepared = await prepare(device, chain(3, 8, 8))
