@@ -32,9 +32,11 @@ from asyncnn.runtime.onnx import (
 )
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import F16, F32, I32, Building, Form, Value
+from asyncnn.runtime.onnx.evaluated import evaluate
 from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node_groups import grouped
 from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import (
@@ -117,8 +119,9 @@ class Import:
     The file's graph is drafted in steps, but a graph within it in one.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, is_strict: bool) -> None:
         self.draft = Composer()
+        self._is_strict = is_strict
         self._source = source
         self._checker = onnx_package().checker
         self._budget = Budget()
@@ -130,10 +133,14 @@ class Import:
 
     @classmethod
     def drafting(
-        cls, source: Source, fixed: Mapping[str, Array], lengths: Lengths
+        cls,
+        source: Source,
+        fixed: Mapping[str, Array],
+        is_strict: bool,
+        lengths: Lengths,
     ) -> Steps[Self]:
-        """Draft the model in steps."""
-        made = cls(source)
+        """Draft the model in steps; see `asyncnn.runtime.onnx.import_onnx`."""
+        made = cls(source, is_strict=is_strict)
         yield from made._drafting(fixed, lengths)
         return made
 
@@ -179,7 +186,7 @@ class Import:
 
     def building(self) -> Steps[NamedModel]:
         """Make the model in steps."""
-        return Building().building(self.draft, self.inputs, self.outputs)
+        return Building(grouped).building(self.draft, self.inputs, self.outputs)
 
     def _running(
         self,
@@ -259,7 +266,9 @@ class Import:
         if proto.domain not in DOMAINS:
             key = f"{proto.domain}.{name}"
             return key in CONVERTERS or (proto.domain, name) in self._source.functions
-        return name in CONVERTERS or name in FOLDED or is_function(name)
+        if name in CONVERTERS or name in FOLDED or is_function(name):
+            return True
+        return not self._is_strict and bool(onnx_package().defs.has(name))
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
         inputs: Sequence[Value | None] = [
@@ -308,12 +317,28 @@ class Import:
             key = f"{domain}.{key}"
         converter = CONVERTERS.get(key)
         if converter is not None and own is None:
-            results = converter(node)
+            try:
+                results = converter(node)
+            except UnsupportedOperatorError as error:
+                return self._evaluated(node, error)
             return (results,) if isinstance(results, Value) else results
         body = body_of(node, own)
         if body is None:
-            raise UnsupportedOperatorError(_UNKNOWN)
+            return self._evaluated(node, UnsupportedOperatorError(_UNKNOWN))
         return self._call(body, proto, inputs)
+
+    def _evaluated(
+        self, node: Node, error: UnsupportedOperatorError
+    ) -> Sequence[Value | None]:
+        """Draft a node as it is, for the evaluator of ONNX."""
+        if self._is_strict or node.proto.domain not in DOMAINS:
+            raise error
+        try:
+            return evaluate(node)
+        except UnsupportedOperatorError as other:
+            if error.message == _UNKNOWN:
+                raise other from error
+            raise error from other
 
     def _call(
         self, body: Any, proto: Any, inputs: Sequence[Value | None]
