@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from asyncnn.extensions.extension import Extension
+from asyncnn.extensions.onnx_recurrent import RECURRENT, recurrence
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
     Array,
@@ -99,7 +100,7 @@ class _Node:
         self.name = str(proto.op_type)
         self.inputs, self.outputs = list(proto.input), list(proto.output)
         self._graphs: dict[str, NodeGraph] = {}
-        self._numbers: dict[str, Any] = {}
+        self._attributes: dict[str, Any] = {}
         for attribute in proto.attribute:
             for tensor in (attribute.t, *attribute.tensors):
                 _check_within(tensor)
@@ -108,9 +109,12 @@ class _Node:
             if attribute.HasField("g"):
                 graph = NodeGraph(attribute.g, opset, depth + 1)
                 self._graphs[attribute.name] = graph
-            elif attribute.type in (2, 7):  # INT and INTS
-                self._numbers[attribute.name] = attribute.i or list(attribute.ints)
+            else:
+                value = onnx_module("helper").get_attribute_value(attribute)
+                self._attributes[attribute.name] = value
         self._run: Callable[..., Sequence[Any]] | None = None
+        if self.name in RECURRENT:
+            return
         if not self._graphs:
             self._run = _evaluator(proto, opset)
         elif self.name not in _FLOWS:
@@ -119,6 +123,8 @@ class _Node:
     def evaluating(self, scope: _Scope) -> Evaluating:
         given = _values(scope, self.inputs)
         try:
+            if self.name in RECURRENT:
+                return (yield from recurrence(self.name, self._attributes, given))
             if self._run is None:
                 return (yield from _FLOWS[self.name](self, given, scope))
             return list(self._run(given))
@@ -134,14 +140,14 @@ class _Node:
         return self._graphs[name]
 
     def number(self, name: str) -> int:
-        return int(self._numbers.get(name) or 0)
+        return int(self._attributes.get(name) or 0)
 
     def each(self, name: str, count: int) -> list[int]:
         """Return a number for each of ``count`` inputs or outputs, 0 if none is there.
 
         :raises OperationFailedError: if there are others.
         """
-        numbers = list(self._numbers.get(name) or [0] * count)
+        numbers = list(self._attributes.get(name) or [0] * count)
         if len(numbers) != count:
             raise OperationFailedError(f"{len(numbers)} {name} for {count}")
         return numbers

@@ -25,18 +25,8 @@ from asyncnn.runtime.unsupported import UnsupportedOperatorError
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 """Of element types in the format."""
 
-_SHAPED_BY_RUNS = frozenset({"Loop", "STFT"})
+_SHAPED_BY_RUNS = frozenset({"Loop", "Scan", "STFT"})
 """Operators whose shapes ONNX infers not at all, or not as they are."""
-
-_HEEDED = {
-    "LSTM": frozenset({"direction", "hidden_size", "layout"}),
-    "GRU": frozenset({"direction", "hidden_size", "layout", "linear_before_reset"}),
-    "RNN": frozenset({"direction", "hidden_size", "layout"}),
-}
-"""Attributes that the evaluator heeds, of operators with others that it ignores."""
-
-_LENGTHS = 4
-"""The input of these operators that it ignores, too."""
 
 _MOST_KNOWN = 1 << 12
 """Elements of a constant that shapes may follow from."""
@@ -85,11 +75,6 @@ def evaluate(node: Node) -> list[Value | None]:
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     draft = node.draft
-    if node.name in _HEEDED and (
-        node.has(_LENGTHS)
-        or {each.name for each in proto.attribute} - _HEEDED[node.name]
-    ):
-        raise node.refuse("a recurrence with more than the evaluator heeds")
     if node.name == "Scan" and node.opset < 9:
         raise node.refuse("a scan over batches")
     reads = [draft.plain(v) if v else None for v in node.given_inputs]
@@ -101,10 +86,12 @@ def evaluate(node: Node) -> list[Value | None]:
     assert node.reader is not None
     for graph in inner_graphs(proto):
         embed(graph, node.reader)
+    if node.name == "Scatter":  # as it was called before set 11
+        proto.op_type, node.opset = "ScatterElements", max(node.opset, 11)
     # Set 6 differs from 7 in attributes alone, which `older` has seen to.
     made = Evaluated(proto, max(node.opset, 7), reads, captured)
     if all(value.is_constant for value in made.all_read):
-        arrays = _evaluated(made, [*map(_data_of, made.all_read)], draft)
+        arrays = _computed(made, [*map(_data_of, made.all_read)], draft)
         return [
             draft.constant(array) if name else None
             for name, array in zip(proto.output, arrays, strict=True)
@@ -142,7 +129,16 @@ def _free_names(proto: Any) -> set[str]:
     return free
 
 
-def _evaluated(made: Evaluated, given: Sequence[Array], draft: Composer) -> list[Array]:
+def evaluated_constants(node: Node) -> list[Array]:
+    """Return the outputs of a node without graphs, whose inputs are all known.
+
+    :raises UnsupportedOperatorError: if the evaluator cannot compute it.
+    """
+    made = Evaluated(node.proto, max(node.opset, 7), node.given_inputs, {})
+    return _computed(made, [*map(_data_of, made.all_read)], node.draft)
+
+
+def _computed(made: Evaluated, given: Sequence[Array], draft: Composer) -> list[Array]:
     """Return the outputs of a node, of which only so many steps are bearable.
 
     :raises UnsupportedOperatorError: if the evaluator cannot compute it.
@@ -207,8 +203,11 @@ def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shap
     if made.proto.op_type in _SHAPED_BY_RUNS:
         if made.proto.op_type == "Loop":
             _check_counts(made)
+        known = made.reads[1::2] if made.proto.op_type == "STFT" else ()
+        if not all(v is None or v.is_constant for v in known):
+            raise UnsupportedOperatorError("frames of a length that is computed")
         given = [_data_of(v) if v.is_constant else _zeros(v) for v in made.all_read]
-        results = _evaluated(made, given, draft)
+        results = _computed(made, given, draft)
         return [(array.dtype, array.shape) for array in results]
     helper = onnx_module("helper")
     opsets = [helper.make_opsetid("", made.opset)]

@@ -310,7 +310,7 @@ class Import:
         own = self._source.functions.get((domain, key))
         if domain in DOMAINS:
             self._check(proto, opsets)
-            folded = fold(node, inputs, self._budget)
+            folded = fold(node, self._budget)
             if folded is not None:
                 return (self.draft.constant(folded),)
         else:
