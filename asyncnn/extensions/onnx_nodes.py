@@ -9,6 +9,7 @@ A client is not trusted: a graph has no weights in files, no functions, and oper
 ONNX's own domain only.
 """
 
+import math
 from collections import ChainMap
 from collections.abc import (
     Callable,
@@ -18,6 +19,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -45,6 +47,12 @@ from asyncnn.kernels.kernel import (
 
 MOST_NESTED = 16
 """Graphs within graphs."""
+
+MOST_ELEMENTS = 1 << 28
+"""Of a tensor that is larger than all that it is made of."""
+
+_MOST_NUMBERS = 1 << 6
+"""How many elements of a shape or the like are looked at."""
 
 _DOMAINS = frozenset({"", "ai.onnx"})
 
@@ -127,6 +135,7 @@ class _Node:
                 return (yield from recurrence(self.name, self._attributes, given))
             if self._run is None:
                 return (yield from _FLOWS[self.name](self, given, scope))
+            _check_size(self.name, given)
             return list(self._run(given))
         except (OperationFailedError, MemoryError):
             raise
@@ -151,6 +160,44 @@ class _Node:
         if len(numbers) != count:
             raise OperationFailedError(f"{len(numbers)} {name} for {count}")
         return numbers
+
+
+def _check_size(name: str, given: Sequence[Any]) -> None:
+    """Check how many elements come of a node by what little it may be given.
+
+    :raises OperationFailedError: if they are too many.
+    """
+    numbers = [[] if v is None else np.ravel(v)[:_MOST_NUMBERS].tolist() for v in given]
+    shapes = [np.shape(value) for value in given if value is not None]
+    size = math.prod(shapes[0]) if shapes else 0
+    match name:
+        case "ConstantOfShape":
+            size = math.prod(numbers[0])
+        case "Expand":
+            size = math.prod(np.broadcast_shapes(shapes[0], numbers[1]))
+        case "Tile":
+            size *= math.prod(numbers[1])
+        case "OneHot":
+            size *= numbers[1][0]
+        case "Range":
+            start, limit, step = (each[0] for each in numbers)
+            size = abs(limit - start) / abs(step) if step else 0
+        case "Pad" if len(given) > 1:
+            axes = (
+                numbers[3] if len(given) > 3 and numbers[3] else range(len(shapes[0]))
+            )
+            lengths, pads = list(shapes[0]), numbers[1]
+            for place, axis in enumerate(axes):
+                lengths[axis] += pads[place] + pads[place + len(pads) // 2]
+            size = math.prod(lengths)
+        case "Resize" | "Upsample":
+            scales = numbers[1 if name == "Upsample" or len(given) == 2 else 2]
+            size = size * math.prod(scales) if scales else math.prod(numbers[3])
+        case _ if math.prod(math.prod(shape) for shape in shapes) > MOST_ELEMENTS:
+            with suppress(ValueError):  # it may be no operator that broadcasts
+                size = max(size, math.prod(np.broadcast_shapes(*shapes)))
+    if size > max(MOST_ELEMENTS, sum(map(math.prod, shapes))):
+        raise OperationFailedError(f"{name} of ONNX gives {size:.3g} elements")
 
 
 def _if(node: _Node, given: Sequence[Any], scope: _Scope) -> Evaluating:

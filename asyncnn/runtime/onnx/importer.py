@@ -331,8 +331,13 @@ class Import:
         self, node: Node, error: UnsupportedOperatorError
     ) -> Sequence[Value | None]:
         """Draft a node as it is, for the evaluator of ONNX."""
-        if self._is_strict or node.proto.domain not in DOMAINS:
+        if node.proto.domain not in DOMAINS:
             raise error
+        if self._is_strict:
+            hint = error.hint or "without strict, ONNX's own evaluator may compute it"
+            raise UnsupportedOperatorError(
+                error.message, hint=hint, operators=error.operators
+            )
         try:
             return evaluate(node)
         except UnsupportedOperatorError as other:

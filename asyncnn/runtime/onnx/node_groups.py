@@ -43,7 +43,8 @@ def grouped(
     groups: defaultdict[tuple[int, Hashable], list[Drafted]] = defaultdict(list)
     readers: defaultdict[Value, set[Drafted]] = defaultdict(set)
     for each in operations:
-        kind, phase = kinds[each], 0
+        kind = kinds[each]
+        phase = int(kind is not None)  # behind all of the HAL that waits for nothing
         for value in each.inputs:
             if isinstance(value, Value):
                 readers[value].add(each)
