@@ -1,9 +1,10 @@
-"""Arithmetic, comparisons, logic, rounding and casts."""
+"""Arithmetic, comparisons, logic, casts, and what selects by conditions."""
 
 from collections.abc import Callable
 
 import numpy as np
 
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import B8, F16, I32, Q8, Q8S, Value
@@ -114,6 +115,28 @@ def _where(node: Node) -> Value:
     return node.draft.select(*(node.input(index) for index in range(3)))
 
 
+def _if(node: Node) -> list[Value]:
+    """Pick the branch of a known condition, else compute both and select."""
+    condition, draft = node.input(0), node.draft
+    names = ("then_branch", "else_branch")
+    graphs = [node.attribute(name) for name in names]
+    if condition.data is not None:
+        if condition.data.size != 1:
+            raise InvalidArgumentError("a condition of several elements")
+        return node.run(graphs[0 if condition.data.reshape(()) else 1])
+    results = [node.run(graph) for graph in graphs]
+    found = []
+    for if_true, if_false in zip(*results, strict=True):
+        if if_true.shape != if_false.shape or if_true.dtype != if_false.dtype:
+            raise node.refuse(
+                "a condition that is computed, with branches of different shapes or "
+                f"types: {list(if_true.shape)} and {list(if_false.shape)}"
+            )
+        flag = draft.reshape(condition, ())
+        found.append(draft.select(flag, if_true, if_false))
+    return found
+
+
 def _not(node: Node) -> Value:
     if node.input(0).type != B8:
         raise node.refuse("a logical operator on numbers")
@@ -151,6 +174,7 @@ CONVERTERS: dict[str, Converter] = {
     "Or": _logical(Op.LOGICAL_OR),
     "IsNaN": _is_nan,
     "Where": _where,
+    "If": _if,
     "Cast": _cast,
     "CastLike": _cast,
 }

@@ -17,7 +17,6 @@ from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
-    control_flow,
     convolution,
     elementwise,
     lookup,
@@ -95,7 +94,6 @@ def _dropout(node: Node) -> list[Value | None]:
 
 CONVERTERS: dict[str, Converter] = {
     **activation.CONVERTERS,
-    **control_flow.CONVERTERS,
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
     **lookup.CONVERTERS,
