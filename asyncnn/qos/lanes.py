@@ -55,7 +55,7 @@ class Lanes(ABC):
     ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
     time. A thread starts when there is work for it. ``open`` has all work of which
     nobody has reported the end. What has ended goes to ``inbox``, or to `_finish_here`
-    on its lane if it ``ends_anywhere``. Thread-safe, but for `collect`, and for what
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `_collect`, and for what
     others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
@@ -80,7 +80,7 @@ class Lanes(ABC):
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._natives = NativeLanes(name, count, inbox, make_port, self.collect)
+        self._natives = NativeLanes(name, count, inbox, make_port, self._collect)
 
     @property
     def threads(self) -> int:
@@ -124,7 +124,7 @@ class Lanes(ABC):
                     self.open.remove(work)
                     raise
 
-    def collect(self) -> list[Work]:
+    def _collect(self) -> list[Work]:
         """Exchange what has come back from native lanes; return what has ended."""
         natives = self._natives
         ended: list[Work] = []
@@ -167,14 +167,14 @@ class Lanes(ABC):
                 self._wake_all()
                 self._natives.end_idle()
 
-    def pauses(self) -> list[Pause]:
+    def _pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
             works = [lane.work for lane in self._lanes]
             works += [lane.work for lane in self._natives.lanes]
             return [work.pause for work in works if work is not None]
 
-    def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
+    def _dismiss(self, pauses: Sequence[Pause]) -> list[Work]:
         """Dismiss the lanes that still run with one of ``pauses``; return their work.
 
         Their threads cannot be ended; others take their places.
@@ -222,7 +222,7 @@ class Lanes(ABC):
         self._natives.disown()
 
     @property
-    def have_ended(self) -> bool:
+    def _have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
         return self._natives.have_ended() and not any(
             thread.is_alive() for thread in self._threads

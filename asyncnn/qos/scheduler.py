@@ -377,7 +377,7 @@ class Scheduler(Lanes):
 
     def _give_up_all(self) -> None:
         """Let what still runs while closing end now; its threads are left alone."""
-        for work in self.give_up(self.pauses()):
+        for work in self._dismiss(self._pauses()):
             logger.error("a lane is stuck while it is closed")
             self._give_up(work, ErrorStatus.DEVICE_UNAVAILABLE)
 
