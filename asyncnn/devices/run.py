@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
-from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
+from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
@@ -45,6 +45,7 @@ from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import JobState
+from asyncnn.turn import Waiter
 
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
 
@@ -307,9 +308,9 @@ class Run(Work, Completion):
             self._shapes = self._plan.known_outputs
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
+        elif isinstance(outcome, StalePlanError) and self._begins_anew():
+            return False
         elif isinstance(outcome, AsyncnnError):
-            if isinstance(outcome, StalePlanError) and self._begins_anew():
-                return False
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
             raise failed_at(self._plan, self._control.position, outcome) from outcome
