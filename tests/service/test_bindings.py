@@ -21,13 +21,13 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.memory.slabs import shared_array
+from asyncnn.memory.slabs import allocate_in_slab, shared_array
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service import Server, wire
 from asyncnn.service.client.pools import Numbers, Sendable
 from asyncnn.service.client.prepared import RemoteExecution
-from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.staging import MAX_IDLE_SLABS, Staged, Staging
 from asyncnn.service.limits import ServiceLimits
 from tests.networks import addition
 
@@ -74,7 +74,7 @@ class Model:
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
         self.checked: list[bool] = []
-        self.staging = Staging(self._check, numbers.unbind)
+        self.staging = Staging(self._check)
 
     def _check(self, request: Request, is_fenced: bool) -> None:
         self.checked.append(is_fenced)
@@ -237,7 +237,7 @@ def test_it_goes_with_its_prepared_model(numbers: Numbers, model: Model) -> None
     mine, other = request(), Model(numbers)
     number = model.bind(mine)
     other.bind(mine)
-    other.staging = Staging(lambda request, is_fenced: None, numbers.unbind)
+    other.staging = Staging(lambda request, is_fenced: None)
     gc.collect()
     assert other.number_of(mine) is None
     assert model.number_of(mine) == number
@@ -266,17 +266,52 @@ class TestStaged:
         assert model.checked == [False]
 
     def test_another_shared_pool_is_another_request(
-        self, line: Line, model: Model
+        self, line: Line, numbers: Numbers, model: Model
     ) -> None:
         shared = [pool(), pool()]
         sent = [
             model.send(request(shared[which], from_buffer(bytearray(4))))
-            for which in (0, 0, 0, 1, 0)
+            for which in (0, 0, 1, 0, 1, 0)
         ]
-        bound = sent[1]
-        assert sent == [None, bound, bound, None, None]
-        assert bound is not None
-        assert line.forgotten == [bound]
+        one, other = sent[1], sent[4]
+        assert sent == [None, one, None, one, other, one]
+        assert None not in (one, other)
+        assert one != other
+        assert not line.forgotten
+        shared.clear()
+        model.send(request(pool(), from_buffer(bytearray(4))))
+        model.staging.trim()
+        assert set(line.forgotten) >= {one, other}
+        assert numbers.requests == 0
+
+    def test_a_small_array_where_another_has_lain_is_the_same(
+        self, model: Model
+    ) -> None:
+        numbers = []
+        for _ in range(4):
+            small = allocate_in_slab(4)
+            numbers.append(model.send(request(from_buffer(bytearray(4)), small)))
+            at = small.offset  # type: ignore[attr-defined]
+            del small
+        assert numbers[0] is None
+        assert len({*numbers[1:]}) == 1
+        assert numbers[1] is not None
+        blocked, small = allocate_in_slab(4), allocate_in_slab(4)
+        assert small.offset != at  # type: ignore[attr-defined]
+        assert model.send(request(from_buffer(bytearray(4)), small)) is None
+        del blocked
+
+    def test_others_get_their_memory_when_there_is_enough_of_it(
+        self, model: Model
+    ) -> None:
+        slabs = set()
+        shared = [pool() for _ in range(4 * MAX_IDLE_SLABS)]
+        for each in shared * 2:
+            staged = model.sendable(request(each, from_buffer(bytearray(4))))
+            assert isinstance(staged, Staged)
+            slabs.add(id(staged.slab))
+            staged.give_back()
+        assert len(slabs) == MAX_IDLE_SLABS
 
     def test_pools_of_other_sizes_are_checked_and_change_nothing_else(
         self, model: Model

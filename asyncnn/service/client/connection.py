@@ -201,9 +201,7 @@ class Connection:
 
     def new_staging(self, check: Callable[[Request, bool], None]) -> Staging:
         """Return what stages the requests of one prepared model."""
-        staging = Staging(
-            check, self.known.unbind, self._free_idle, may_see_slabs=self._may_see_slabs
-        )
+        staging = Staging(check, self._free_idle, may_see_slabs=self._may_see_slabs)
         self._stagings.add(staging)
         return staging
 

@@ -142,11 +142,6 @@ class Numbers:
         self._requests[weakref.ref(sendable, self._lost)] = number
         return number
 
-    def unbind(self, sendable: Sendable) -> None:
-        """Have the driver forget a request."""
-        sendable.uses, sendable.number = 0, None
-        self._lost(weakref.ref(sendable))
-
     def adopt(self, token: int, number: int) -> None:
         """Let the token of a buffer stand for ``number`` until `lose_buffer`."""
         self._buffers[token] = number

@@ -140,8 +140,9 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             # Others may be shared: then they are not copied.
             if not (base is None or (type(base) is np.ndarray and base.base is None)):
                 return None
+        idle = plain.idle()
         try:
-            staged = self._staging.take(plain)
+            staged = idle.pop() if idle else self._staging.take(plain, ())
         except AsyncnnError:
             return None  # the other way says why
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)

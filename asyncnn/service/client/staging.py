@@ -103,10 +103,6 @@ class Layout:
         self.has_large_inputs = _size(self.moves_in) > LARGE_BYTES
         self.has_large_outputs = _size(self.moves_out) > LARGE_BYTES
 
-    def fits(self, pools: Sequence[Pool]) -> bool:
-        """Tell whether a request is valid in these pools, as the one before was."""
-        return self.sizes is not None and self.sizes == _plain_sizes(pools)
-
     def _place(
         self, arguments: Sequence[RequestArgument], travelling: Sequence[bool]
     ) -> tuple[tuple[RequestArgument, ...], list[_Move]]:
@@ -135,22 +131,29 @@ class Staged(Sendable):
     ``targets`` and ``sources`` are the places in its slab that are copied to before it
     is sent, and from when it is done; ``inputs`` and ``outputs`` the client's bytes
     while it stands for any. Its number stands for it with those of the client's pools
-    that travel. It ``is_held`` by a request that was bound, and not given back.
+    that travel, which are known by their ``places``: what lies in a slab where another
+    has lain before is the same to the driver. It ``is_held`` by a request that was
+    bound, and not given back.
     """
 
     __slots__ = (
-        *("_kept", "inputs", "is_busy", "is_held", "layout", "outputs", "request"),
-        *("slab", "sources", "targets"),
+        *("_files", "inputs", "is_busy", "is_held", "layout", "outputs", "places"),
+        *("request", "slab", "sources", "targets"),
     )
 
-    def __init__(self, layout: Layout, slab: Memory) -> None:
+    def __init__(
+        self, layout: Layout, slab: Memory, kept: Sequence[Pool], places: Sequence[int]
+    ) -> None:
         assert slab.buffer is not None
         super().__init__()
         self.is_busy = self.is_held = False
         self.layout = layout
         self.slab = slab
         self.request = Request(layout.inputs, layout.outputs, (slab,))
-        self._kept: list[Callable[[], Pool | None]] = []
+        self.places = places
+        self._files = [
+            _watched(pool.slab if type(pool) is Part else pool) for pool in kept
+        ]
         self.targets = [_part(slab.buffer, move) for move in layout.moves_in]
         self.sources = [_part(slab.buffer, move) for move in layout.moves_out]
         self.inputs: list[memoryview] = []
@@ -158,12 +161,13 @@ class Staged(Sendable):
 
     def names(self, pool: Pool) -> bool:
         """See `Sendable`."""
-        kept = [each() for each in self._kept]
-        return any(_is_part(each, pool) for each in (self.slab, *kept))
+        return any(_is_part(each, pool) for each in (self.slab, *self.files()))
 
-    def stand_for(
-        self, pools: Sequence[Pool], unbind: Callable[[Sendable], None]
-    ) -> None:
+    def files(self) -> list[Pool | None]:
+        """Return what its places are in; None for what has gone, and with it these."""
+        return [each() for each in self._files]
+
+    def stand_for(self, pools: Sequence[Pool]) -> None:
         """Move arguments between these pools and the slab from now on.
 
         :raises InvalidArgumentError: if an output cannot be copied back, or a pool is
@@ -189,11 +193,8 @@ class Staged(Sendable):
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
-            kept = [pools[index] for index in layout.kept]
-            self.request = Request(layout.inputs, layout.outputs, (*kept, self.slab))
-            if [each() for each in self._kept] != kept:
-                unbind(self)
-                self._kept = [_watched(pool) for pool in kept]
+            of = *map(pools.__getitem__, layout.kept), self.slab
+            self.request = Request(layout.inputs, layout.outputs, of)
 
     def fill(self) -> None:
         """Copy the inputs into the slab."""
@@ -253,22 +254,19 @@ class BoundRequest(Request, frozen=True, eq=False):
 class Staging:
     """Stages the requests of one prepared model; keeps slabs that are free.
 
-    ``check`` raises what is wrong with a request, maybe one of a fenced execution;
-    ``unbind`` has the driver forget the number of one. If there is no shared memory
-    left, ``free_idle`` is called to give some back. Without ``may_see_slabs``, nothing
-    is sent that lies in one file with other arrays.
+    ``check`` raises what is wrong with a request, maybe one of a fenced execution. If
+    there is no shared memory left, ``free_idle`` is called to give some back. Without
+    ``may_see_slabs``, nothing is sent that lies in one file with other arrays.
     """
 
     def __init__(
         self,
         check: Callable[[Request, bool], None],
-        unbind: Callable[[Sendable], None] = lambda _: None,
         free_idle: Callable[[], None] = lambda: None,
         *,
         may_see_slabs: bool = True,
     ) -> None:
         self._check = check
-        self._unbind = unbind
         self._free_idle = free_idle
         self._may_see_slabs = may_see_slabs
         self._known: dict[tuple[int, ...], Travelling | Layout] = {}
@@ -297,9 +295,9 @@ class Staging:
             known = self.known(request, is_fenced)
         if isinstance(known, Travelling):
             return known
-        staged = self.take(known)
+        staged = self.take(known, request.pools)
         try:
-            staged.stand_for(request.pools, self._unbind)
+            staged.stand_for(request.pools)
             if not known.has_large_inputs:
                 staged.fill()
         except BaseException:
@@ -320,8 +318,8 @@ class Staging:
         if isinstance(known, Travelling):
             return BoundRequest(*of, known, None)
         try:
-            staged = self.take(known)
-            staged.stand_for(request.pools, self._unbind)
+            staged = self.take(known, request.pools)
+            staged.stand_for(request.pools)
         except AsyncnnError:  # an execution says why
             return BoundRequest(*of, None, known)
         staged.is_held = True
@@ -353,7 +351,10 @@ class Staging:
         if (
             known is not None
             and known.is_strict >= is_fenced
-            and (not isinstance(known, Layout) or known.fits(pools))
+            and (
+                type(known) is Travelling
+                or (known.sizes is not None and known.sizes == _plain_sizes(pools))  # type: ignore[union-attr]
+            )
         ):
             return known
         self._check(request, is_fenced)
@@ -389,23 +390,42 @@ class Staging:
         layout.idle = weakref.ref(self._idle[0])
         return layout
 
-    def take(self, layout: Layout) -> Staged:
-        """Return what is sent that stands for nothing yet.
+    def take(self, layout: Layout, pools: Sequence[Pool]) -> Staged:
+        """Return what is sent for a request in these pools; it stands for none yet.
 
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
+        kept: list[Pool] = []
+        places: list[int] = []
+        for index in layout.kept:
+            pool = pools[index]
+            kept.append(pool)
+            if type(pool) is Part:
+                places += id(pool.slab), pool.offset
+            else:
+                places.append(
+                    -1 - pool.token if type(pool) is BufferToken else id(pool)
+                )
         idle = layout.idle() or _Idle()
         for index in reversed(range(len(idle))):
-            if idle[index].layout is layout:
+            staged = idle[index]
+            if (
+                staged.layout is layout
+                and staged.places == places
+                # What has gone has left its identity to others.
+                and not (kept and None in staged.files())
+            ):
                 return idle.pop(index)
         if len(idle) == MAX_IDLE_SLABS:
-            return Staged(layout, idle.pop(0).slab)
-        make = allocate_in_slab if self._may_see_slabs else allocate
-        try:
-            return Staged(layout, make(layout.slab_bytes))
-        except ResourceExhaustedTransientError:
-            self._free_idle()
-            return Staged(layout, make(layout.slab_bytes))
+            slab = idle.pop(0).slab
+        else:
+            make = allocate_in_slab if self._may_see_slabs else allocate
+            try:
+                slab = make(layout.slab_bytes)
+            except ResourceExhaustedTransientError:
+                self._free_idle()
+                slab = make(layout.slab_bytes)
+        return Staged(layout, slab, kept, places)
 
     def trim(self) -> None:
         """Free the slabs that wait for the next request."""
