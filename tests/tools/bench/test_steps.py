@@ -19,20 +19,20 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 32,
-        EXECUTION: 29,
-        FENCED: 42,
-        CALLBACK: 37,
-        BURST: 41,
-        BURST_IN_PLACE: 33,
+        RUN: 30,
+        EXECUTION: 27,
+        FENCED: 40,
+        CALLBACK: 35,
+        BURST: 39,
+        BURST_IN_PLACE: 31,
     },
     ("reference", INPROCESS): {
-        RUN: 84,
-        EXECUTION: 81,
-        FENCED: 94,
-        CALLBACK: 89,
-        BURST: 93,
-        BURST_IN_PLACE: 85,
+        RUN: 82,
+        EXECUTION: 79,
+        FENCED: 92,
+        CALLBACK: 87,
+        BURST: 91,
+        BURST_IN_PLACE: 83,
     },
     ("accelerated", REMOTE): {
         RUN: 26,
