@@ -45,7 +45,6 @@ from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.work import JobState
-from asyncnn.turn import Waiter
 
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
 
@@ -149,7 +148,7 @@ class Run(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: dict[Waiter, None] | None = None
+        self._waiting = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
