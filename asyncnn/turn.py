@@ -23,13 +23,13 @@ TURN_NS = 200_000
 class _Turn(threading.local):
     """What is to go on at the end of what the loop of this thread does, if anything."""
 
-    woken: "list[_PythonWaiter] | None" = None
+    woken: "list[PythonWaiter] | None" = None
 
 
 _turn = _Turn()
 
 
-class _PythonWaiter(asyncio.Future[Any]):
+class PythonWaiter(asyncio.Future[Any]):
     """A future whose callbacks are called in the turn that ends it."""
 
     __slots__ = ("callbacks",)
@@ -64,7 +64,7 @@ def _in_this_turn(handle: Callable[[], object], /) -> object:
     """
     if _turn.woken is not None or asyncio.current_task() is not None:
         return handle()
-    woken: list[_PythonWaiter] = []
+    woken: list[PythonWaiter] = []
     _turn.woken = woken
     try:
         return handle()
@@ -89,7 +89,7 @@ def refuse() -> NoReturn:
     raise AlreadyNotifiedError("the execution was completed before")
 
 
-class _PythonEnd:
+class PythonEnd:
     """What comes once, and is awaited.
 
     ``_result`` is None until then, and ``_waiting`` has what tasks wait for, if any
@@ -131,11 +131,11 @@ class _PythonEnd:
     def __await__(self) -> Generator[Any, None, Any]:
         if self._result is not None:
             now = time.monotonic_ns()
-            if now - _PythonEnd._turned_ns > TURN_NS:
-                _PythonEnd._turned_ns = now
+            if now - PythonEnd._turned_ns > TURN_NS:
+                PythonEnd._turned_ns = now
                 yield
             return self._result
-        waiter = _PythonWaiter(loop=asyncio.get_running_loop())
+        waiter = PythonWaiter(loop=asyncio.get_running_loop())
         waiter.callbacks = []
         if self._waiting is None:
             self._waiting = {}  # type: ignore[misc]
@@ -150,10 +150,10 @@ class _PythonEnd:
 _built: Any = compiled_module("asyncnn._turn", "ASYNCNN_PURE_JOB")
 
 if TYPE_CHECKING:
-    Waiter = _PythonWaiter
-    End = _PythonEnd
+    Waiter = PythonWaiter
+    End = PythonEnd
     in_this_turn = _in_this_turn
 elif _built is None:
-    Waiter, End, in_this_turn = _PythonWaiter, _PythonEnd, _in_this_turn
+    Waiter, End, in_this_turn = PythonWaiter, PythonEnd, _in_this_turn
 else:
     Waiter, End, in_this_turn = _built.Waiter, _built.End, _built.in_this_turn
