@@ -12,7 +12,12 @@ The numbers of fields are those of ONNX's ``onnx.proto``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, fields
+from asyncnn.extensions.protobuf import (
+    MAX_MESSAGE_BYTES,
+    Field,
+    fields,
+    message,
+)
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError
 
@@ -30,8 +35,9 @@ REFUSED = frozenset({b"EPContext"})
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
-_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
-_OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7
+_NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
+_READ, _COMPUTED, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
+_PORT_NAME, _NONE = 1, -1
 _TENSORS_OF = frozenset({5, 10})
 _GRAPHS_OF = frozenset({6, 11})
 _SPARSE_TENSORS_OF = frozenset({22, 23})
@@ -43,10 +49,14 @@ _Name = tuple[bytes, bytes]
 
 
 class Traits(NamedTuple):
-    """How a graph may run: for any time, with results of shapes that data decide."""
+    """How a graph may run: for any time, with results of shapes that data decide.
+
+    ``handed_on`` are inputs that are outputs as well.
+    """
 
     may_loop: bool
     depends_on_data: bool
+    handed_on: frozenset[bytes]
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -60,13 +70,48 @@ def check_graph(data: memoryview) -> Traits:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
     check = _Check(data)
     check.check()
-    return Traits(check.may_loop, check.depends_on_data)
+    handed_on = frozenset(check.inputs & check.outputs)
+    return Traits(check.may_loop, check.depends_on_data, handed_on)
+
+
+def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
+    """Return a checked file in which outputs that were inputs are copies of these.
+
+    ONNX Runtime would hand the input over, and leave the memory of the output alone.
+    """
+    data, parts = memoryview(content), list[bytes]()
+    for field in fields(data, 0, len(data)):
+        if field.number != _GRAPH:
+            parts.append(content[field.start : field.end])
+            continue
+        graph = list[bytes]()
+        for part in fields(data, field.value, field.end):
+            name = b""
+            if part.number == _OUTPUT:
+                for each in fields(data, part.value, part.end):
+                    if each.number == _PORT_NAME:
+                        name = content[each.value : each.end]
+            if part.number != _OUTPUT or name not in handed_on:
+                graph.append(content[part.start : part.end])
+                continue
+            copy = name + b" copy %d" % part.start
+            # Of a field that is there twice, the last counts.
+            port = content[part.value : part.end], *message(_PORT_NAME, [copy])
+            node = (
+                *message(_READ, [name]),
+                *message(_COMPUTED, [copy]),
+                *message(_OP_TYPE, [b"Identity"]),
+            )
+            graph += message(_OUTPUT, port) + message(_NODE, node)
+        parts += message(_GRAPH, graph)
+    return b"".join(parts)
 
 
 class _Check:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.may_loop = self.depends_on_data = False
+        self.inputs, self.outputs = set[bytes](), set[bytes]()
         self._domains = set(DOMAINS)
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
@@ -140,6 +185,9 @@ class _Check:
                 self._tensor(field)
             elif field.number == _SPARSE_INITIALIZER:
                 self._sparse_tensor(field)
+            elif depth == 1 and field.number in (_INPUT, _OUTPUT):
+                names = self.inputs if field.number == _INPUT else self.outputs
+                names.add(self._named(field, _NONE, _PORT_NAME)[1])
         return self._count(nodes)
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:

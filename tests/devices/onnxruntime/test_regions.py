@@ -480,3 +480,21 @@ async def test_lengths_that_values_decide_are_not_those_of_the_file(
     for x in ([1, 0, 2, 0], [1, 1, 1, 1], [0, 0, 0, 3]):
         (found,) = (await prepared.run([np.array(x, F32)])).values()
         np.testing.assert_array_equal(found, np.nonzero(x))
+
+
+@pytest.mark.parametrize("lengths", [(3,), (0,)], ids=["fixed", "open"])
+async def test_outputs_that_are_inputs_are_copies_of_them(
+    device: Device, lengths: tuple[int]
+) -> None:
+    axes = [each or "n" for each in lengths]
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    ends = [("x", FLOAT, axes), ("y", FLOAT, axes)]
+    content = graph(nodes, ends[:1], ends)
+    end = port(F32, *lengths)
+    prepared = await device.prepare(region(content, [end], [end, end]))
+    for k in range(4):
+        x = np.arange(3, dtype=F32) + k
+        outputs = await prepared.run([x])
+        np.testing.assert_array_equal(outputs["y0"], x)
+        np.testing.assert_array_equal(outputs["y1"], 2 * x)
+        assert not np.shares_memory(outputs["y0"], x)
