@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import Device, NamedModel, load, open_device
+from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
@@ -18,11 +18,14 @@ from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
+    InvalidArgumentError,
 )
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ExecutionPreference,
+    Operand,
     OperandType,
+    OperationType,
     Priority,
 )
 from tests.devices.onnxruntime.graphs import (
@@ -498,3 +501,34 @@ async def test_outputs_that_are_inputs_are_copies_of_them(
         np.testing.assert_array_equal(outputs["y0"], x)
         np.testing.assert_array_equal(outputs["y1"], 2 * x)
         assert not np.shares_memory(outputs["y0"], x)
+
+
+@pytest.mark.parametrize("path", ["async", "sync", "burst"])
+async def test_inputs_and_outputs_may_have_no_elements(
+    device: Device, path: Any
+) -> None:
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("ReduceSum", ["past"], ["sum"], keepdims=0),
+    ]
+    ends = [("past", FLOAT, ["n", 2]), ("x", FLOAT, ["m", 2])]
+    outputs = [("present", FLOAT, ["k", 2]), ("sum", FLOAT, [])]
+    ports = [port(F32, 0, 2), port(F32, 0, 2)], [port(F32, 0, 2), port(F32, 1)]
+    prepared = await device.prepare(region(graph(nodes, ends, outputs), *ports))
+    async with prepared.runner(path) as run_one:
+        for rows, more in ((0, 1), (0, 0), (2, 0), (0, 1), (2, 3), (2, 3), (0, 0)):
+            past, x = np.ones((rows, 2), F32), np.zeros((more, 2), F32)
+            found = await run_one([past, x])
+            np.testing.assert_array_equal(found["y0"], np.concatenate([past, x]))
+            assert found["y1"].tolist() == [2 * rows]
+
+
+async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 2))
+    like = Operand(OperandType.TENSOR_FLOAT32, (0, 2))
+    builder.output(builder.operation(OperationType.ABS, [x], like), "y")
+    async with open_device("reference") as device:
+        prepared = await device.prepare(builder.build())
+        with pytest.raises(InvalidArgumentError, match="not fully specified"):
+            await prepared.run([np.empty((0, 2), F32)])
