@@ -2,21 +2,19 @@
 
 import asyncio
 import gc
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
-from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
 from asyncnn.engine.program import MAX_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
-    AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
 )
@@ -26,7 +24,6 @@ from asyncnn.hal.types import (
     Operand,
     OperandType,
     OperationType,
-    Priority,
 )
 from tests.devices.onnxruntime.graphs import (
     BFLOAT16,
@@ -36,6 +33,7 @@ from tests.devices.onnxruntime.graphs import (
     looping,
     number_of,
     port,
+    refused,
     region,
     relu,
     tiling,
@@ -297,17 +295,6 @@ async def test_clients_share_what_is_the_same_and_nothing_is_left() -> None:
     assert sessions() == before
 
 
-async def refused(device: Device, model: NamedModel, words: str) -> None:
-    """Check that the HAL device refuses a region; `Device` may know another way."""
-    callback = PreparedModelFuture()
-    preference = ExecutionPreference.FAST_SINGLE_ANSWER
-    device.hal.prepare_model_1_3(
-        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
-    )
-    with pytest.raises(AsyncnnError, match=words):
-        await callback
-
-
 class TestWhatIsWrong:
     """It is said when a model is prepared, in words, and the device goes on."""
 
@@ -383,94 +370,6 @@ class TestWhatIsWrong:
         assert outputs["y0"].tolist() == [[0, 2]]
         with pytest.raises(GeneralFailureError):
             await prepared.run([np.ones(4, F32)])
-
-
-class TestTrust:
-    """ONNX Runtime never sees what reads files, other memory, or code."""
-
-    def ends(self) -> Any:
-        return [("x", FLOAT, [2])], [("y", FLOAT, [2])]
-
-    async def refused(self, content: bytes, words: str) -> None:
-        model = region(content, [port(F32, 2)], [port(F32, 2)])
-        async with open_device("onnxruntime") as device:
-            await refused(device, model, words)
-
-    @pytest.mark.parametrize("location", ["/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
-    @pytest.mark.parametrize("is_attribute", [False, True])
-    async def test_weights_are_in_the_graph(
-        self, location: str, is_attribute: bool
-    ) -> None:
-        weights = numpy_helper.from_array(np.zeros(2, F32), "w")
-        weights.ClearField("raw_data")
-        weights.data_location = TensorProto.EXTERNAL
-        weights.external_data.add(key="location", value=location)
-        nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
-        if is_attribute:
-            nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
-        content = graph(nodes, *self.ends(), [] if is_attribute else [weights])
-        await self.refused(content, "weights that are not in it")
-
-    @pytest.mark.parametrize(
-        ("domain", "type_"),
-        [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
-    )
-    @pytest.mark.parametrize("depth", [0, 1])
-    async def test_operators_are_those_of_the_engine(
-        self, domain: str, type_: str, depth: int
-    ) -> None:
-        node = helper.make_node(type_, ["x"], ["y"], domain=domain)
-        if depth:
-            inner = helper.make_graph(
-                [node], "then", [], [helper.make_tensor_value_info("y", FLOAT, [2])]
-            )
-            node = helper.make_node(
-                "If", ["c"], ["y"], then_branch=inner, else_branch=inner
-            )
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
-        content = graph([node], *self.ends(), opset_imports=opsets)
-        await self.refused(content, f"{type_} may not be run")
-
-    async def test_graphs_are_nested_so_deep_only(self) -> None:
-        y = helper.make_tensor_value_info("y", FLOAT, [2])
-        inner = helper.make_graph(
-            [helper.make_node("Relu", ["x"], ["y"])], "g", [], [y]
-        )
-        for _ in range(30):
-            node = helper.make_node("If", ["c"], ["y"], then_branch=inner)
-            inner = helper.make_graph([node], "g", [], [y])
-        content = graph(inner.node, *self.ends())
-        await self.refused(content, "nested more than")
-
-    def functions(self, *calls: tuple[str, list[str]]) -> bytes:
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-        made = []
-        for name, called in calls:
-            names = ["x", *(f"v{n}" for n in range(1, len(called))), "y"]
-            nodes = [
-                helper.make_node(
-                    each, [before], [after], domain="own" if each != "Relu" else ""
-                )
-                for each, (before, after) in zip(called, pairwise(names), strict=True)
-            ]
-            made.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
-        node = helper.make_node(calls[0][0], ["x"], ["y"], domain="own")
-        return graph([node], *self.ends(), functions=made, opset_imports=opsets)
-
-    async def test_functions_are_what_they_are_defined_as(self) -> None:
-        content = self.functions(("F", ["G", "G"]), ("G", ["Relu"]))
-        model = region(content, [port(F32, 2)], [port(F32, 2)])
-        async with open_device("onnxruntime") as device:
-            (y,) = await run(device, model, np.array([-1, 1], F32))
-        assert y.tolist() == [0, 1]
-
-    async def test_functions_that_call_themselves_are_refused(self) -> None:
-        await self.refused(self.functions(("F", ["G"]), ("G", ["F"])), "calls itself")
-
-    async def test_functions_that_grow_without_bounds_are_refused(self) -> None:
-        calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
-        content = self.functions(*calls, ("F8", ["Relu"]))
-        await self.refused(content, "more than 200000 nodes")
 
 
 @pytest.mark.parametrize("lengths", [[1, 4], [1, 2], [1, "n"], ["m", "n"]], ids=str)
