@@ -59,7 +59,7 @@ class Traits(NamedTuple):
 
     may_loop: bool
     depends_on_data: bool
-    handed_on: frozenset[bytes]
+    handed_on: frozenset[bytes] = frozenset()
 
 
 def check_graph(data: memoryview) -> Traits:

@@ -186,6 +186,12 @@ class Session:
             library.release("SessionOptions", options)
         self._released = _Released(library, self.handle)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
+        if not all(port.known_shape for port in self.inputs):
+            # What the file says of results may be that of one run.
+            self.outputs = tuple(
+                port._replace(lengths=None) if port.lengths else port
+                for port in self.outputs
+            )
 
     def _ports(self, side: str) -> tuple[Port, ...]:
         count = self._library.number(f"SessionGet{side}Count", self.handle)

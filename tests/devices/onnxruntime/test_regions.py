@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
 from asyncnn.devices import DeviceSettings, executable, spreading
@@ -431,3 +431,35 @@ async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
         prepared = await device.prepare(builder.build())
         with pytest.raises(InvalidArgumentError, match="not fully specified"):
             await prepared.run([np.empty((0, 2), F32)])
+
+
+@pytest.mark.parametrize("lengths", [[3, 2], ["n", 7], [3], ["k", 1, 2]], ids=str)
+async def test_lengths_of_results_in_a_file_with_open_ones_are_hints(
+    device: Device, lengths: list[int | str]
+) -> None:
+    nodes = [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)]
+    content = graph(nodes, [("x", FLOAT, ["n", 2])], [("y", FLOAT, lengths)])
+    prepared = await device.prepare(load(content))
+    for rows in (3, 3, 3, 4, 1, 4):
+        x = np.ones((rows, 2), F32)
+        (found,) = (await prepared.run([x])).values()
+        np.testing.assert_array_equal(found, np.concatenate([x, x]))
+
+
+async def test_lengths_of_results_that_the_engine_knows_better_are_hints(
+    device: Device,
+) -> None:
+    nodes = [helper.make_node("STFT", ["x", "step", "", "length"], ["y"])]
+    step, length = (numpy_helper.from_array(np.int64(n)) for n in (8, 16))
+    step.name, length.name = "step", "length"
+    ends = [("x", FLOAT, [1, 64, 1])], [("y", FLOAT, ["a", "b", "c", "d"])]
+    prepared = await device.prepare(load(graph(nodes, *ends, [step, length])))
+    (found,) = (await prepared.run([np.ones((1, 64, 1), F32)])).values()
+    assert found.shape == (1, 7, 9, 2)
+
+
+def test_lengths_of_results_that_follow_are_kept() -> None:
+    weights = numpy_helper.from_array(np.ones((2, 5), F32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [("x", FLOAT, ["n", 2])], [("y", FLOAT, ["n", 5])]
+    assert load(graph(nodes, *ends, [weights])).outputs[0].shape == (None, 5)
