@@ -40,7 +40,8 @@ from asyncnn.hal.types import (
     Operation,
     Subgraph,
 )
-from asyncnn.hal.validate import ONNX_REGIONS, validate_model
+from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate.request import ONNX_REGIONS
 from asyncnn.kernels.kernel import Compute, Prepare
 from asyncnn.memory.pools import part_of
 

@@ -58,7 +58,6 @@ asyncnn.hal.errors.InvalidArgumentError: the request has 0 inputs, the model 1 [
 
 from asyncnn.hal.validate.model import validate_model, validating
 from asyncnn.hal.validate.request import (
-    ONNX_REGIONS,
     RequestRules,
     plain_arguments,
     plain_request,
@@ -74,7 +73,6 @@ from asyncnn.hal.validate.rules import (
 )
 
 __all__ = (
-    "ONNX_REGIONS",
     "RequestRules",
     "execution_options",
     "plain_arguments",
