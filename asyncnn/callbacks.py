@@ -14,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -172,11 +172,6 @@ class Completion(End, ABC):
     """
 
     __slots__ = ()
-
-    if TYPE_CHECKING:
-        _result: ExecutionResult | None
-
-        def __await__(self) -> Generator[Any, None, ExecutionResult]: ...
 
     @property
     def result(self) -> ExecutionResult | None:

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from asyncnn.hal.interfaces import AlreadyNotifiedError
 from asyncnn.lazy import compiled_module
 
+if TYPE_CHECKING:
+    from asyncnn.callbacks import ExecutionResult
+
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
 
@@ -99,7 +102,7 @@ class PythonEnd:
 
     __slots__ = ()
 
-    _result: Any
+    _result: "ExecutionResult | None"
     _waiting: "dict[Waiter, None] | None"
     _turned_ns: ClassVar[int] = 0
 
@@ -128,7 +131,7 @@ class PythonEnd:
                 else:
                     _turn.woken.append(waiter)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
         if self._result is not None:
             now = time.monotonic_ns()
             if now - PythonEnd._turned_ns > TURN_NS:
@@ -141,10 +144,11 @@ class PythonEnd:
             self._waiting = {}  # type: ignore[misc]
         self._waiting[waiter] = None
         try:
-            return (yield from waiter.__await__())
+            result: ExecutionResult = yield from waiter.__await__()
         except asyncio.CancelledError:
             self._leave(waiter)
             raise
+        return result
 
 
 _built: Any = compiled_module("asyncnn._turn", "ASYNCNN_PURE_JOB")
