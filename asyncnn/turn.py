@@ -117,7 +117,7 @@ class PythonEnd:
         """
         if self._result is not None:
             refuse()
-        self._result = result
+        self._result = result  # type: ignore[misc]  # of who has its layout
         self._wake(result)
 
     def _wake(self, result: Any) -> None:
