@@ -14,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -172,6 +172,11 @@ class Completion(End, ABC):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        _result: ExecutionResult | None
+
+        def __await__(self) -> Generator[Any, None, ExecutionResult]: ...
 
     @property
     def result(self) -> ExecutionResult | None:

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from asyncnn.hal.interfaces import AlreadyNotifiedError
 from asyncnn.lazy import compiled_module
 
-if TYPE_CHECKING:
-    from asyncnn.callbacks import ExecutionResult
-
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
 
@@ -102,7 +99,7 @@ class PythonEnd:
 
     __slots__ = ()
 
-    _result: "ExecutionResult | None"
+    _result: Any
     _waiting: "dict[Waiter, None] | None"
     _turned_ns: ClassVar[int] = 0
 
@@ -117,7 +114,7 @@ class PythonEnd:
         """
         if self._result is not None:
             refuse()
-        self._result = result  # type: ignore[misc]  # of who has its layout
+        self._result = result
         self._wake(result)
 
     def _wake(self, result: Any) -> None:
@@ -131,7 +128,7 @@ class PythonEnd:
                 else:
                     _turn.woken.append(waiter)
 
-    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
+    def __await__(self) -> Generator[Any, None, Any]:
         if self._result is not None:
             now = time.monotonic_ns()
             if now - PythonEnd._turned_ns > TURN_NS:
@@ -144,7 +141,7 @@ class PythonEnd:
             self._waiting = {}  # type: ignore[misc]
         self._waiting[waiter] = None
         try:
-            result: ExecutionResult = yield from waiter.__await__()
+            result = yield from waiter.__await__()
         except asyncio.CancelledError:
             self._leave(waiter)
             raise
