@@ -144,10 +144,12 @@ def _explicit(proto: Any, opset: int) -> int:
     for each in [each for each in proto.attribute if each.name not in known]:
         proto.attribute.remove(each)
     given = {each.name for each in proto.attribute}
-    defaults = [each.default_value for each in known.values()]
-    proto.attribute.extend(
-        each for each in defaults if each.type and each.name not in given
-    )
+    newest = onnx_module("defs").get_schema(proto.op_type).attributes
+    for each_name, declared in known.items():
+        default = declared.default_value
+        is_new = each_name in newest and newest[each_name].default_value == default
+        if default.type and not is_new and each_name not in given:
+            proto.attribute.append(default)
     return opset
 
 
