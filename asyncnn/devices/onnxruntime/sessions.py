@@ -57,7 +57,7 @@ _OPTIONS = {
 }
 
 
-_MOST_LEARNT = 64
+_MOST_LEARNT = 1024
 
 
 class Port(NamedTuple):

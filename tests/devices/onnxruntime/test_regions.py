@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import Device, NamedModel, load, open_device
+from asyncnn import Device, NamedModel, load, logs, open_device
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
-from asyncnn.engine.program import MAX_PLANS
+from asyncnn.engine import program
+from asyncnn.engine.program import MAX_PLANS, MAX_SMALL_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -123,6 +124,44 @@ async def test_open_lengths_are_those_of_each_request(
             outputs = await run_one([x])
             np.testing.assert_array_equal(outputs["y0"], np.maximum(x, 0))
             assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
+
+
+async def test_lengths_that_have_run_are_not_planned_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with open_device("onnxruntime") as device:
+        ends = [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)]
+        prepared = await device.prepare(region(summing(), *ends))
+        lengths = range(1, MAX_SMALL_PLANS)
+
+        async def run_all() -> None:
+            for rows in lengths:
+                outputs = await prepared.run([np.ones((rows, 3), F32)])
+                assert outputs["y1"].tolist() == [3 * rows]
+
+        for _ in range(2):  # the first tells the shapes of outputs
+            await run_all()
+        logs.set_tags("compilation")
+        try:
+            await run_all()
+            assert "planned" not in caplog.text
+            await prepared.run([np.ones((MAX_SMALL_PLANS, 3), F32)])
+            assert "planned" in caplog.text
+        finally:
+            logs.set_tags("")
+
+
+async def test_more_lengths_than_are_kept_are_planned_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "MAX_SMALL_PLANS", 4)
+    async with open_device("onnxruntime") as device:
+        ends = [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)]
+        prepared = await device.prepare(region(summing(), *ends))
+        for rows in [*range(1, 9)] * 3:
+            outputs = await prepared.run([np.ones((rows, 3), F32)])
+            assert outputs["y1"].tolist() == [3 * rows]
 
 
 async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
