@@ -17,7 +17,7 @@ from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
-from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     Measurement,
@@ -90,6 +90,8 @@ class ReferenceDevice(PreparingDevice):
     """
 
     name = "asyncnn-reference"
+    unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
+    """Fields of `DeviceSettings` that have no effect."""
 
     def __init__(
         self,
@@ -122,6 +124,9 @@ class ReferenceDevice(PreparingDevice):
         return None
 
     async def __aenter__(self) -> Self:
+        # A framework's own device has the settings that are for the others.
+        if not self._runtime_only_features:
+            warn_of_unused(self.name, self._settings, self.unused_settings)
         path = self._settings.capabilities_file
         self._measured = await measurement_at_opening(path)
         self._capabilities = known_capabilities(self._measured)
@@ -142,6 +147,7 @@ class ReferenceDevice(PreparingDevice):
             ModelCaches(
                 self._settings.cache_key_file,
                 may_map=self._settings.maps_cache_files,
+                most_bytes=self._settings.max_run_bytes,
                 extensions=self._extensions,
                 delegate=delegate,
             ),
@@ -243,7 +249,8 @@ class ReferenceDevice(PreparingDevice):
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
         yield from validating(model, runtime_only_features=self._runtime_only_features)
-        return (yield from supporting(self._extensions.resolved(model)))
+        most_bytes = self._settings.max_run_bytes
+        return (yield from supporting(self._extensions.resolved(model), most_bytes))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""

@@ -440,7 +440,11 @@ def _onnx(
     try:
         return (
             yield from importing_onnx(
-                memory, folder=folder, input_shapes=input_shapes, constants=constants
+                memory,
+                folder=folder,
+                input_shapes=input_shapes,
+                constants=constants,
+                strict=strict,
             )
         )
     except UnsupportedOperatorError as error:
