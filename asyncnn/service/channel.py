@@ -176,8 +176,13 @@ class Channel(Generic[MessageT]):
                 self._send_file(self._at_need(MessageFile, data), fds)
             elif fds:
                 self._send_with_fds(_INLINE + data, fds, len(data))
-            elif self._unsent or not self._send_now(_INLINE + data, ()):
+            elif self._unsent:
                 self._keep(_INLINE + data, (), len(data))
+            else:
+                try:
+                    self._socket.send(_INLINE + data)
+                except BlockingIOError:
+                    self._keep(_INLINE + data, (), len(data))
         except ConnectionError as error:
             self.abandon(f"sending failed: {error.strerror}")
 
