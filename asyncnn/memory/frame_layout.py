@@ -46,7 +46,8 @@ from asyncnn.hal.types import Handle
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import READ, Span, file_handle
 from asyncnn.memory.pages import map_pages, os_errors, read_into, write_all
-from asyncnn.memory.slabs import Part, Slab, array_in, dimensions_of
+from asyncnn.memory.posix_memory import dimensions_of
+from asyncnn.memory.slabs import Part, Slab, array_in
 
 MAX_PLACES = 1024
 MAX_RANK = 8

@@ -36,7 +36,7 @@ from asyncnn.memory.handles import create_file
 from asyncnn.memory.pages import copy_bytes, os_errors
 from asyncnn.memory.pools import map_file
 from asyncnn.memory.shared import final_pool
-from asyncnn.memory.slabs import array_in, dimensions_of
+from asyncnn.memory.slabs import array_in
 
 MAX_NAME_BYTES = 64
 
@@ -301,6 +301,24 @@ def posix_array(
         own = open_object(path)
         pool = map_file(own.fd, 0, size, writable=True)
         yield array_in(pool, element, dimensions)
+
+
+def dimensions_of(
+    shape: int | tuple[int, ...], dtype: DTypeLike
+) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return the shape and dtype of an array, and the bytes that hold it, at least 1.
+
+    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
+    """
+    try:
+        array = np.broadcast_to(np.zeros((), dtype), shape)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
+        ) from None
+    if array.dtype.hasobject:
+        raise InvalidArgumentError("an array of objects cannot lie in shared memory")
+    return array.shape, array.dtype, max(1, array.nbytes)
 
 
 def open_posix_array(

@@ -109,32 +109,20 @@ def shared_array(
     :raises InvalidArgumentError: if there is no such array, or it would hold objects.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
     """
-    dimensions, dtype, size = dimensions_of(shape, dtype)
-    if isolated or size > MAX_PART_BYTES:
-        return array_in(allocate(size), dtype, dimensions)
-    return array_in(_slabs.allocate(size), dtype, dimensions)
-
-
-def dimensions_of(
-    shape: int | tuple[int, ...], dtype: DTypeLike
-) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Return the shape and dtype of an array, and the bytes of its pool.
-
-    :raises InvalidArgumentError: if there is no such array, or it would hold objects.
-    """
     try:
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
-        element = np.dtype(dtype)
+        dtype = np.dtype(dtype)
         if min(dimensions, default=0) < 0:
             raise ValueError(f"an axis of {shape!r} is negative")
-        if element.hasobject:
-            raise ValueError("an array of objects cannot lie in a pool")
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
         ) from None
     # The view of an empty pool would be read-only.
-    return dimensions, element, max(1, math.prod(dimensions) * element.itemsize)
+    size = max(1, math.prod(dimensions) * dtype.itemsize)
+    if isolated or size > MAX_PART_BYTES:
+        return array_in(allocate(size), dtype, dimensions)
+    return array_in(_slabs.allocate(size), dtype, dimensions)
 
 
 def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
