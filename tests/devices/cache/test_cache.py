@@ -454,7 +454,26 @@ class TestDraft:
         modes = (flags, os.O_RDWR) if kind == "model" else (os.O_RDWR, flags)
         with client.opened(*modes) as ((model,), (data,)):
             status = await saved(prepared, model, data)
-        assert status is ErrorStatus.GENERAL_FAILURE
+        assert status is ErrorStatus.INVALID_ARGUMENT
+
+    @pytest.mark.parametrize("wrong", ["length", "offset"])
+    @each_file
+    async def test_a_file_has_to_be_empty_and_at_its_beginning(
+        self, client: CacheClient, kind: str, wrong: str
+    ) -> None:
+        prepared = await client.prepare(dense(True).model)
+        with client.opened() as ((model,), (data,)):
+            (fd,) = (model if kind == "model" else data).fds
+            if wrong == "length":
+                os.pwrite(fd, b"x", 0)
+            else:
+                os.lseek(fd, 1, os.SEEK_SET)
+            status = await saved(prepared, model, data)
+        assert status is ErrorStatus.INVALID_ARGUMENT
+        lengths = [
+            path.stat().st_size for path in (client.model_file, client.data_file)
+        ]
+        assert sum(lengths) == int(wrong == "length")
 
     async def test_a_file_cannot_be_both(self, client: CacheClient) -> None:
         prepared = await client.prepare(dense(True).model)
