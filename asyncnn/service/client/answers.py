@@ -5,7 +5,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -23,8 +23,11 @@ from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.staging import Staged
-from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.client.unanswered import Cause
 from asyncnn.service.limits import OwnedTasks
+
+if TYPE_CHECKING:
+    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class SentExecution(Completion):
 
     __slots__ = ()
     slots: ClassVar[Any] = (
-        *("_line", "_result", "_route", "_waiting"),
+        *("_connection", "_result", "_route", "_waiting"),
         *("is_abandoned", "number", "request", "sendable", "staged"),
     )
 
@@ -54,11 +57,13 @@ class SentExecution(Completion):
     request: Request
     sendable: Sendable
     staged: Staged | None
-    _line: Line
+    _connection: "Connection"
     _route: Route | None
 
-    def __init__(self, line: Line, request: Request, sendable: Sendable) -> None:
-        self._line = line  # type: ignore[misc]  # slots of who has its layout
+    def __init__(
+        self, connection: "Connection", request: Request, sendable: Sendable
+    ) -> None:
+        self._connection = connection  # type: ignore[misc]  # slots of who has its layout
         self._result = self._waiting = self._route = None  # type: ignore[misc]
         self.is_abandoned = False  # type: ignore[misc]
         self.number = 0  # type: ignore[misc]
@@ -92,7 +97,7 @@ class SentExecution(Completion):
             logger.info("execution failed: %s: %s", status.name, result.reason)
         elif staged is not None and staged.outputs:
             if staged.layout.has_large_outputs:
-                self._line.finish(*self._copying(staged, result, *more))
+                self._connection.finish(*self._copying(staged, result, *more))
                 return
             try:
                 staged.copy_back()

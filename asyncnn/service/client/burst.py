@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from asyncnn.callbacks import CallbackObject, IBurstCallback
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
@@ -11,8 +11,10 @@ from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle
 from asyncnn.service import wire
 from asyncnn.service.client.pools import Numbers
-from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import OwnedTasks
+
+if TYPE_CHECKING:
+    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +52,9 @@ class RemoteBursts:
     Belongs to the event loop.
     """
 
-    def __init__(self, line: Line, known: Numbers) -> None:
-        self._send = line.send
-        self.tell = line.send_if_open
+    def __init__(self, connection: "Connection", known: Numbers) -> None:
+        self._send = connection.send
+        self.tell = connection.send_if_open
         self._known = known
         self._numbers = itertools.count(1)
         self._callbacks: dict[int, IBurstCallback] = {}

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,8 +20,10 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.pools import Sendable
-from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
+
+if TYPE_CHECKING:
+    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class RemoteFenced(SentExecution, FencedRun):
     is_remote = True
 
     def __init__(
-        self, connection: "IFencedLine", request: Request, sendable: Sendable
+        self, connection: "Connection", request: Request, sendable: Sendable
     ) -> None:
         super().__init__(connection, request, sendable)
         self._core = self._dependants = self.prepared = None
@@ -76,7 +78,7 @@ class RemoteFenced(SentExecution, FencedRun):
 
     def cancel(self) -> None:
         """Tell the driver that nobody waits for it."""
-        self._line.cancel(self.number)
+        self._connection.cancel(self.number)
 
     def pass_on(self, write_end: int) -> None:
         """Write to the descriptor here: the driver said how it ended, and forgot it.
@@ -106,12 +108,6 @@ class RemoteFenced(SentExecution, FencedRun):
             exported.write(outcome_now(error.status))
 
 
-class IFencedLine(Line, Protocol):
-    """A connection with the fenced executions that it has under way."""
-
-    fences: "RemoteFences"
-
-
 class RemoteFences:
     """How fenced executions of a connection are sent, and what they wait for is named.
 
@@ -121,9 +117,12 @@ class RemoteFences:
     """
 
     def __init__(
-        self, line: Line, executing: Mapping[int, SentExecution], max_fds: int
+        self,
+        connection: "Connection",
+        executing: Mapping[int, SentExecution],
+        max_fds: int,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._executing = executing
         self._max_fds = max_fds
         self.loop = asyncio.get_running_loop()
@@ -176,16 +175,18 @@ class RemoteFences:
         """
         message = wire.ExecuteFenced(order, wait_for.numbers, duration, self.seen)
         if wait_for.foreign:
-            self._line.send(message, [fence.fileno() for fence in wait_for.foreign])
+            self._connection.send(
+                message, [fence.fileno() for fence in wait_for.foreign]
+            )
         elif not self._is_holding:
-            self._line.send(message)
+            self._connection.send(message)
             self._is_holding = True
             self.loop.call_soon(self._end_turn)
         elif (
             len(encode_given(message)) > _MOST_HELD_BYTES  # it fails alone, if it does
-            or self._line.cause_of_death() is not None
+            or self._connection.cause_of_death() is not None
         ):
-            self._line.send(message)
+            self._connection.send(message)
         else:
             if len(self.held) == _MOST_HELD:
                 self.flush()  # now, when all of these are known to be under way
@@ -193,15 +194,15 @@ class RemoteFences:
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
-        # Emptied first, as `Line.send` flushes what is held.
+        # Emptied first, as `Connection.send` flushes what is held.
         held, self.held = self.held, {}
         if held:
             try:
-                self._line.send(wire.Several(tuple(held.values())))
+                self._connection.send(wire.Several(tuple(held.values())))
             except AsyncnnError as error:
                 failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
                 for number in held:
-                    self._line.end(number, failed)
+                    self._connection.end(number, failed)
 
     def _end_turn(self) -> None:
         self._is_holding = False
@@ -210,15 +211,15 @@ class RemoteFences:
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""
-        self._line.call_soon(partial(self._export, fenced, Descriptor(write_end)))
+        self._connection.call_soon(partial(self._export, fenced, Descriptor(write_end)))
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
             # Another thread has asked for it, and it may have ended since.
             if self._is_under_way(fenced):
-                if fenced.number in self._line.deadlines.due:
+                if fenced.number in self._connection.deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
-                self._line.send(wire.ExportFence(fenced.number), [write_end.fd])
+                self._connection.send(wire.ExportFence(fenced.number), [write_end.fd])
             else:
                 fenced.pass_on(write_end.fd)
         except AsyncnnError as error:

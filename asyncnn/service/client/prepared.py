@@ -249,7 +249,7 @@ class RemoteExecution(SentExecution):
         """Tell the driver that nobody waits, or send it no more."""
         self.is_abandoned = True
         if self.number:
-            self._line.cancel(self.number)
+            self._connection.cancel(self.number)
 
 
 class NotifyingExecution(RemoteExecution):

@@ -39,7 +39,7 @@ MOST = {
         EXECUTION: 24,
         FENCED: 49,
         CALLBACK: 34,
-        BURST: 50,
+        BURST: 42,
         BURST_IN_PLACE: 36,
     },
 }
