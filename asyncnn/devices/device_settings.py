@@ -72,10 +72,11 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
-    After ``idle_after_s`` without work, buffers and threads are given back, but for
-    those of models that were prepared for SUSTAINED_SPEED. Executions and preparations
-    that come to no boundary for ``stuck_after_s`` fail, at the latest after twice that,
-    and closing the device waits for that long at most; 0 waits for ever.
+    After ``idle_after_s`` without work, buffers and threads are given back; those of
+    models for SUSTAINED_SPEED, and all threads beside them, after 30 times that.
+    Executions and preparations that come to no boundary for ``stuck_after_s`` fail, at
+    the latest after twice that, and closing the device waits for that long at most; 0
+    waits for ever.
 
     ``extensions`` are what the device has of operations and types beyond the HAL's.
 

@@ -127,7 +127,9 @@ def engine(refusal: str = "") -> Extension:
     def refuse(operation: BoundOperation) -> Any:
         raise asyncnn.GeneralFailureError(refusal)
 
-    return region_extension(ONNX, prepare=refuse if refusal else None, compute=compute)
+    if refusal:
+        return region_extension(ONNX, shape=refuse, prepare=refuse, compute=refuse)
+    return region_extension(ONNX, compute=compute)
 
 
 class TestForms:

@@ -76,8 +76,9 @@ def reading_whole(
         lengths = {each.name: each.named_lengths for each in inputs}
         known = given_lengths(lengths, input_shapes)
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
-        if _has_open(outputs, known) and not _has_open(inputs, known):
-            inferred = _inferred(model, inputs, fixed, outputs, known)
+        is_open = _has_open(inputs, known)
+        if _has_fixed(outputs) if is_open else _has_open(outputs, known):
+            inferred = _inferred(model, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
         if _depends_on_data(graph):
@@ -158,6 +159,11 @@ def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
     return not all(each.is_ranked and all(_dimensions(each, known)) for each in borders)
 
 
+def _has_fixed(borders: Sequence[Axes]) -> bool:
+    """Tell whether the file has a number for any axis."""
+    return any(isinstance(length, int) for each in borders for length in each.lengths)
+
+
 def _dimensions(axes: Axes, known: Mapping[str, int]) -> tuple[int, ...]:
     """Return the lengths, 0 for those that stay open."""
     return tuple(
@@ -195,10 +201,13 @@ def _inferred(
     fixed: Mapping[str, Array],
     outputs: Sequence[Axes],
     known: Mapping[str, int],
+    is_open: bool,
 ) -> list[Axes]:
     """Return ``outputs`` with the lengths that follow from those of the inputs.
 
-    Of what cannot be inferred, only a run tells. ``model`` is changed.
+    Of what cannot be inferred, only a run tells. Where inputs have open lengths, those
+    that the file has for outputs may be of one run, and count if they can be inferred.
+    ``model`` is changed.
     """
     shapes = {each.name: _dimensions(each, known) for each in inputs}
     for info in model.graph.input:
@@ -211,11 +220,30 @@ def _inferred(
     from_array = import_module("onnx.numpy_helper").from_array
     model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes
+    if is_open:
+        for info in model.graph.output:
+            info.type.tensor_type.ClearField("shape")
     try:
-        inferred = infer(model, data_prop=True).graph
+        found = [_axes(info) for info in infer(model, data_prop=True).graph.output]
     except Exception:  # whatever it finds fault with, the engine is to decide
-        return [*outputs]
-    return [_axes(info) for info in inferred.output]
+        found = [replace(each, lengths=(), is_ranked=False) for each in outputs]
+        if not is_open:
+            return [*outputs]
+    return [*map(_agreed, outputs, found)] if is_open else found
+
+
+def _agreed(output: Axes, found: Axes) -> Axes:
+    """Return an output without the numbers that ``found`` does not have."""
+    lengths, others = output.lengths, found.lengths
+    if not found.is_ranked:
+        others = ("",) * len(lengths)
+    elif output.is_ranked and len(others) != len(lengths):
+        lengths = ("",) * len(others)
+    pairs = zip(lengths, others, strict=False)
+    agreed = [
+        own if isinstance(own, str) or own == other else "" for own, other in pairs
+    ]
+    return replace(output, lengths=tuple(agreed))
 
 
 def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
