@@ -5,7 +5,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -23,11 +23,8 @@ from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.staging import Staged
-from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.limits import OwnedTasks
-
-if TYPE_CHECKING:
-    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +54,10 @@ class SentExecution(Completion):
     request: Request
     sendable: Sendable
     staged: Staged | None
-    _connection: "Connection"
+    _connection: Line
     _route: Route | None
 
-    def __init__(
-        self, connection: "Connection", request: Request, sendable: Sendable
-    ) -> None:
+    def __init__(self, connection: Line, request: Request, sendable: Sendable) -> None:
         self._connection = connection  # type: ignore[misc]  # slots of who has its layout
         self._result = self._waiting = self._route = None  # type: ignore[misc]
         self.is_abandoned = False  # type: ignore[misc]

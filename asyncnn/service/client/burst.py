@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from asyncnn.callbacks import CallbackObject, IBurstCallback
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
@@ -11,10 +11,8 @@ from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle
 from asyncnn.service import wire
 from asyncnn.service.client.pools import Numbers
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import OwnedTasks
-
-if TYPE_CHECKING:
-    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class RemoteBursts:
     Belongs to the event loop.
     """
 
-    def __init__(self, connection: "Connection", known: Numbers) -> None:
+    def __init__(self, connection: Line, known: Numbers) -> None:
         self._send = connection.send
         self.tell = connection.send_if_open
         self._known = known

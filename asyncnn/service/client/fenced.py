@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,10 +19,8 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
-
-if TYPE_CHECKING:
-    from asyncnn.service.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +57,12 @@ class RemoteFenced(SentExecution, FencedRun):
     is_remote = True
 
     def __init__(
-        self, connection: "Connection", request: Request, sendable: Sendable
+        self, fences: "RemoteFences", request: Request, sendable: Sendable
     ) -> None:
-        super().__init__(connection, request, sendable)
+        super().__init__(fences.connection, request, sendable)
         self._core = self._dependants = self.prepared = None
-        self._fences = connection.fences
-        self.loop = self._fences.loop
+        self._fences = fences
+        self.loop = fences.loop
         self.exported: WriteEnd | None = None
 
     def is_of(self, fences: "RemoteFences") -> bool:
@@ -111,18 +108,18 @@ class RemoteFenced(SentExecution, FencedRun):
 class RemoteFences:
     """How fenced executions of a connection are sent, and what they wait for is named.
 
-    ``executing`` are its executions under way, by number. ``seen`` is how many ends the
-    driver has told of. Those ``held`` are sent by the next `flush`. Belongs to the
-    event loop but for `export_soon`.
+    ``executing`` are the executions of its ``connection`` under way, by number;
+    ``seen`` is how many ends the driver has told of. Those ``held`` are sent by the
+    next `flush`. Belongs to the event loop but for `export_soon`.
     """
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: Line,
         executing: Mapping[int, SentExecution],
         max_fds: int,
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._executing = executing
         self._max_fds = max_fds
         self.loop = asyncio.get_running_loop()
@@ -175,18 +172,18 @@ class RemoteFences:
         """
         message = wire.ExecuteFenced(order, wait_for.numbers, duration, self.seen)
         if wait_for.foreign:
-            self._connection.send(
+            self.connection.send(
                 message, [fence.fileno() for fence in wait_for.foreign]
             )
         elif not self._is_holding:
-            self._connection.send(message)
+            self.connection.send(message)
             self._is_holding = True
             self.loop.call_soon(self._end_turn)
         elif (
             len(encode_given(message)) > _MOST_HELD_BYTES  # it fails alone, if it does
-            or self._connection.cause_of_death() is not None
+            or self.connection.cause_of_death() is not None
         ):
-            self._connection.send(message)
+            self.connection.send(message)
         else:
             if len(self.held) == _MOST_HELD:
                 self.flush()  # now, when all of these are known to be under way
@@ -198,11 +195,11 @@ class RemoteFences:
         held, self.held = self.held, {}
         if held:
             try:
-                self._connection.send(wire.Several(tuple(held.values())))
+                self.connection.send(wire.Several(tuple(held.values())))
             except AsyncnnError as error:
                 failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
                 for number in held:
-                    self._connection.end(number, failed)
+                    self.connection.end(number, failed)
 
     def _end_turn(self) -> None:
         self._is_holding = False
@@ -211,15 +208,15 @@ class RemoteFences:
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""
-        self._connection.call_soon(partial(self._export, fenced, Descriptor(write_end)))
+        self.connection.call_soon(partial(self._export, fenced, Descriptor(write_end)))
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
             # Another thread has asked for it, and it may have ended since.
             if self._is_under_way(fenced):
-                if fenced.number in self._connection.deadlines.due:
+                if fenced.number in self.connection.deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
-                self._connection.send(wire.ExportFence(fenced.number), [write_end.fd])
+                self.connection.send(wire.ExportFence(fenced.number), [write_end.fd])
             else:
                 fenced.pass_on(write_end.fd)
         except AsyncnnError as error:

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -36,11 +36,9 @@ from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
 from asyncnn.memory.slabs import Slab, in_slabs
 from asyncnn.service import wire
+from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 from asyncnn.service.limits import ServiceLimits
-
-if TYPE_CHECKING:
-    from asyncnn.service.client.connection import Connection
 
 Pool: TypeAlias = Memory | BufferToken
 
@@ -78,7 +76,7 @@ class Numbers:
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: Line,
         limits: ServiceLimits,
         free_idle: Callable[[], None] = lambda: None,
         *,
@@ -299,7 +297,7 @@ class RemoteBuffers:
     What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
     """
 
-    def __init__(self, connection: "Connection", numbers: Numbers) -> None:
+    def __init__(self, connection: Line, numbers: Numbers) -> None:
         self.cause_of_death = connection.cause_of_death
         self._connection = connection
         self._numbers = numbers

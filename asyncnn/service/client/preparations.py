@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -35,12 +35,9 @@ from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.client.pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
-from asyncnn.service.client.unanswered import Cause
+from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import OwnedTasks, is_large
-
-if TYPE_CHECKING:
-    from asyncnn.service.client.connection import Connection
 
 MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 """Makes the message with a model that has no pools, but their numbers."""
@@ -49,7 +46,7 @@ MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 class ModelSender(msgspec.Struct, frozen=True, eq=False):
     """Sends messages with models. Belongs to the event loop."""
 
-    _connection: "Connection"
+    _connection: Line
     _known: Numbers
 
     def takes_long(self, model: Model) -> bool:
@@ -146,7 +143,7 @@ class Queries(msgspec.Struct, frozen=True, eq=False):
     All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
     """
 
-    _connection: "Connection"
+    _connection: Line
     _models: ModelSender
 
     async def supported_operations(
@@ -221,7 +218,7 @@ class Preparations(msgspec.Struct, eq=False):
     ``release`` has the driver release a prepared model, or stop preparing it.
     """
 
-    _connection: "Connection"
+    _connection: Line
     _models: ModelSender
     _tasks: OwnedTasks
     _release: Callable[[int], None]

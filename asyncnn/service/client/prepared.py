@@ -207,7 +207,7 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             check_deadline(options.deadline)
         connection.check_unsent()
         sendable = self._staging.sendable(request, is_fenced=True)
-        fenced = RemoteFenced(connection, request, sendable)
+        fenced = RemoteFenced(connection.fences, request, sendable)
         staged = fenced.staged
         try:
             if staged is not None and staged.layout.has_large_inputs:

@@ -1,15 +1,17 @@
-"""Why a driver does not answer: it is lost, closed, or late.
+"""The way to a driver, and why it does not answer: it is lost, closed, or late.
 
 A cause makes a new error for each call: one that is raised again keeps the frames of
 all calls that it was raised by.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
@@ -19,6 +21,9 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.interpreter_hooks import forked_error
 from asyncnn.qos.alarms import Alarm, loop_alarms
+from asyncnn.service import wire
+from asyncnn.service.decoding import MessageFile
+from asyncnn.service.limits import PendingAnswers
 
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
@@ -43,6 +48,52 @@ def died(reason: str) -> Cause:
 def given_up(reason: str) -> Cause:
     """Return the cause of there being no driver, and no hope for one."""
     return partial(NoDriverError, reason)
+
+
+class Line(Protocol):
+    """A connection to a driver, as those see it who have calls to make or to answer.
+
+    Calls, and the objects that they make, are numbered by ``numbers``; what waits for
+    an answer is in ``answers``, what is given up after its deadline in ``deadlines``.
+    Belongs to the event loop but for `call_soon`.
+    """
+
+    numbers: "itertools.count[int]"
+    answers: PendingAnswers
+    deadlines: "DeadlineWatch"
+
+    def send(
+        self, message: wire.ToDriver | MessageFile, fds: Sequence[int] = ()
+    ) -> None:
+        """Send a message with descriptors, which stay the caller's.
+
+        :raises AsyncnnError: if it cannot be sent, because the driver is gone, say.
+        """
+        ...
+
+    def cancel(self, execution: int) -> None:
+        """Tell the driver that nobody waits for an execution."""
+        ...
+
+    def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
+        """Tell an execution how it has ended."""
+        ...
+
+    def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
+        """Call ``then`` after ``copy``, which is done on a thread."""
+        ...
+
+    def send_if_open(self, message: wire.ToDriver) -> None:
+        """Send a message unless the driver is gone, or memory has run out."""
+        ...
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called by the event loop; on any thread."""
+        ...
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return a new error that says why it is closed, None while it is not."""
+        ...
 
 
 MAX_UNANSWERED = 256
