@@ -32,7 +32,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``max_pending`` bounds the executions that wait or run, ``max_waiting`` the fenced
     ones under way, which cost little while they wait for their fences; more are refused
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
-    open at a time. The device-managed buffers of one client hold ``max_buffer_bytes``
+    open at a time. ``max_run_bytes`` are the most that the temporaries of one execution
+    may take, None as many as a process can have: a model that needs more is refused.
+    The device-managed buffers of one client hold ``max_buffer_bytes``
     at most. Executions of a model that lately took less than ``inline_below_us``
     microseconds run on the event loop itself when nothing else is pending, since
     handing them to a thread would cost more; 0 switches that off. Models that were
@@ -86,6 +88,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     max_pending: int = 4096
     max_waiting: int = 262_144
     max_bursts: int = 1024
+    max_run_bytes: int | None = None
     max_buffer_bytes: int = 2**30
     inline_below_us: float = 50.0
     blas_threads: int = 1
@@ -104,8 +107,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        counts = "max_pending", "max_waiting", "max_bursts", "lanes", "most_threads"
-        check_least(self, 1, *counts)
+        check_least(self, 1, "max_pending", "max_waiting", "max_bursts", "max_run_bytes")
+        check_least(self, 1, "lanes", "most_threads")
         check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
         check_least(self, 0, "blas_threads", "switch_interval_s")
         if not self.idle_after_s > 0:

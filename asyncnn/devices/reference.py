@@ -142,6 +142,7 @@ class ReferenceDevice(PreparingDevice):
             ModelCaches(
                 self._settings.cache_key_file,
                 may_map=self._settings.maps_cache_files,
+                most_bytes=self._settings.max_run_bytes,
                 extensions=self._extensions,
                 delegate=delegate,
             ),
@@ -243,7 +244,8 @@ class ReferenceDevice(PreparingDevice):
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
         yield from validating(model, runtime_only_features=self._runtime_only_features)
-        return (yield from supporting(self._extensions.resolved(model)))
+        most_bytes = self._settings.max_run_bytes
+        return (yield from supporting(self._extensions.resolved(model), most_bytes))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""

@@ -176,6 +176,11 @@ class Program:
         return self._main is not None and self._main.is_straight
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes of all temporaries of a run of the declared shapes; 0 without these."""
+        return 0 if self._main is None else self._main.arena.size_bytes
+
+    @property
     def is_foreseeable(self) -> bool:
         """Whether it is straight, and one run of it takes as long as any other."""
         plan = self._main
