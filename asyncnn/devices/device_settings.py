@@ -107,7 +107,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "max_pending", "max_waiting", "max_bursts", "max_run_bytes")
+        check_least(
+            self, 1, "max_pending", "max_waiting", "max_bursts", "max_run_bytes"
+        )
         check_least(self, 1, "lanes", "most_threads")
         check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
         check_least(self, 0, "blas_threads", "switch_interval_s")

@@ -57,16 +57,20 @@ class SentExecution(Completion):
     _connection: Line
     _route: Route | None
 
-    def __init__(self, connection: Line, request: Request, sendable: Sendable) -> None:
+    def __init__(
+        self, connection: Line, request: Request, sent: Sendable | Staged
+    ) -> None:
         self._connection = connection  # type: ignore[misc]  # slots of who has its layout
         self._result = self._waiting = self._route = None  # type: ignore[misc]
         self.is_abandoned = False  # type: ignore[misc]
         self.number = 0  # type: ignore[misc]
-        self.sendable = sendable  # type: ignore[misc]
-        self.request, self.staged = request, None  # type: ignore[misc]
-        if isinstance(sendable, Staged):
-            self.request, self.staged = sendable.request, sendable  # type: ignore[misc]
-            sendable.is_busy = True
+        if isinstance(sent, Staged):
+            self.request, self.staged = sent.request, sent  # type: ignore[misc]
+            self.sendable = sent.sendable  # type: ignore[misc]
+            sent.is_busy = True
+        else:
+            self.request, self.staged = request, None  # type: ignore[misc]
+            self.sendable = sent  # type: ignore[misc]
 
     @abstractmethod
     def _settle(self, result: ExecutionResult, *more: Any) -> None:
@@ -133,8 +137,9 @@ class SentExecution(Completion):
     def expire(self, error: AsyncnnError) -> None:
         """Report that the driver has not answered; its slab stays until it has."""
         if self._result is None:
-            if self.staged is not None:
-                self.staged.release()  # of the client's pools
+            if self.staged is not None and not self.staged.is_held:
+                self.staged.inputs.clear()  # which are the application's
+                self.staged.outputs.clear()
             self.refuse(error)
 
     def refuse(self, error: AsyncnnError) -> None:

@@ -19,6 +19,7 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
@@ -57,9 +58,9 @@ class RemoteFenced(SentExecution, FencedRun):
     is_remote = True
 
     def __init__(
-        self, fences: "RemoteFences", request: Request, sendable: Sendable
+        self, fences: "RemoteFences", request: Request, sent: Sendable | Staged
     ) -> None:
-        super().__init__(fences.connection, request, sendable)
+        super().__init__(fences.connection, request, sent)
         self._core = self._dependants = self.prepared = None
         self._fences = fences
         self.loop = fences.loop

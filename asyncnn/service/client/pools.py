@@ -46,13 +46,10 @@ Pool: TypeAlias = Memory | BufferToken
 class Sendable:
     """What a driver is sent again and again; a ``number`` stands for it once bound.
 
-    It was sent some ``uses`` without. It ``is_busy`` if one execution alone may use it
-    and does.
+    It was sent some ``uses`` without.
     """
 
     __slots__ = ("__weakref__", "number", "uses")
-
-    is_busy = False
 
     def __init__(self) -> None:
         self.number: int | None = None
