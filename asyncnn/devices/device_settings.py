@@ -12,8 +12,10 @@ and extensions by the names that they are found by::
 Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1000``.
 """
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -24,6 +26,8 @@ from asyncnn.hal.errors import InvalidArgumentError, check_least
 from asyncnn.input_files import read_input
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceSettings(msgspec.Struct, frozen=True):
@@ -133,6 +137,21 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
 OWN_PROCESS = DeviceSettings().for_own_process()
 """The settings of a driver process, and of commands that run models."""
+
+
+def warn_of_unused(
+    device: str, settings: DeviceSettings, fields: Sequence[str]
+) -> None:
+    """Log, once for each of ``fields``, that a device has no use for what is set."""
+    for name in fields:
+        if getattr(settings, name) != getattr(OWN_PROCESS, name):
+            _warn_once(device, name)
+
+
+@cache
+def _warn_once(device: str, name: str) -> None:
+    logger.warning("%s does not use DeviceSettings.%s", device, name)
+
 
 SettingsT = TypeVar("SettingsT", DeviceSettings, Policy)
 

@@ -17,7 +17,7 @@ from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
-from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     Measurement,
@@ -90,6 +90,8 @@ class ReferenceDevice(PreparingDevice):
     """
 
     name = "asyncnn-reference"
+    unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
+    """Fields of `DeviceSettings` that have no effect."""
 
     def __init__(
         self,
@@ -122,6 +124,9 @@ class ReferenceDevice(PreparingDevice):
         return None
 
     async def __aenter__(self) -> Self:
+        # A framework's own device has the settings that are for the others.
+        if not self._runtime_only_features:
+            warn_of_unused(self.name, self._settings, self.unused_settings)
         path = self._settings.capabilities_file
         self._measured = await measurement_at_opening(path)
         self._capabilities = known_capabilities(self._measured)

@@ -28,7 +28,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from asyncnn.callbacks import in_this_turn
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
@@ -47,6 +46,7 @@ from asyncnn.offload import offload
 from asyncnn.pacing import TakeTurn
 from asyncnn.service.decoding import MessageFile, Received, ReceivedFile
 from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
+from asyncnn.turn import in_this_turn
 
 logger = logging.getLogger(__name__)
 

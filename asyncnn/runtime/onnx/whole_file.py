@@ -5,7 +5,7 @@ have no such engine (`asyncnn.runtime.translation`). Weights of external files a
 into the bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,13 @@ from asyncnn.runtime.onnx.open_axes import (
 from asyncnn.runtime.onnx.schema import (
     NAMELESS,
     Axes,
-    inner_graphs,
+    embed,
+    graphs_in,
+    is_external,
     lengths_of,
     metadata_of,
     parsed,
+    tensors_in,
 )
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
 from asyncnn.runtime.states import are_one_state
@@ -145,7 +148,9 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
 def _depends_on_data(graph: Any) -> bool:
     """Tell whether values decide the shape of something that is computed."""
     return any(
-        node.op_type in DATA_DEPENDENT for each in _graphs(graph) for node in each.node
+        node.op_type in DATA_DEPENDENT
+        for each in graphs_in(graph)
+        for node in each.node
     )
 
 
@@ -251,39 +256,12 @@ def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
 
     :raises UnsupportedOperatorError: if they are too many for one message.
     """
-    if not any(_is_external(tensor) for tensor in _tensors(model.graph)):
+    if not any(is_external(tensor) for tensor in tensors_in(model.graph)):
         return memory
     reader = TensorReader(memory, folder)
     whole = type(model).FromString(view(memory))
-    for tensor in _tensors(whole.graph):
-        if _is_external(tensor):
-            data = reader.array(tensor)
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = data.tobytes()
+    embed(whole.graph, reader)
     reader.check_unchanged()
     if whole.ByteSize() > MAX_MESSAGE_BYTES:
         raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
     return shareable(from_buffer(memoryview(whole.SerializeToString())))
-
-
-def _is_external(tensor: Any) -> bool:
-    return bool(tensor.data_location == tensor.EXTERNAL)
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Yield the tensors of a graph and those in it, but for sparse ones."""
-    for each in _graphs(graph):
-        yield from each.initializer
-        for node in each.node:
-            yield from (part.t for part in node.attribute if part.HasField("t"))
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph and those in it."""
-    graphs = [graph]
-    while graphs:
-        each = graphs.pop()
-        yield each
-        for node in each.node:
-            graphs += inner_graphs(node)

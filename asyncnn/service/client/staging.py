@@ -49,7 +49,7 @@ LARGE_BYTES = 256 * 1024
 MAX_KNOWN = 1024
 """Requests that are remembered."""
 
-MAX_PLACES = 8
+MAX_PLACES = 4
 """Places of pools that travel beside one slab that are remembered."""
 
 
