@@ -102,7 +102,11 @@ class SentExecution(Completion):
                 staged.copy_back()
             except Exception as error:
                 result = _not_taken(error)
-        self.let_go(status)
+        if staged is None or status is not _NONE:
+            self.let_go(status)
+        else:
+            self.request, self.staged = _NOTHING, None  # type: ignore[misc]
+            staged.give_back()
         self._settle(result, *more)
 
     def _copying(
