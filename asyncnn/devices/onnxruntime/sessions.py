@@ -23,6 +23,7 @@ from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.region_checks import (
     Traits,
     check_graph,
+    trimmed,
     with_copies,
 )
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
@@ -173,6 +174,8 @@ class Session:
         self._library = library
         self.traits = traits
         self.learnt = learnt
+        if traits.is_to_be_trimmed:
+            content = trimmed(bytes(content))
         if traits.handed_on:
             content = with_copies(bytes(content), traits.handed_on)
         place = content if isinstance(content, bytes) else address_of(content)
