@@ -27,7 +27,7 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.input_files import decoding
 from asyncnn.pacing import completed
-from asyncnn.tflite import runnable
+from asyncnn.tflite import checked, runnable
 from asyncnn.tflite import tables as tflite
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import Contents
@@ -169,13 +169,16 @@ _COPIED_BYTES = 1 << 20
 
 
 def _contents(graph: Array) -> Contents:
-    """Read and check a file.
+    """Read and check a file, unless that was done when it was loaded.
 
-    Whoever has it may write to its memory at any time. So what is checked is a copy, of
-    all but the weights, and what LiteRT gets is written of that.
+    Whoever has it may write to its memory at any time, if it is not sealed. So what is
+    checked is a copy, of all but the weights, and what LiteRT gets is written of that.
 
     :raises InvalidArgumentError: if LiteRT does not get it.
     """
+    known = checked.found(address_of(graph), graph.nbytes)
+    if known is not None:
+        return known
     with decoding("TFLite"):
         if graph.nbytes <= _COPIED_BYTES:
             contents = completed(reading_contents(graph.copy().data))

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
 from asyncnn.hal.errors import InvalidArgumentError
@@ -33,7 +34,7 @@ from asyncnn.runtime.tflite.importer import importing_contents
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite import runnable
+from asyncnn.tflite import checked, runnable
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
 
@@ -129,6 +130,7 @@ def _region(
     if refusal:
         raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
     runnable.check(contents)
+    checked.keep(memory, address_of(np.frombuffer(view(memory), np.uint8)), contents)
     input_names = unique_names(graph, graph.inputs)
     output_names = unique_names(graph, graph.outputs)
     shapes = shapes_by_name(input_names, input_shapes)
