@@ -36,7 +36,7 @@ from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import checked, runnable
 from asyncnn.tflite.contents import reading_contents
-from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Tensor
+from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
 
 _HAL_TYPES = frozenset({"FLOAT32", "FLOAT16", "INT32", "INT8", "UINT8", "BOOL"})
 
@@ -108,16 +108,25 @@ def region_of_tflite(
 def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) -> bool:
     """Tell whether a region is to its users what the translation is.
 
-    Its ends are tensors of the HAL, of lengths that are known without a run, and it can
-    be stopped anywhere: LiteRT does not stop within graphs that others run.
+    Its ends are tensors of the HAL, of lengths that are known without a run, it can be
+    stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
+    rounded that the translation keeps.
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
+        return False
+    if any(_is_hybrid(graph, each) for each in graph.operators):
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(
         each.type in _HAL_TYPES and len(each.shape) <= MAX_RANK and all(each.shape)
         for each in ends
     )
+
+
+def _is_hybrid(graph: Graph, operator: Operator) -> bool:
+    """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
+    types = {graph.tensors[index].type for index in operator.inputs if index >= 0}
+    return "FLOAT32" in types and not types.isdisjoint(("INT8", "UINT8"))
 
 
 def _region(

@@ -89,7 +89,15 @@ def of_lengths_that_a_run_tells() -> bytes:
     return write([Op("RESHAPE", [x, shape], [y], "ReshapeOptions")], [x, shape], [y])
 
 
+def of_integer_weights() -> bytes:
+    weights = ramp((2, 3), np.int8, scale=(0.1,), zero_point=(0,))
+    x, y = f32(1, 3), f32(1, 2)
+    operator = Op("FULLY_CONNECTED", [x, weights], [y], "FullyConnectedOptions")
+    return write([operator], [x], [y])
+
+
 TRANSLATED = {
+    "integer weights for floats": of_integer_weights,
     "variables": of_variables,
     "branches": of_branches,
     "int64 at the ends": of_integers,
