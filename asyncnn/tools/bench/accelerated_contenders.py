@@ -285,9 +285,7 @@ class _Parted(LiteRtDelegate):
 
 
 def _parted(named: NamedModel) -> Program:
-    """Return a model whose steps are the parts between its barriers."""
-    translated = completed(translating(named))
-    return Program(translated.model, delegate=_Parted(load_engine()))
+    return Program(completed(translating(named)).model, delegate=_Parted(load_engine()))
 
 
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
@@ -322,8 +320,7 @@ def _closed(results: Mapping[str, Sequence[float]]) -> Rounds:
 
 async def measure_priorities(candidate: Candidate, rounds: int) -> Measured:
     """Measure urgent runs of a small model while others saturate the device."""
-    parted = _parted(candidate.named)
-    inputs = candidate.inputs
+    parted, inputs = _parted(candidate.named), candidate.inputs
     results: defaultdict[str, list[float]] = defaultdict(list)
     async with opened() as device:
         with _small_model() as path:

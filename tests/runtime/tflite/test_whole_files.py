@@ -142,10 +142,8 @@ class TestForms:
         assert is_region(named)
         assert named.signatures == strict.signatures
         assert named.signatures[0].name == "serve"
-        assert (named.outputs[0].scale, named.outputs[0].zero_point) == (
-            pytest.approx(0.1),
-            -4,
-        )
+        assert named.outputs == strict.outputs
+        assert named.outputs[0].zero_point == -4
 
     def test_a_damaged_file_is_refused_as_it_is_loaded(self) -> None:
         file = square(2, 3)
@@ -164,7 +162,7 @@ class TestDevices:
     async def test_each_gives_the_same(self, device: Device) -> None:
         prepared = await device.prepare(load(square(2, 3)))
         for path in ("async", "sync", "burst", "fenced"):
-            async with prepared.runner(path) as run:  # type: ignore[arg-type]
+            async with prepared.runner(path) as run:
                 (y,) = (await run(X)).values()
                 np.testing.assert_array_equal(y, X * X)
 

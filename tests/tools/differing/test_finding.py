@@ -438,13 +438,9 @@ class TestPeers:
     async def test_all_tensors_of_litert_are_compared(self, shared: Path) -> None:
         path = shared / "models" / "kws_ref_model.tflite"
         for between_ in (("reference", "litert"), ("litert", "reference")):
+            named = load(path, strict=True)
             report = await answer(
-                Inquiry(
-                    path=path,
-                    named=load(path, strict=True),
-                    against=None,
-                    between=between_,
-                )
+                Inquiry(path=path, named=named, against=None, between=between_)
             )
             assert report.first is None
             assert report.tensors == len(report.operations) == 13

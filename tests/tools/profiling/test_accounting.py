@@ -78,10 +78,8 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
 ) -> None:
     if sys.gettrace() is not None:
         pytest.skip("measuring of coverage takes longer than small operations do")
-    program = Program(
-        load(shared / "models" / f"{name}.tflite", strict=True).model,
-        delegate=delegate_of(device),
-    )
+    named = load(shared / "models" / f"{name}.tflite", strict=True)
+    program = Program(named.model, delegate=delegate_of(device))
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     arrays = [
