@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 
-# Without a compiler the install goes on: the ring, runs and steps are then in Python.
+# Without a compiler the install goes on: ends, runs, the ring, steps are in Python.
 EXTENSIONS = [
     Extension(
         name,
@@ -26,6 +26,7 @@ EXTENSIONS = [
         optional=True,
     )
     for name in (
+        "asyncnn._turn",
         "asyncnn.engine._job",
         "asyncnn.fmq._ring",
         "asyncnn.kernels._compiled",

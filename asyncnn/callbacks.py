@@ -12,12 +12,9 @@ its process is gone. A driver that wants to know links to its death, as
 
 import asyncio
 import logging
-import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from contextvars import Context
-from typing import Any, ClassVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -47,6 +44,7 @@ from asyncnn.hal.types import (
     Request,
     Timing,
 )
+from asyncnn.turn import End, Waiter
 
 __all__ = (
     "AlreadyNotifiedError",
@@ -70,9 +68,6 @@ _MISSED = frozenset(
 )
 
 _NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
-
-TURN_NS = 200_000
-"""How long a task may go on with results that are there at once, without waiting."""
 
 
 class FencedOutcome(IFencedExecutionCallback):
@@ -170,87 +165,18 @@ class PreparedModelFuture(IPreparedModelCallback):
         return outcome
 
 
-class _Turn(threading.local):
-    """What is to go on at the end of what the loop of this thread does, if anything."""
-
-    woken: "list[Waiter] | None" = None
-
-
-_turn = _Turn()
-
-
-class Waiter(asyncio.Future[Any]):
-    """A future whose callbacks are called in the very turn of the loop that ends it.
-
-    A loop calls those of other futures in its next turn, which is long in coming where
-    it is busy. It is made by `Completion`, and awaited by tasks.
-    """
-
-    __slots__ = ("callbacks",)
-
-    callbacks: list[tuple[Callable[[Any], object], Context | None]]
-
-    def add_done_callback(
-        self, fn: Callable[[Any], object], /, *, context: Context | None = None
-    ) -> None:
-        """Have ``fn`` called at the end, in ``context``."""
-        self.callbacks.append((fn, context))
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel it, if it has not ended; whoever waits goes on in the next turn."""
-        has_cancelled = super().cancel(msg)
-        if has_cancelled:
-            self.call_soon()
-        return has_cancelled
-
-    def call_soon(self) -> None:
-        """Have the loop call what is left to call, now that it has ended."""
-        while self.callbacks:
-            function, context = self.callbacks.pop(0)
-            super().add_done_callback(function, context=context)
-
-
-def in_this_turn(handle: Callable[[], object]) -> None:
-    """Call ``handle`` on the loop, then go on with the tasks that it has woken.
-
-    They find all done that it does. Where a task calls this they go on in the next
-    turn, as none can inside another one.
-    """
-    if _turn.woken is not None or asyncio.current_task() is not None:
-        handle()
-        return
-    woken: list[Waiter] = []
-    _turn.woken = woken
-    try:
-        handle()
-    finally:
-        _turn.woken = None
-        try:
-            for waiter in woken:
-                while waiter.callbacks:
-                    function, context = waiter.callbacks.pop(0)
-                    if context is None:
-                        function(waiter)
-                    else:
-                        context.run(function, waiter)
-        finally:
-            for waiter in woken:
-                if waiter.callbacks:  # the application is being stopped
-                    waiter.call_soon()
-
-
-class Completion(ABC):
+class Completion(End, ABC):
     """The end of an execution, which comes once: awaited, it is an `ExecutionResult`.
 
-    Whatever its status. A series of executions that are done at once still gives the
-    loop a turn every `TURN_NS`. Cancelling the task that awaits it abandons it.
+    Whatever its status. Cancelling the task that awaits it abandons it.
     """
 
     __slots__ = ()
 
-    _result: ExecutionResult | None
-    _waiting: dict[Waiter, None] | None
-    _last_turn_ns: ClassVar[int] = 0
+    if TYPE_CHECKING:
+        _result: ExecutionResult | None
+
+        def __await__(self) -> Generator[Any, None, ExecutionResult]: ...
 
     @property
     def result(self) -> ExecutionResult | None:
@@ -264,41 +190,6 @@ class Completion(ABC):
     def _leave(self, waiter: Waiter) -> None:
         """Note that the task of ``waiter`` was cancelled."""
         self.abandon()
-
-    def _resolve(self, result: ExecutionResult) -> None:
-        """Keep the result, and wake the tasks that await it.
-
-        :raises AlreadyNotifiedError: if there is one.
-        """
-        if self._result is not None:
-            raise AlreadyNotifiedError("the execution was completed before")
-        self._result = result  # type: ignore[misc]  # a slot of who has its layout
-        for waiter in self._waiting or ():
-            if not waiter.done():
-                waiter.set_result(result)
-                if _turn.woken is None:
-                    waiter.call_soon()
-                else:
-                    _turn.woken.append(waiter)
-
-    def __await__(self) -> "Generator[Any, None, ExecutionResult]":
-        if self._result is not None:
-            now = time.monotonic_ns()
-            if now - self._last_turn_ns > TURN_NS:
-                Completion._last_turn_ns = now
-                yield
-            return self._result
-        waiter = Waiter(loop=asyncio.get_running_loop())
-        waiter.callbacks = []
-        if self._waiting is None:
-            self._waiting = {}  # type: ignore[misc]
-        self._waiting[waiter] = None
-        try:
-            result: ExecutionResult = yield from waiter.__await__()
-        except asyncio.CancelledError:
-            self._leave(waiter)
-            raise
-        return result
 
 
 class ExecutionFuture(Completion, IExecutionCallback):
@@ -345,10 +236,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
         """
         if self._result is not None:
             return
-        for waiter in self._waiting or ():
-            if not waiter.done():
-                waiter.set_result(result)
-                waiter.call_soon()
+        self._wake(result)
         self.die()
 
     def took(self, route: Route) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from asyncnn.callbacks import Completion, ExecutionResult, Waiter
+from asyncnn.callbacks import Completion, ExecutionResult
 from asyncnn.execution import Outputs, timing_of
 from asyncnn.fences import SyncFence
 from asyncnn.fences.core import Core, Outcome
@@ -46,6 +46,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.hal.validate import execution_options
+from asyncnn.turn import Waiter
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from asyncnn.callbacks import (
     FencedOutcome,
     OneShot,
     PreparedModelFuture,
-    in_this_turn,
 )
 from asyncnn.hal.errors import (
     GeneralFailureError,
@@ -20,6 +19,7 @@ from asyncnn.hal.errors import (
     OutputInsufficientSizeError,
 )
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, OutputShape, Timing
+from asyncnn.turn import in_this_turn
 
 
 class TestOneShot:

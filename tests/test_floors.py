@@ -20,6 +20,7 @@ FLOORS = {
     "offload": 1,
     "pacing": 1,
     "callbacks": 1,
+    "turn": 1,
     "logs": 1,
     "interpreter_hooks": 1,
     "tracing": 1,

@@ -17,6 +17,7 @@ from typing import Any, get_origin
 import msgspec
 
 from asyncnn.fmq.ring import PythonRing, Ring
+from asyncnn.turn import End, PythonEnd
 
 PACKAGES = (
     "asyncnn",
@@ -187,9 +188,10 @@ def _members(class_: type) -> Iterator[str]:
         yield from (f"{k} = {each.value!r}" for k, each in class_.__members__.items())
     for name in sorted(each for each in dir(class_) if _is_public(each)):
         member = inspect.getattr_static(class_, name)
-        # The compiled ring has no signatures, and does what the other does.
-        if issubclass(class_, Ring) and inspect.ismethoddescriptor(member):
-            member = inspect.getattr_static(PythonRing, name, member)
+        # What is compiled has no signatures, and does what its twin does.
+        for compiled, twin in ((Ring, PythonRing), (End, PythonEnd)):
+            if issubclass(class_, compiled) and inspect.ismethoddescriptor(member):
+                member = inspect.getattr_static(twin, name, member)
         if isinstance(member, (property, cached_property)):
             getter: Any = member.fget if isinstance(member, property) else member.func
             if _is_ours(getter):

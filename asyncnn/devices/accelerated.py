@@ -43,6 +43,7 @@ class AcceleratedDevice(EngineDevice):
     """
 
     name = "asyncnn-accelerated"
+    unused_settings: tuple[str, ...] = ()
 
     async def load_delegate(self) -> Delegate | None:
         """Load LiteRT, and return what gives it segments of plans.

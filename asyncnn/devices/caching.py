@@ -54,6 +54,7 @@ from asyncnn.devices.cache_format import (
     unsealed,
 )
 from asyncnn.devices.cache_saving import new_identity, saving
+from asyncnn.devices.support import check_memory, fitting
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout
 from asyncnn.engine.delegation import Delegate, version_of
@@ -83,7 +84,8 @@ class ModelCaches:
     """Makes steps of the calls that prepare, load and save models.
 
     ``key_file`` is where the key lies, see `CacheKey`. With ``may_map``, files of
-    this user are mapped. ``delegate`` computes what it claims of each model.
+    this user are mapped. Models that `check_memory` does not allow are refused, with
+    ``most_bytes``. ``delegate`` computes what it claims of each model.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class ModelCaches:
         key_file: str,
         *,
         may_map: bool,
+        most_bytes: int | None = None,
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
     ) -> None:
         self._key = CacheKey(key_file)
         self._may_map = may_map
+        self._most_bytes = most_bytes
         self._extensions = extensions
         self._delegate = delegate
         # By their compilation, and by the data file that they were loaded from.
@@ -144,6 +148,7 @@ class ModelCaches:
         files: CacheFiles | None,
     ) -> Steps[Compiled]:
         with building_large() if is_large(model) else nullcontext():
+            yield from fitting(model, self._most_bytes)
             program = yield from Program.compiling(
                 model,
                 extensions=self._extensions,
@@ -151,6 +156,7 @@ class ModelCaches:
                 identity=b"" if files is None else new_identity(),
                 makes_way=priority is Priority.LOW,
             )
+            check_memory(program.arena_bytes, self._most_bytes)
             compiled = Compiled(program, preference, priority)
             if files is not None:
                 try:
@@ -192,6 +198,7 @@ class ModelCaches:
             *(model, plans, self._extensions, self._delegate, record.compilation),
             makes_way=record.priority is Priority.LOW,
         )
+        check_memory(program.arena_bytes, self._most_bytes)
         # Others may have loaded it meanwhile.
         program = self._loaded.setdefault(known, program)
         return Compiled(program, record.preference, record.priority)

@@ -12,8 +12,10 @@ and extensions by the names that they are found by::
 Options of the command line are like ``max_pending=512`` and ``policy.slice_ns=1000``.
 """
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -25,6 +27,8 @@ from asyncnn.input_files import read_input
 from asyncnn.offload import SWITCH_INTERVAL_S
 from asyncnn.qos import Policy
 
+logger = logging.getLogger(__name__)
+
 
 class DeviceSettings(msgspec.Struct, frozen=True):
     """Limits and trade-offs of an in-process device.
@@ -32,7 +36,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``max_pending`` bounds the executions that wait or run, ``max_waiting`` the fenced
     ones under way, which cost little while they wait for their fences; more are refused
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
-    open at a time. The device-managed buffers of one client hold ``max_buffer_bytes``
+    open at a time. ``max_run_bytes`` are the most that the temporaries of one execution
+    may take, None as many as a process can have: a model that needs more is refused.
+    The device-managed buffers of one client hold ``max_buffer_bytes``
     at most. Executions of a model that lately took less than ``inline_below_us``
     microseconds run on the event loop itself when nothing else is pending, since
     handing them to a thread would cost more; 0 switches that off. Models that were
@@ -72,10 +78,11 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
-    After ``idle_after_s`` without work, buffers and threads are given back, but for
-    those of models that were prepared for SUSTAINED_SPEED. Executions and preparations
-    that come to no boundary for ``stuck_after_s`` fail, at the latest after twice that,
-    and closing the device waits for that long at most; 0 waits for ever.
+    After ``idle_after_s`` without work, buffers and threads are given back; those of
+    models for SUSTAINED_SPEED, and all threads beside them, after 30 times that.
+    Executions and preparations that come to no boundary for ``stuck_after_s`` fail, at
+    the latest after twice that, and closing the device waits for that long at most; 0
+    waits for ever.
 
     ``extensions`` are what the device has of operations and types beyond the HAL's.
 
@@ -85,6 +92,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     max_pending: int = 4096
     max_waiting: int = 262_144
     max_bursts: int = 1024
+    max_run_bytes: int | None = None
     max_buffer_bytes: int = 2**30
     inline_below_us: float = 50.0
     blas_threads: int = 1
@@ -103,8 +111,10 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        counts = "max_pending", "max_waiting", "max_bursts", "lanes", "most_threads"
-        check_least(self, 1, *counts)
+        check_least(
+            self, 1, "max_pending", "max_waiting", "max_bursts", "max_run_bytes"
+        )
+        check_least(self, 1, "lanes", "most_threads")
         check_least(self, 0, "max_buffer_bytes", "stuck_after_s", "inline_below_us")
         check_least(self, 0, "blas_threads", "switch_interval_s")
         if not self.idle_after_s > 0:
@@ -127,6 +137,21 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
 OWN_PROCESS = DeviceSettings().for_own_process()
 """The settings of a driver process, and of commands that run models."""
+
+
+def warn_of_unused(
+    device: str, settings: DeviceSettings, fields: Sequence[str]
+) -> None:
+    """Log, once for each of ``fields``, that a device has no use for what is set."""
+    for name in fields:
+        if getattr(settings, name) != getattr(OWN_PROCESS, name):
+            _warn_once(device, name)
+
+
+@cache
+def _warn_once(device: str, name: str) -> None:
+    logger.warning("%s does not use DeviceSettings.%s", device, name)
+
 
 SettingsT = TypeVar("SettingsT", DeviceSettings, Policy)
 

@@ -33,6 +33,8 @@ class EngineDevice(ReferenceDevice):
     Plans run on as many worker threads as there are CPUs for this process.
     """
 
+    unused_settings: tuple[str, ...] = ("packed_weights_dir",)
+
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         super().__init__(settings)
         self.engines: dict[str, str] = {}

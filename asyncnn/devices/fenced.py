@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from asyncnn.callbacks import TURN_NS, in_this_turn
 from asyncnn.deadlines import check_deadline
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
@@ -30,6 +29,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.qos import Scheduler
 from asyncnn.tracing import active
+from asyncnn.turn import TURN_NS, in_this_turn
 
 
 class FencedExecutions:

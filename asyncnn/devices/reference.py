@@ -17,7 +17,7 @@ from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
 from asyncnn.devices.device_buffers import Buffers
-from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     Measurement,
@@ -67,9 +67,13 @@ from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.qos import Scheduler, calling_client
+from asyncnn.qos.watching import IdleTimer
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
+
+SUSTAINED_IDLE = 30
+"""Models for SUSTAINED_SPEED are ready for so many times longer than others."""
 
 
 class ReferenceDevice(PreparingDevice):
@@ -86,6 +90,8 @@ class ReferenceDevice(PreparingDevice):
     """
 
     name = "asyncnn-reference"
+    unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
+    """Fields of `DeviceSettings` that have no effect."""
 
     def __init__(
         self,
@@ -118,6 +124,9 @@ class ReferenceDevice(PreparingDevice):
         return None
 
     async def __aenter__(self) -> Self:
+        # A framework's own device has the settings that are for the others.
+        if not self._runtime_only_features:
+            warn_of_unused(self.name, self._settings, self.unused_settings)
         path = self._settings.capabilities_file
         self._measured = await measurement_at_opening(path)
         self._capabilities = known_capabilities(self._measured)
@@ -138,10 +147,14 @@ class ReferenceDevice(PreparingDevice):
             ModelCaches(
                 self._settings.cache_key_file,
                 may_map=self._settings.maps_cache_files,
+                most_bytes=self._settings.max_run_bytes,
                 extensions=self._extensions,
                 delegate=delegate,
             ),
             ModelReleaser(),
+            IdleTimer(
+                SUSTAINED_IDLE * self._settings.idle_after_s, self._release_sustained
+            ),
             process_wide.apply_settings(self._settings),
         )
         pacing.watch(executions)
@@ -173,6 +186,7 @@ class ReferenceDevice(PreparingDevice):
             ends.push_async_callback(parts.executions.aclose)
             ends.push_async_callback(parts.plans.aclose)
             ends.push_async_callback(parts.preparations.aclose)
+            ends.callback(parts.sustained.close)
             ends.callback(self._buffers.close)
             ends.callback(self._bursts.close)
             ends.callback(self._status_listeners.close)
@@ -235,7 +249,8 @@ class ReferenceDevice(PreparingDevice):
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
         yield from validating(model, runtime_only_features=self._runtime_only_features)
-        return (yield from supporting(self._extensions.resolved(model)))
+        most_bytes = self._settings.max_run_bytes
+        return (yield from supporting(self._extensions.resolved(model), most_bytes))
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
         """Return 1 and 1."""
@@ -258,8 +273,7 @@ class ReferenceDevice(PreparingDevice):
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
-            prepare = self._parts().caches.preparation(model, *settings, cache)
-            return partial(_warmed, prepare, self._parts().executions.lanes)
+            return self._parts().caches.preparation(model, *settings, cache)
 
         return self._launch_preparation(order, priority, deadline, callback)
 
@@ -273,8 +287,7 @@ class ReferenceDevice(PreparingDevice):
         DRIVER("prepare_model_from_cache")
 
         def order() -> Prepare:
-            prepare = self._parts().caches.loading(cache)
-            return partial(_warmed, prepare, self._parts().executions.lanes)
+            return self._parts().caches.loading(cache)
 
         return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
 
@@ -386,19 +399,35 @@ class ReferenceDevice(PreparingDevice):
     def _release_idle(self) -> None:
         """Give back what is held for work that does not come, of no kind."""
         parts = self._parts()
-        schedulers = parts.executions, parts.preparations, parts.plans
-        if not all(scheduler.has_rested for scheduler in schedulers):
+        if not self._has_rested:
             return
         parts.preparations.retire()
         parts.plans.retire()
-        models = tuple(self._models.values())
+        models = list(self._models.values())
         idle = [model for model in models if not model.stays_ready]
-        # A model that stays ready keeps the thread that runs it, too.
-        if len(idle) == len(models):
-            parts.executions.retire()
-        self._bursts.rest(idle)
         self._buffers.trim()
-        parts.releaser.free_on_thread(partial(_trim, idle))
+        if len(idle) < len(models):
+            parts.sustained.note_activity()
+        self._release(idle, of_all=len(idle) == len(models))
+
+    def _release_sustained(self) -> None:
+        """Give back what models for SUSTAINED_SPEED hold, too."""
+        if self._has_rested:
+            self._release(list(self._models.values()), of_all=True)
+
+    @property
+    def _has_rested(self) -> bool:
+        parts = self._parts()
+        schedulers = parts.executions, parts.preparations, parts.plans
+        return all(scheduler.has_rested for scheduler in schedulers)
+
+    def _release(self, models: list[ReferencePreparedModel], *, of_all: bool) -> None:
+        """Release what ``models`` hold, and the threads of executions if ``of_all``."""
+        parts = self._parts()
+        if of_all:
+            parts.executions.retire()
+        self._bursts.rest(models)
+        parts.releaser.free_on_thread(partial(_trim, models))
 
     def _prepared(
         self,
@@ -443,18 +472,8 @@ class _Entered(NamedTuple):
     fenced: FencedExecutions
     caches: ModelCaches
     releaser: ModelReleaser
+    sustained: IdleTimer
     undo_process_wide: Callable[[], None]
-
-
-def _warmed(prepare: Prepare, runs: int) -> Steps[Compiled]:
-    """Prepare a model; one for SUSTAINED_SPEED with memory for so many runs at a time.
-
-    :raises AsyncnnError: as ``prepare``.
-    """
-    compiled = yield from prepare()
-    if compiled.preference is ExecutionPreference.SUSTAINED_SPEED:
-        yield from compiled.program.warming(runs)
-    return compiled
 
 
 def _described(model: Model) -> dict[str, int]:

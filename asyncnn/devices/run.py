@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic_ns, perf_counter_ns, thread_time_ns
 from typing import ClassVar
 
-from asyncnn.callbacks import Completion, ExecutionResult, Waiter, told_of
+from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
@@ -148,7 +148,7 @@ class Run(Work, Completion):
         self._options = options
         self._report = report
         self._result: ExecutionResult | None = None
-        self._waiting: dict[Waiter, None] | None = None
+        self._waiting = None
         self._use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
@@ -307,9 +307,9 @@ class Run(Work, Completion):
             self._shapes = self._plan.known_outputs
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
+        elif isinstance(outcome, StalePlanError) and self._begins_anew():
+            return False
         elif isinstance(outcome, AsyncnnError):
-            if isinstance(outcome, StalePlanError) and self._begins_anew():
-                return False
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
             raise failed_at(self._plan, self._control.position, outcome) from outcome

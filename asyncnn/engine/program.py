@@ -37,7 +37,7 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.hal.operations.check import infer_shapes, takes_other_lengths
 from asyncnn.hal.types import Model, OperandLifeTime, Subgraph
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
-from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun
+from asyncnn.kernels.kernel import EngineKernel
 from asyncnn.kernels.registry import may_learn_shapes
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.pools import mapped
@@ -176,6 +176,11 @@ class Program:
         return self._main is not None and self._main.is_straight
 
     @property
+    def arena_bytes(self) -> int:
+        """Bytes of all temporaries of a run of the declared shapes; 0 without these."""
+        return 0 if self._main is None else self._main.arena.size_bytes
+
+    @property
     def is_foreseeable(self) -> bool:
         """Whether it is straight, and one run of it takes as long as any other."""
         plan = self._main
@@ -208,28 +213,6 @@ class Program:
             for kernel in _engine_kernels(plan):
                 yield
                 kernel.widen(threads)
-
-    def warming(self, count: int) -> Steps[None]:
-        """Have workspaces for so many runs at a time of the declared shapes, in steps.
-
-        Their engines' parts, too, which are made when they first run otherwise.
-
-        :raises GeneralFailureError: if it cannot be prepared.
-        """
-        shapes = self.declared_shapes
-        if shapes is None:
-            return
-        plan = self._main or (yield from self.planning(shapes))
-        made: list[Workspace] = []
-        for _ in range(count):
-            workspace = yield from self.equipping(plan)
-            made.append(workspace)
-            for run in workspace.runs():
-                if isinstance(run, InterruptibleRun):
-                    run.clear()
-                    yield
-        for workspace in made:
-            self.release(workspace)
 
     def subgraph(self, number: int) -> Subgraph:
         """Return referenced subgraph ``number``, or the main one for `MAIN`."""

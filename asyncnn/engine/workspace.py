@@ -182,11 +182,6 @@ class Workspace:
             segments.append((segment, inputs, outputs))
         return Job(tuple(segments), len(self.plan.ports))
 
-    def runs(self) -> list[Any]:
-        """Return the runs of all steps that were prepared beforehand."""
-        fixed = [call[0] for call in self._fixed_calls if call is not None]
-        return fixed + [run for _, run, _ in self._moving_calls]
-
     def bind(self, arrays: Sequence[Array | None]) -> None:
         """Set the ports of a straight plan to arrays, inputs first, until `unbind`."""
         self.is_bound = True

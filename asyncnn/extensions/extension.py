@@ -224,7 +224,10 @@ def _only_row(name: str, arguments: Sequence[Argument]) -> TypeRow:
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
-BROUGHT = {"asyncnn.mediapipe": "asyncnn.extensions.mediapipe:mediapipe"}
+BROUGHT = {
+    "asyncnn.mediapipe": "asyncnn.extensions.mediapipe:mediapipe",
+    "org.asyncnn.onnx.nodes": "asyncnn.extensions.onnx_nodes:onnx_nodes",
+}
 """Extensions that asyncnn itself has: every device of the project knows them.
 
 They are imported when a model or a program asks for them. They have no operand types.

@@ -41,11 +41,12 @@ from asyncnn.hal.types import (
     Subgraph,
 )
 from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate.request import ONNX_REGIONS
 from asyncnn.kernels.kernel import Compute, Prepare
 from asyncnn.memory.pools import part_of
 
 LITERT = "org.asyncnn.litert"
-ONNX = "org.asyncnn.onnx"
+ONNX = ONNX_REGIONS
 
 ENGINES = {LITERT: ("LiteRT", "accelerated"), ONNX: ("ONNX Runtime", "onnxruntime")}
 """What runs regions, and the name of a device that has it."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from asyncnn.callbacks import TURN_NS
 from asyncnn.fences.core import (
     Core,
     FenceState,
@@ -24,6 +23,7 @@ from asyncnn.fences.foreign import ForeignCore
 from asyncnn.fences.local import OWNER_IS_GONE, LocalCore, WriteEnd
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus, Handle
+from asyncnn.turn import TURN_NS
 
 
 class IEnding(Protocol):

@@ -243,7 +243,7 @@ def failure_of(
         kind: type[AsyncnnError] = ResourceExhaustedTransientError
         words = getattr(error, "strerror", None) or str(error) or os.strerror(code)
         wanted_bytes = wanted_bytes or getattr(error, "_total_size", 0)  # NumPy's
-        if code == errno.ENOMEM and wanted_bytes > _all_memory_bytes():
+        if code == errno.ENOMEM and wanted_bytes > all_memory_bytes():
             kind = ResourceExhaustedPersistentError
         return kind(f"{start}{words}", hint=_REMEDIES[code])
     try:
@@ -253,7 +253,7 @@ def failure_of(
     return GeneralFailureError(f"{start}{type(error).__name__}: {reason}")
 
 
-def _all_memory_bytes() -> int:
+def all_memory_bytes() -> int:
     """Return how many bytes a process can have at most, however long it waits."""
     limits = [resource.getrlimit(kind)[0] for kind in _OF_MEMORY]
     given = [limit for limit in limits if limit != resource.RLIM_INFINITY]

@@ -120,8 +120,9 @@ def shared_array(
         ) from None
     # The view of an empty pool would be read-only.
     size = max(1, math.prod(dimensions) * dtype.itemsize)
-    memory = allocate(size) if isolated else allocate_in_slab(size)
-    return array_in(memory, dtype, dimensions)
+    if isolated or size > MAX_PART_BYTES:
+        return array_in(allocate(size), dtype, dimensions)
+    return array_in(_slabs.allocate(size), dtype, dimensions)
 
 
 def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:
@@ -218,14 +219,6 @@ class _Places:
     def is_empty(self) -> bool:
         return len(self.free) == self.fresh
 
-    def take(self) -> tuple[int, bool]:
-        """Return the offset of a place, and whether nothing has lain there before."""
-        if self.free:
-            return self.free.pop(), False
-        offset = self.fresh * self.part_bytes
-        self.fresh += 1
-        return offset, True
-
 
 class _Lease(weakref.ref[_Bytes]):
     """Watches the bytes of one part; every view of them refers to these."""
@@ -246,7 +239,7 @@ class Slabs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._returned: deque[_Lease] = deque()
+        self._returned: deque[weakref.ref[_Bytes]] = deque()
         self._leases: dict[int, _Lease] = {}
         self._all: dict[Slab, _Places] = {}
         self._with_room: dict[int, list[_Places]] = {}
@@ -261,12 +254,17 @@ class Slabs:
             emptied = self._take_back() if self._returned else []
             open_ = self._with_room.setdefault(part_bytes, [])
             places = open_[-1] if open_ else self._add_slab(part_bytes)
-            offset, is_fresh = places.take()
+            is_fresh = not places.free
+            if is_fresh:
+                offset = places.fresh * part_bytes
+                places.fresh += 1
+            else:
+                offset = places.free.pop()
             if not places.free and places.fresh == places.places:
                 open_.remove(places)
             assert places.slab.buffer is not None
             whole = np.frombuffer(places.slab.buffer, np.uint8, size, offset)
-            lease = _Lease(whole, self._ended)
+            lease = _Lease(whole, self._settle)
             lease.places, lease.offset = places, offset
             self._leases[id(lease)] = lease
         del emptied
@@ -316,13 +314,10 @@ class Slabs:
         self._with_room[part_bytes].append(places)
         return places
 
-    def _ended(self, lease: weakref.ref[_Bytes]) -> None:
-        assert isinstance(lease, _Lease)
-        self._returned.append(lease)
-        self._settle()
-
-    def _settle(self) -> None:
+    def _settle(self, ended: weakref.ref[_Bytes] | None = None) -> None:
         """Work the queue off, unless another thread has the lock, which will do it."""
+        if ended is not None:
+            self._returned.append(ended)
         # Looks again after releasing: what came in between found the lock taken.
         while self._returned and self._lock.acquire(blocking=False):
             try:
@@ -336,15 +331,14 @@ class Slabs:
         emptied: list[_Places] = []
         while self._returned:
             lease = self._returned.popleft()
-            if self._leases.pop(id(lease), None) is None:
+            known = self._leases.pop(id(lease), None)
+            if known is None or known.places.is_retired:
                 continue
-            places = lease.places
-            if places.is_retired:
-                continue
+            places = known.places
             open_ = self._with_room[places.part_bytes]
             if not places.free and places.fresh == places.places:
                 open_.append(places)
-            places.free.append(lease.offset)
+            places.free.append(known.offset)
             if len(places.free) == places.fresh and (
                 len(open_) > 1 or places.slab.size > MAX_IDLE_BYTES
             ):

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context
 
-from asyncnn.callbacks import in_this_turn
 from asyncnn.qos.work import Work
+from asyncnn.turn import in_this_turn
 
 
 class LoopInbox:

@@ -11,6 +11,7 @@ there are as many jobs on both together as there may be lanes.
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
@@ -47,14 +48,14 @@ class Lane:
         self.wake.acquire()
 
 
-class Lanes:
+class Lanes(ABC):
     """Up to ``count`` threads that run work in the order of one run queue.
 
     Beside them are those that go on with work which was left to them, and up to
     ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
     time. A thread starts when there is work for it. ``open`` has all work of which
-    nobody has reported the end. What has ended goes to ``inbox``, or to ``finish_here``
-    on its lane if it ``ends_anywhere``. Thread-safe, but for `collect`, and for what
+    nobody has reported the end. What has ended goes to ``inbox``, or to `_finish_here`
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `_collect`, and for what
     others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
@@ -66,7 +67,6 @@ class Lanes:
         count: int,
         run_queue: RunQueue[Work],
         inbox: LoopInbox,
-        finish_here: Callable[[Work], object],
         make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self.name = name
@@ -75,61 +75,56 @@ class Lanes:
         self.open: set[Work] = set()
         self.refusal: Callable[[], DeviceUnavailableError] | None = None
         self.inbox = inbox
-        self._finish_here = finish_here
         self._lock = threading.Lock()
         self._lanes: list[Lane] = []
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._natives = NativeLanes(name, count, inbox, make_port, self.collect)
+        self._natives = NativeLanes(name, count, inbox, make_port, self._collect)
 
     @property
     def threads(self) -> int:
         """Number of threads there are."""
         return len(self._lanes) + len(self._natives.lanes)
 
-    def submit(self, work: Work) -> None:
-        """Let ``work`` wait for a lane.
+    @abstractmethod
+    def _finish_here(self, work: Work) -> None:
+        """Report the end of ``work`` on this thread."""
 
-        :raises DeviceUnavailableError: if they take no work.
-        :raises MissedDeadlinePersistentError: as `RunQueue.add`.
-        :raises ResourceExhaustedTransientError: likewise, or if there is no thread, nor
-            can one be started.
+    def _seat(self, work: Work, to_stop: Work | None, now_ns: int) -> None:
+        """Have work wait that was added and got no lane, or make way for it.
+
+        The lock is held.
+
+        :raises ResourceExhaustedTransientError: if there is no thread, nor can one be
+            started.
         """
-        with self._lock:
-            if self.refusal is not None:
-                raise self.refusal()
-            run_queue, now_ns = self.run_queue, time.monotonic_ns()
-            to_stop = run_queue.add(work, now_ns, begins=True)
-            self.open.add(work)
-            if work.state is RUNNING:
-                # Most often a lane is free, and finds here what it would ask for.
-                if self._give(work):
-                    return
-                run_queue.wait(work, now_ns)
-            elif to_stop is not None:
-                is_aside = self._set_aside(to_stop)
-                if is_aside:
-                    self._fill(now_ns)
-                # Beside other clients, it goes on as its share allows.
-                if not is_aside or to_stop.account is not work.account:
-                    to_stop.pause.request()
-                return
-            elif not run_queue.room:
-                return
-            if self._asleep:
-                # By the waker, or two pieces of work would count on one sleeper.
-                self._asleep.pop().wake.release()
-            elif len(self._lanes) < run_queue.most_lanes:
-                try:
-                    self._start()
-                except ResourceExhaustedTransientError:
-                    if not self._lanes:  # else it waits for one of them
-                        run_queue.discard(work)
-                        self.open.remove(work)
-                        raise
+        run_queue = self.run_queue
+        if work.state is RUNNING:
+            run_queue.wait(work, now_ns)
+        elif to_stop is not None:
+            is_aside = self._set_aside(to_stop)
+            if is_aside:
+                self._fill(now_ns)
+            # Beside other clients, it goes on as its share allows.
+            if not is_aside or to_stop.account is not work.account:
+                to_stop.pause.request()
+            return
+        elif not run_queue.room:
+            return
+        if self._asleep:
+            # By the waker, or two pieces of work would count on one sleeper.
+            self._asleep.pop().wake.release()
+        elif len(self._lanes) < run_queue.most_lanes:
+            try:
+                self._start()
+            except ResourceExhaustedTransientError:
+                if not self._lanes:  # else it waits for one of them
+                    run_queue.discard(work)
+                    self.open.remove(work)
+                    raise
 
-    def collect(self) -> list[Work]:
+    def _collect(self) -> list[Work]:
         """Exchange what has come back from native lanes; return what has ended."""
         natives = self._natives
         ended: list[Work] = []
@@ -153,16 +148,7 @@ class Lanes:
                 self._exchange(lane, has_ended, used_ns, ended)
         return ended
 
-    def withdraw(self, work: Work) -> bool:
-        """Take ``work`` from the lanes; True if the caller has its end to report.
-
-        Work with a decision to take ``is_left`` to its lane, which goes on with it.
-        False if a lane has come to its end, or will at the next boundary.
-        """
-        with self._lock:
-            return self._withdraw(work)
-
-    def replace(self, work: Work) -> None:
+    def _replace(self, work: Work) -> None:
         """Have another lane take the place of one that still goes on with ``work``.
 
         Nobody waits for that any more. There are twice as many lanes at most.
@@ -181,14 +167,14 @@ class Lanes:
                 self._wake_all()
                 self._natives.end_idle()
 
-    def pauses(self) -> list[Pause]:
+    def _pauses(self) -> list[Pause]:
         """Return the pauses of all work that runs: each resumption has a new one."""
         with self._lock:
             works = [lane.work for lane in self._lanes]
             works += [lane.work for lane in self._natives.lanes]
             return [work.pause for work in works if work is not None]
 
-    def give_up(self, pauses: Sequence[Pause]) -> list[Work]:
+    def _dismiss(self, pauses: Sequence[Pause]) -> list[Work]:
         """Dismiss the lanes that still run with one of ``pauses``; return their work.
 
         Their threads cannot be ended; others take their places.
@@ -214,7 +200,7 @@ class Lanes:
                     self._start_another()
         return given_up
 
-    def close(
+    def _close(
         self, status: ErrorStatus, refusal: Callable[[], DeviceUnavailableError]
     ) -> list[Work]:
         """Take no more work, abort all; return what no lane reports the end of."""
@@ -227,26 +213,28 @@ class Lanes:
             self._wake_all()
             self._natives.end_idle()
             to_report = [work for work in waiting if not work.is_left]
-            return to_report + [work for work in running if self._withdraw(work)]
+            return to_report + [work for work in running if self._take_out(work)]
 
-    def disown(self, refusal: Callable[[], DeviceUnavailableError]) -> None:
+    def _disown(self, refusal: Callable[[], DeviceUnavailableError]) -> None:
         """Take no work in a forked child, which has none of the threads."""
         self.refusal = refusal
         self._lock = threading.Lock()  # one of them may have held that
         self._natives.disown()
 
-    def release(self) -> None:
-        """Give the descriptor of native lanes back, as the last act."""
-        self._natives.release()
-
     @property
-    def have_ended(self) -> bool:
+    def _have_ended(self) -> bool:
         """Whether no thread lives, but for those that were given up. Never waits."""
         return self._natives.have_ended() and not any(
             thread.is_alive() for thread in self._threads
         )
 
-    def _withdraw(self, work: Work) -> bool:
+    def _take_out(self, work: Work) -> bool:
+        """Take ``work`` from the lanes; True if the caller has its end to report.
+
+        Work with a decision to take ``is_left`` to its lane, which goes on with it.
+        False if a lane has come to its end, or will at the next boundary. The lock is
+        held.
+        """
         if self.run_queue.discard(work):
             return not work.is_left
         work.is_withdrawn = True

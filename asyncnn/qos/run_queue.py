@@ -227,7 +227,7 @@ class RunQueue(Generic[JobT]):
                 and job.state is WAITING  # what has begun may try
                 and job.cannot_meet_deadline(now_ns)
             ):
-                self._forget(job)
+                self.end(job, now_ns)
                 self.missed.append(job)
                 continue
             self._running.append(job)
@@ -261,20 +261,37 @@ class RunQueue(Generic[JobT]):
         self._count_waiting(account, 1)
 
     def end(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
-        """Forget a running job that has come to its end.
+        """Forget a running job that has come to its end, or one taken from the others.
 
         ``used_ns`` is the processor time that it has had since it was taken; None
         stands for all the time since then.
         """
-        # Charged before it leaves: a client that goes must not take lane time along.
-        self._charge(job, now_ns, used_ns)
-        if self.aside:
-            self._free_lane(job)
-        else:
-            self._running.remove(job)
-            self.room += 1
-        job.account.served_ns[job.priority] = now_ns
-        self._forget(job)
+        account = job.account
+        if job.state is RUNNING:
+            # Charged before it leaves: who goes must not take lane time along.
+            self._charge(job, now_ns, used_ns)
+            if self.aside:
+                self._free_lane(job)
+            else:
+                self._running.remove(job)
+                self.room += 1
+            account.served_ns[job.priority] = now_ns
+        job.state = OUTSIDE
+        account.pending -= 1
+        self.pending = pending = self.pending - 1
+        if not account.pending:
+            user = account.user
+            # It would be put back to where it is, if it has had no less than that.
+            is_behind = (
+                account.virtual_ns < user.clients.virtual_ns
+                or user.virtual_ns < self._active.virtual_ns
+            )
+            if pending or is_behind:
+                self._leave(account)
+            else:
+                self._resting = account
+        if pending == self._max_pending - 1:
+            self._filled_or_freed()
 
     def set_aside(self, job: JobT) -> bool:
         """Let a running job go on to its end on a lane beside the others; or False.
@@ -315,7 +332,7 @@ class RunQueue(Generic[JobT]):
             return False
         job.account.ready[job.priority].discard(job)
         self._count_waiting(job.account, -1)
-        self._forget(job)
+        self.end(job, 0)
         return True
 
     def clear(self) -> list[JobT]:
@@ -371,26 +388,6 @@ class RunQueue(Generic[JobT]):
         user.clients.leave(account)
         if not user.clients.active:
             self._active.leave(user)
-
-    def _forget(self, job: JobT) -> None:
-        """Count a job no more that has no lane and does not wait."""
-        job.state = OUTSIDE
-        account = job.account
-        account.pending -= 1
-        self.pending = pending = self.pending - 1
-        if not account.pending:
-            user = account.user
-            # It would be put back to where it is, if it has had no less than that.
-            is_behind = (
-                account.virtual_ns < user.clients.virtual_ns
-                or user.virtual_ns < self._active.virtual_ns
-            )
-            if pending or is_behind:
-                self._leave(account)
-            else:
-                self._resting = account
-        if pending == self._max_pending - 1:
-            self._filled_or_freed()
 
     def _next_starved(
         self, account: ClientAccount[JobT], below: int

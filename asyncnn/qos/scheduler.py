@@ -28,7 +28,7 @@ from asyncnn.qos.native_lanes import IPort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
-from asyncnn.qos.work import Client, Work, fail_with
+from asyncnn.qos.work import RUNNING, Client, Work, fail_with
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
 
 
-class Scheduler:
+class Scheduler(Lanes):
     """Runs work on lanes and finishes it on the loop that created the scheduler.
 
     ``lanes`` is 1 by default, because plans of small NumPy calls on several threads
@@ -67,16 +67,13 @@ class Scheduler:
         make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._inbox = LoopInbox(self._loop, self._finish)
-        self._run_queue: RunQueue[Work] = RunQueue(
-            policy, lanes, max_pending, partial(self._inbox.call, filled_or_freed)
+        inbox = LoopInbox(self._loop, self._finish)
+        run_queue: RunQueue[Work] = RunQueue(
+            policy, lanes, max_pending, partial(inbox.call, filled_or_freed)
         )
-        self._lanes = Lanes(
-            name, lanes, self._run_queue, self._inbox, self._finish_here, make_port
-        )
-        self._open = self._lanes.open
+        super().__init__(name, lanes, run_queue, inbox, make_port)
         self._accounting = WorkAccounting()
-        self._late_counts = LateCounts(self._inbox.call)
+        self._late_counts = LateCounts(self.inbox.call)
         self._alarms = loop_alarms()
         self._deadlines: dict[Work, Alarm] = {}
         self._drained = asyncio.Event()
@@ -85,33 +82,33 @@ class Scheduler:
         # It waits, while nobody is to be called: there is nothing to start.
         self._idle = IdleTimer(0.0, lambda: None)
         self._idle.is_waiting = True
-        self._stuck = Watchdog(stuck_after_s, self._lanes, self._give_up)
+        self._stuck = Watchdog(stuck_after_s, self, self._give_up)
         disown_in_children(self)
 
     @property
     def pending(self) -> int:
         """Number of pieces of work that were submitted and not finished."""
-        return len(self._open)
+        return len(self.open)
 
     @property
     def is_full(self) -> bool:
         """Whether as much work is pending as is accepted."""
-        return self._run_queue.is_full
+        return self.run_queue.is_full
 
     @property
     def is_closed(self) -> bool:
         """Whether no more work is accepted."""
-        return self._lanes.refusal is not None
+        return self.refusal is not None
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return a new error that says why no more work is accepted, if so."""
-        refusal = self._lanes.refusal
+        refusal = self.refusal
         return None if refusal is None else refusal()
 
     @property
     def is_idle(self) -> bool:
         """Whether no work waits or runs."""
-        return not self._open
+        return not self.open
 
     @property
     def has_rested(self) -> bool:
@@ -121,17 +118,12 @@ class Scheduler:
     @property
     def is_busy(self) -> bool:
         """Whether work waits or runs here; from any thread, a moment late."""
-        return bool(self._open) and self._lanes.refusal is not _inherited
+        return bool(self.open) and self.refusal is not _inherited
 
     @property
     def lanes(self) -> int:
         """Number of threads there may be."""
-        return self._lanes.count
-
-    @property
-    def threads(self) -> int:
-        """Number of threads there are at the moment."""
-        return self._lanes.threads
+        return self.count
 
     def submit(self, work: Work) -> bool:
         """Accept ``work``: from here on it will be finished exactly once.
@@ -146,19 +138,31 @@ class Scheduler:
         :raises MissedDeadlinePersistentError: if the deadline has passed already, or
             would have when the work could end at the earliest.
         """
-        if work.should_inline and not self._open and self._lanes.refusal is None:
+        if work.should_inline and not self.open and self.refusal is None:
             self._run(work)
             return True
-        if not (self._inbox.is_open or self._lanes.refusal is not None):
-            self._inbox.open()
+        is_ours = not work.ends_anywhere
+        if is_ours and not self.inbox.is_open and self.refusal is None:
+            self.inbox.open()
         try:
-            self._lanes.submit(work)
+            with self._lock:
+                if self.refusal is not None:
+                    raise self.refusal()
+                now_ns = time.monotonic_ns()
+                to_stop = self.run_queue.add(work, now_ns, begins=True)
+                self.open.add(work)
+                # Most often a lane is free, and finds here what it would ask for.
+                if work.state is not RUNNING or not self._give(work):
+                    self._seat(work, to_stop, now_ns)
         except AsyncnnError as error:
             self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         if work.deadline_ns is not None or not self._stuck.is_watching:
-            self._watch_over(work)
+            if is_ours:
+                self._watch_over(work)
+            else:
+                self.inbox.call(partial(self._watch_over, work))
         return False
 
     def submit_threadsafe(self, work: Work) -> None:
@@ -170,15 +174,8 @@ class Scheduler:
 
         :raises AsyncnnError: as `submit`.
         """
-        work.ends_anywhere = True
-        try:
-            self._lanes.submit(work)
-        except AsyncnnError as error:
-            accountings = self._accountings(work)
-            self._late_counts.add(partial(count_refusal, accountings, error.status))
-            raise
-        if work.deadline_ns is not None or not self._stuck.is_watching:
-            self._inbox.call(partial(self._watch_over, work))
+        work.ends_anywhere, work.should_inline = True, False
+        self.submit(work)
 
     def cancel_threadsafe(self, work: Work, status: ErrorStatus) -> None:
         """Do what `cancel` does, on any thread, to work that ``ends_anywhere``."""
@@ -197,19 +194,15 @@ class Scheduler:
         """Call ``on_idle`` each time that nothing happened for ``idle_s`` seconds."""
         self._idle = IdleTimer(idle_s, partial(self._became_idle, on_idle))
 
-    def retire(self) -> None:
-        """End the threads that have nothing to do; new work starts them again."""
-        self._lanes.retire()
-
     def clients(self) -> list[Client]:
         """Return the clients that have had work and still exist."""
-        return self._run_queue.clients()
+        return self.run_queue.clients()
 
     def snapshot(self) -> PendingSnapshot:
         """Count the work that has not ended, for the statistics of many at once."""
         self._late_counts.settle()
-        pending = tuple(self._open)  # other threads add and remove meanwhile
-        return PendingSnapshot(pending, self._accounting, self._run_queue)
+        pending = tuple(self.open)  # other threads add and remove meanwhile
+        return PendingSnapshot(pending, self._accounting, self.run_queue)
 
     def statistics(
         self, *, client: Client | None = None, accounting: WorkAccounting | None = None
@@ -223,15 +216,21 @@ class Scheduler:
         return found.of(chosen) if client is None else found.of_client(client)
 
     def count_refusal(self, work: Work, status: ErrorStatus) -> None:
-        """Count work that has ended so before it was accepted."""
-        count_refusal(self._accountings(work), status)
+        """Count work that has ended so before it was accepted; from its own thread."""
+        # Not the work, whose memory is large.
+        work.account = self.run_queue.account(work.client)
+        accountings = self._accounting, work.account.accounting, work.accounting
+        if work.ends_anywhere:
+            self._late_counts.add(partial(count_refusal, accountings, status))
+        else:
+            count_refusal(accountings, status)
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
         if self.is_closed:
             return
         # First: what is finished below calls back, and may submit more.
-        to_finish = self._lanes.close(ErrorStatus.DEVICE_UNAVAILABLE, _closed)
+        to_finish = self._close(ErrorStatus.DEVICE_UNAVAILABLE, _closed)
         self._idle.close()
         self._stuck.close()
         if self._stuck_after_s:
@@ -239,8 +238,8 @@ class Scheduler:
                 self._stuck_after_s, self._give_up_all
             )
         for work in to_finish:
-            self._inbox.put(work)
-        self._inbox.deliver()
+            self.inbox.put(work)
+        self.inbox.deliver()
         self._note_ended()
 
     async def aclose(self) -> None:
@@ -250,28 +249,28 @@ class Scheduler:
         boundary, at most ``stuck_after_s``; what has not come to one by then, or when
         this call is cancelled, is given up.
         """
-        if self._lanes.refusal is _inherited:
+        if self.refusal is _inherited:
             return
         self.begin_closing()
         try:
             await self._drained.wait()
-            await end_of_threads(self._lanes)
+            await end_of_threads(self)
         except asyncio.CancelledError:
             self._give_up_all()
             raise
         finally:
             if self._closing_ends is not None:
                 self._closing_ends.cancel()
-            self._inbox.close()
-            self._lanes.release()
+            self.inbox.close()
+            self._natives.release()  # as the last act
 
     def disown(self) -> None:
         """Refuse work in a forked child, which has none of the threads."""
-        self._lanes.disown(_inherited)
+        self._disown(_inherited)
 
     def _run(self, work: Work) -> None:
         """Do short work on the loop, count and report it."""
-        work.account = self._run_queue.account(work.client)
+        work.account = self.run_queue.account(work.client)
         took_ns = 0
         try:
             took_ns = work.run()
@@ -285,14 +284,9 @@ class Scheduler:
         else:
             self._loop.call_soon(self._finish, work, took_ns)
 
-    def _accountings(self, work: Work) -> tuple[WorkAccounting | None, ...]:
-        """Return what counts refused work; not the work, whose memory is large."""
-        work.account = self._run_queue.account(work.client)
-        return self._accounting, work.account.accounting, work.accounting
-
     def _watch_over(self, work: Work) -> None:
         """See to the deadline of ``work``, unless it has ended, and to stuck lanes."""
-        if work.deadline_ns is not None and work in self._open:
+        if work.deadline_ns is not None and work in self.open:
             self._deadlines[work] = self._alarms.call_at(
                 work.deadline_ns,
                 partial(self.cancel, work, ErrorStatus.MISSED_DEADLINE_TRANSIENT),
@@ -302,17 +296,17 @@ class Scheduler:
     def _withdraw(self, work: Work, status: ErrorStatus) -> bool:
         """Abort ``work`` on any thread; True if the caller has its end to report."""
         # Nothing of a parent's ends in a forked child.
-        if work not in self._open or self._lanes.refusal is _inherited:
+        if work not in self.open or self.refusal is _inherited:
             return False
         # Before it is withdrawn: a lane may take it in between, and has to find this.
         work.abort(status)
-        if not self._lanes.withdraw(work):
-            return False
+        with self._lock:
+            if not self._take_out(work):
+                return False
         if work.is_left:
             # Most often its lane stops before a thread could have begun.
-            replace = self._lanes.replace
-            self._inbox.call(
-                partial(self._loop.call_later, REPLACE_AFTER_S, replace, work)
+            self.inbox.call(
+                partial(self._loop.call_later, REPLACE_AFTER_S, self._replace, work)
             )
         return True
 
@@ -322,7 +316,7 @@ class Scheduler:
         Others are not affected if that fails.
         """
         # Before it is reported: that may cancel it once more, or close the scheduler.
-        self._open.discard(work)
+        self.open.discard(work)
         now_ns, idle = time.monotonic_ns(), self._idle
         if work.deadline_ns is not None:
             self._forget_deadline(work)
@@ -333,7 +327,7 @@ class Scheduler:
             status = ErrorStatus.GENERAL_FAILURE
         finally:
             idle.active_ns = now_ns
-            if not (self._open or idle.is_waiting):
+            if not (self.open or idle.is_waiting):
                 self._note_ended()
         latency_ns = now_ns - work.added_ns if took_ns is None else took_ns
         accountings = self._accounting, work.account.accounting, work.accounting
@@ -341,14 +335,14 @@ class Scheduler:
 
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
-        self._open.remove(work)
+        self.open.remove(work)
         # All that can be is done before, as the thread that is told wants to go on.
         now_ns, idle = time.monotonic_ns(), self._idle
         accountings = self._accounting, work.account.accounting, work.accounting
         latency_ns = now_ns - work.added_ns
         preemptions, lesson = work.preemptions, work.lesson()
         if work.deadline_ns is not None:
-            self._inbox.call(partial(self._forget_deadline, work))
+            self.inbox.call(partial(self._forget_deadline, work))
         try:
             status = work.finish()
         except BaseException:  # a lane would end with it
@@ -358,8 +352,8 @@ class Scheduler:
         end = partial(count_end, accountings, latency_ns, status, preemptions)
         self._late_counts.add(end, lesson)
         idle.active_ns = now_ns
-        if not (self._open or idle.is_waiting):
-            self._inbox.call(self._note_ended)
+        if not (self.open or idle.is_waiting):
+            self.inbox.call(self._note_ended)
 
     def _forget_deadline(self, work: Work) -> None:
         alarm = self._deadlines.pop(work, None)
@@ -368,7 +362,7 @@ class Scheduler:
 
     def _note_ended(self) -> None:
         """Note that nothing is pending, where an end has found nobody who does."""
-        if self._open:
+        if self.open:
             return
         if self.is_closed:
             self._drained.set()
@@ -383,7 +377,7 @@ class Scheduler:
 
     def _give_up_all(self) -> None:
         """Let what still runs while closing end now; its threads are left alone."""
-        for work in self._lanes.give_up(self._lanes.pauses()):
+        for work in self._dismiss(self._pauses()):
             logger.error("a lane is stuck while it is closed")
             self._give_up(work, ErrorStatus.DEVICE_UNAVAILABLE)
 
@@ -391,7 +385,7 @@ class Scheduler:
         self, work: Work, status: ErrorStatus = ErrorStatus.GENERAL_FAILURE
     ) -> None:
         """Report work whose lane is stuck, unless that was done."""
-        if work in self._open:
+        if work in self.open:
             work.abort(status)
             work.decides()  # so that it writes to nothing, if it ever goes on
             work.is_left = True

@@ -145,7 +145,7 @@ class Watchdog:
         # What has come back while the loop was busy is not stuck.
         self._lanes.inbox.deliver()
         # Lanes resume with a new pause: one that still has the old one is stuck.
-        for stuck in self._lanes.give_up(self._asked):
+        for stuck in self._lanes._dismiss(self._asked):
             logger.error(
                 "lane %s is stuck: no boundary came for %g s (stuck_after_s); its "
                 "work fails and another takes its place",
@@ -154,7 +154,7 @@ class Watchdog:
                 extra={"fields": {"client": stuck.client.name}},
             )
             self._report(stuck)
-        self._asked = self._lanes.pauses()
+        self._asked = self._lanes._pauses()
         for pause in self._asked:
             pause.request()
         # Behind the flag: another thread leaves it to this one, or asks for it.
@@ -167,5 +167,5 @@ async def end_of_threads(lanes: Lanes) -> None:
 
     To join them would block the loop, and their last act is not to be seen.
     """
-    while not lanes.have_ended:  # noqa: ASYNC110
+    while not lanes._have_ended:  # noqa: ASYNC110
         await asyncio.sleep(_THREAD_POLL_S)

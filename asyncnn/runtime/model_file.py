@@ -437,7 +437,11 @@ def _onnx(
             return (yield from reading_whole(memory, folder, input_shapes, constants))
     return (
         yield from importing_onnx(
-            memory, folder=folder, input_shapes=input_shapes, constants=constants
+            memory,
+            folder=folder,
+            input_shapes=input_shapes,
+            constants=constants,
+            strict=strict,
         )
     )
 

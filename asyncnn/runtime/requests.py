@@ -472,7 +472,7 @@ class RequestBuilder:
                 arguments.append(_OMITTED)
                 continue
             shape = () if isinstance(array, DeviceBuffer) else array.shape
-            is_open = shape != info.dimensions
+            is_open = shape != info.dimensions or 0 in shape
             arguments.append(_argument(pools, array, shape if is_open else ()))
         results = tuple(_argument(pools, array, ()) for array in outputs)
         return Request(tuple(arguments), results, tuple(pools))

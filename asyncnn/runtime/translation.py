@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, ONNX, Region, region_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import EngineShare
@@ -110,14 +110,11 @@ async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedMode
 def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
     """Return what its engine may be given for a region, in order; none for others.
 
-    Shapes of outputs in a TFLite file are hints: where they are wrong, the engine
-    refuses them, and tells them itself if they are open.
+    Shapes of outputs in a file are hints: where they are wrong, the engine refuses
+    them, and tells them itself if they are open.
     """
-    region = region_of(named.model)
-    if region is None:
+    if region_of(named.model) is None:
         return ()
-    if region.extension != LITERT:
-        return (named,)
     main = named.model.main
     made = set(main.output_indexes)
     operands = tuple(

@@ -28,7 +28,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from asyncnn.callbacks import in_this_turn
 from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
@@ -47,6 +46,7 @@ from asyncnn.offload import offload
 from asyncnn.pacing import TakeTurn
 from asyncnn.service.decoding import MessageFile, Received, ReceivedFile
 from asyncnn.service.limits import DescriptorReserve, are_free, close_all, duplicates
+from asyncnn.turn import in_this_turn
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +176,13 @@ class Channel(Generic[MessageT]):
                 self._send_file(self._at_need(MessageFile, data), fds)
             elif fds:
                 self._send_with_fds(_INLINE + data, fds, len(data))
-            elif self._unsent or not self._send_now(_INLINE + data, ()):
+            elif self._unsent:
                 self._keep(_INLINE + data, (), len(data))
+            else:
+                try:
+                    self._socket.send(_INLINE + data)
+                except BlockingIOError:
+                    self._keep(_INLINE + data, (), len(data))
         except ConnectionError as error:
             self.abandon(f"sending failed: {error.strerror}")
 

@@ -7,7 +7,7 @@ from its sealed file and decoded in slices, on a thread.
 
 import fcntl
 import os
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -183,29 +183,27 @@ def decode_to_driver(data: Received, error: AsyncnnError | None = None) -> FromC
         if data[:1] == SLICED:
             source = memoryview(data) if isinstance(data, bytes) else data
             return _decode_sliced(source, error)
-        _check_whole(len(data))
-        return _decode_whole(data[:])
+        size = len(data)
+        if size > MAX_WHOLE_BYTES:
+            _refuse_whole(size)
+        message = _without_model.decode(data[:])
+        if size > MAX_BOUND_BYTES and type(message) is BindRequest:
+            raise InvalidArgumentError("a request is too large to be bound")
     except _UNDECODABLE as failure:
         raise InvalidArgumentError(f"not a message to a driver: {failure}") from failure
-
-
-def _decode_whole(data: bytes | memoryview) -> ToDriver:
-    message = _without_model.decode(data)
-    if len(data) > MAX_BOUND_BYTES and type(message) is BindRequest:
-        raise InvalidArgumentError("a request is too large to be bound")
     return cast("ToDriver", message)
 
 
-def _check_whole(size: int) -> None:
-    if size > MAX_WHOLE_BYTES:
-        raise InvalidArgumentError(f"a message of {size} bytes is not sliced")
+def _refuse_whole(size: int) -> NoReturn:
+    raise InvalidArgumentError(f"a message of {size} bytes is not sliced")
 
 
 def _decode_sliced(data: Source, error: AsyncnnError | None) -> FromClient:
     start = len(SLICED) + LENGTH_BYTES
     length = int.from_bytes(data[len(SLICED) : start])
     # Before it is decoded, as a client may say any length, and nothing else runs then.
-    _check_whole(length)
+    if length > MAX_WHOLE_BYTES:
+        _refuse_whole(length)
     message = _with_slices.decode(data[start : start + length])
     end = start + length
     if len(data) - end - message.model.operand_values > MAX_SLICES_BYTES:

@@ -468,7 +468,6 @@ ToClient: TypeAlias = (
 
 encode_flat = msgspec.msgpack.Encoder().encode
 """Returns the bytes of a message without a model."""
-_STATUSES = {int(status): status for status in ErrorStatus}
 SLICED = b"\xc1"
 """Begins a message with a model; no other does. The length of its head follows."""
 
@@ -476,9 +475,15 @@ LENGTH_BYTES = 4
 MESSAGES_WITH_MODELS = (GetSupportedOperations, PrepareModel)
 
 
-def status_of(number: int) -> ErrorStatus:
-    """Return the status that a driver, maybe a newer one, means."""
-    return _STATUSES.get(number, ErrorStatus.GENERAL_FAILURE)
+class _Statuses(dict[int, ErrorStatus]):
+    """Statuses by number."""
+
+    def __missing__(self, number: int) -> ErrorStatus:
+        return ErrorStatus.GENERAL_FAILURE
+
+
+status_of = _Statuses({int(status): status for status in ErrorStatus}).__getitem__
+"""Returns the status that a driver, maybe a newer one, means."""
 
 
 def encode(message: ToDriver | ToClient) -> bytes:

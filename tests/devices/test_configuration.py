@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.device_settings import options_for, read_settings, with_options
+from asyncnn.devices.engine_device import EngineDevice
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.qos import Policy
 from tests.devices.process_facts import NAME, facts
 
 USUAL = DeviceSettings()
+FOR_ENGINES = "most_threads", "packed_weights_dir"
 
 
 @pytest.fixture
@@ -129,3 +131,24 @@ class TestOptions:
     def test_extensions_do_not(self) -> None:
         with pytest.raises(InvalidArgumentError, match="name them"):
             options_for(DeviceSettings(extensions=(facts,)))
+
+
+@pytest.mark.parametrize(
+    ("device", "unused"),
+    [(ReferenceDevice, FOR_ENGINES), (EngineDevice, FOR_ENGINES[1:])],
+)
+async def test_settings_without_effect_are_told_once(
+    device: type[ReferenceDevice],
+    unused: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Named(device):  # type: ignore[misc, valid-type]
+        name = f"asyncnn-{device.__name__}-here"
+
+    settings = DeviceSettings(most_threads=2, packed_weights_dir="weights")
+    for _ in range(2):
+        async with Named(settings), Named():
+            pass
+    assert caplog.messages == [
+        f"{Named.name} does not use DeviceSettings.{field}" for field in unused
+    ]

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.process_wide import return_free_memory
+from asyncnn.devices.reference import SUSTAINED_IDLE
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, MeasureTiming
 from tests.devices.test_execution import request_for
@@ -92,7 +94,7 @@ async def test_inline_executions_keep_a_device_busy() -> None:
         await until(lambda: device.statistics().models[0].idle_bytes == 0)
 
 
-async def test_a_model_for_sustained_speed_stays_ready() -> None:
+async def test_a_model_for_sustained_speed_stays_ready_for_longer() -> None:
     async with ReferenceDevice(SETTINGS) as device:
         preference = ExecutionPreference.SUSTAINED_SPEED
         prepared = await prepare(device, chain(3, 8, 8), preference=preference)
@@ -103,6 +105,19 @@ async def test_a_model_for_sustained_speed_stays_ready() -> None:
         await asyncio.sleep(2 * IDLE_S)
         assert device.statistics().models[0].idle_bytes > 0
         assert lane_threads() == ["asyncnn-lane"]
+
+
+async def test_what_is_for_sustained_speed_is_given_back_in_the_end() -> None:
+    settings = replace(SETTINGS, idle_after_s=IDLE_S / 10)
+    async with ReferenceDevice(settings) as device:
+        preference = ExecutionPreference.SUSTAINED_SPEED
+        prepared = await prepare(device, chain(3, 8, 8), preference=preference)
+        for _ in range(2):
+            began = time.monotonic()
+            await execute(prepared, 8)
+            await until(lambda: not device.statistics().models[0].idle_bytes)
+            assert time.monotonic() - began >= SUSTAINED_IDLE * settings.idle_after_s
+            await until(lambda: lane_threads() == [])
 
 
 async def resident_around_executions() -> tuple[int, int, int]:

@@ -1,10 +1,25 @@
+import pytest
 from msgspec.structs import replace
 
-from asyncnn.devices.support import supporting
-from asyncnn.hal.types import OperationType
+import asyncnn
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.support import check_memory, supporting
+from asyncnn.hal.errors import ResourceExhaustedPersistentError, all_memory_bytes
+from asyncnn.hal.types import (
+    ErrorStatus,
+    FusedActivationFunc,
+    Operand,
+    OperandType,
+    OperationType,
+)
 from asyncnn.pacing import completed
+from asyncnn.runtime.builder import ModelBuilder
+from tests import networks
 from tests.engine.test_control_flow import if_model
 from tests.hal.validate.chains import chain
+
+VECTOR = Operand(OperandType.TENSOR_FLOAT32, (1024,))
+VECTOR_BYTES = 4 * 1024
 
 
 def test_one_can_stop_asking_every_hundred_operations() -> None:
@@ -27,3 +42,48 @@ def test_only_what_runs_a_subgraph_without_kernels_does_not_run() -> None:
     wrong = replace(body, operations=(oem, *body.operations[1:]))
     model = replace(model, referenced=(wrong, *model.referenced[1:]))
     assert completed(supporting(model)) == (False,)
+
+
+@pytest.mark.parametrize("name", ["reference", "accelerated"])
+@pytest.mark.parametrize("fits", [True, False])
+async def test_what_takes_too_much_memory_is_refused(name: str, fits: bool) -> None:
+    most_bytes = 2 * VECTOR_BYTES - (not fits)
+    model = networks.chain(4, 1024)
+    settings = DeviceSettings(max_run_bytes=most_bytes)
+    async with asyncnn.open_device(name, settings=settings) as device:
+        status, supported = await device.hal.get_supported_operations_1_3(model.model)
+        assert status is ErrorStatus.NONE
+        assert supported == (True, fits, fits, True)
+        if fits:
+            await device.prepare(model)
+            return
+        with pytest.raises(ResourceExhaustedPersistentError) as caught:
+            await device.prepare(model)
+        told = f"{2 * VECTOR_BYTES} bytes at a time: DeviceSettings.max_run_bytes is"
+        assert f"{told} {most_bytes}" in str(caught.value)
+
+
+async def test_what_is_there_at_a_time_counts() -> None:
+    """Though each operation alone needs less."""
+    builder = ModelBuilder()
+    x = builder.input("x", VECTOR.type, VECTOR.dimensions)
+    none = builder.scalar(FusedActivationFunc.NONE)
+    parts = [builder.operation(OperationType.RELU, [x], VECTOR) for _ in range(8)]
+    value = parts.pop(0)
+    while parts:
+        value = builder.operation(OperationType.ADD, [value, parts.pop(), none], VECTOR)
+    builder.output(value, "z")
+    model = builder.build()
+    settings = DeviceSettings(max_run_bytes=4 * VECTOR_BYTES)
+    async with asyncnn.open_device("reference", settings=settings) as device:
+        status, supported = await device.hal.get_supported_operations_1_3(model.model)
+        assert (status, all(supported)) == (ErrorStatus.NONE, True)
+        with pytest.raises(ResourceExhaustedPersistentError, match="at a time"):
+            await device.prepare(model)
+
+
+def test_without_a_limit_it_is_what_a_process_can_have() -> None:
+    most_bytes = all_memory_bytes()
+    check_memory(most_bytes, None)
+    with pytest.raises(ResourceExhaustedPersistentError, match="a process can have"):
+        check_memory(most_bytes + 1, None)

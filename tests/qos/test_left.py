@@ -122,7 +122,7 @@ async def test_it_counts_for_its_client_until_it_has_stopped(
     open_gates([work])
     last = Recorded([])
     last.client = work.client
-    await until(lambda: not scheduler._run_queue.pending)
+    await until(lambda: not scheduler.run_queue.pending)
     scheduler.submit(last)
     await asyncio.wait_for(last.finished.wait(), 20)
 
@@ -137,7 +137,7 @@ async def test_a_thread_may_leave_it_as_well(scheduler: Scheduler) -> None:
     assert ended.is_set()
     assert scheduler.is_idle
     open_gates([work])
-    await until(lambda: not scheduler._run_queue.pending)
+    await until(lambda: not scheduler.run_queue.pending)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -155,7 +155,7 @@ async def test_what_a_lane_has_decided_is_not_left(
     assert work.finished.is_set() is not is_first
     open_gates([work])
     await asyncio.wait_for(work.finished.wait(), 20)
-    await until(lambda: not scheduler._run_queue.pending)
+    await until(lambda: not scheduler.run_queue.pending)
 
 
 async def test_a_lane_that_is_stuck_with_it_is_given_up() -> None:

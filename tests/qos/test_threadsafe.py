@@ -252,7 +252,7 @@ async def test_all_that_was_accepted_ends_once_when_it_is_closed(
     assert refusals
     assert all(len(work.ended_on) == 1 for work in accepted)
     assert scheduler.is_idle
-    assert not scheduler._run_queue.pending
+    assert not scheduler.run_queue.pending
 
 
 async def test_refusals_are_counted_soon_and_keep_no_work(scheduler: Scheduler) -> None:
@@ -399,7 +399,7 @@ async def test_a_forked_child_cancels_nothing(scheduler: Scheduler, call: str) -
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        with scheduler._lanes._lock:
+        with scheduler._lock:
             running = asyncio.create_task(in_child(child))
             await asyncio.sleep(0)
     assert await running == []

@@ -45,10 +45,10 @@ def scalars() -> bytes:
     return content(model([node("Add", ["x", "y"], ["z"])], ends[:2], ends[2:]))
 
 
-def determinants() -> bytes:
-    """Return a file that the HAL has no operations for."""
-    ends = [tensor("x", (2, 2)), tensor("y", ())]
-    return content(model([node("Det", ["x"], ["y"])], ends[:1], ends[1:]))
+def count() -> bytes:
+    """Return a file that has no translation."""
+    nodes = [node("NonZero", ["x"], ["places"]), node("Size", ["places"], ["y"])]
+    return content(model(nodes, [tensor("x", (2, 2))], [tensor("y", (), np.int64)]))
 
 
 DEVICES = ["reference", "accelerated", "framework:reference,accelerated", "driver"]
@@ -127,7 +127,9 @@ def engine(refusal: str = "") -> Extension:
     def refuse(operation: BoundOperation) -> Any:
         raise asyncnn.GeneralFailureError(refusal)
 
-    return region_extension(ONNX, prepare=refuse if refusal else None, compute=compute)
+    if refusal:
+        return region_extension(ONNX, shape=refuse, prepare=refuse, compute=refuse)
+    return region_extension(ONNX, compute=compute)
 
 
 class TestForms:
@@ -154,13 +156,13 @@ class TestForms:
         assert [report.type for report in explanation.operations] == ["ADD"]
 
     async def test_are_both_refused_with_both_reasons(self) -> None:
-        named = asyncnn.load(determinants())
+        named = asyncnn.load(count())
         refusing = engine("no such engine today")
         async with asyncnn.open_device("reference", extensions=[refusing]) as device:
             with pytest.raises(asyncnn.GeneralFailureError) as refused:
                 await device.prepare(named)
         assert "no such engine today" in str(refused.value)
-        assert "Det" in str(refused.value)
+        assert "NonZero" in str(refused.value)
         assert "may run it" not in str(refused.value)
 
     async def test_that_the_engine_refuses_are_translated(self) -> None:
@@ -174,12 +176,12 @@ class TestForms:
             assert outputs["z"].tolist() == [4, 6]
 
     async def test_that_do_not_exist_are_refused_by_name(self, device: Device) -> None:
-        named = asyncnn.load(determinants())
-        with pytest.raises(UnsupportedOperatorError, match="Det") as refused:
+        named = asyncnn.load(count())
+        with pytest.raises(UnsupportedOperatorError, match="NonZero") as refused:
             await device.prepare(named)
         assert "try the device onnxruntime" in refused.value.hint
-        assert [each.name for each in refused.value.operators] == ["Det"]
-        with pytest.raises(UnsupportedOperatorError, match="Det"):
+        assert [each.name for each in refused.value.operators] == ["NonZero"]
+        with pytest.raises(UnsupportedOperatorError, match="NonZero"):
             await asyncnn.explain(device, named)
 
     async def test_may_keep_a_state(self, device: Device) -> None:
@@ -333,15 +335,15 @@ class TestInspection:
     async def test_tells_why_there_is_none(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        named = asyncnn.load(determinants())
+        named = asyncnn.load(count())
         names = ["reference"]
         monkeypatch.setattr(
             "asyncnn.runtime.inspection.registered_devices", lambda: names
         )
-        with pytest.raises(UnsupportedOperatorError, match="Det"):
+        with pytest.raises(UnsupportedOperatorError, match="NonZero"):
             await inspected(named)
         found = await inspected(named, extensions=[engine()])
-        assert "Det" in found.untranslated
+        assert "NonZero" in found.untranslated
         assert found.operations == {f"{ONNX}/REGION": 1}
         (reference,) = found.devices
         assert reference.takes_region

@@ -1,11 +1,15 @@
 import gc
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from asyncnn.callbacks import launched
 from asyncnn.execution import reusable
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     BufferToken,
@@ -17,13 +21,17 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
-from asyncnn.memory.slabs import shared_array
+from asyncnn.memory.slabs import allocate_in_slab, shared_array
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.service import Server
-from asyncnn.service.client.pools import Bindings, Sendable
-from asyncnn.service.client.staging import Layout, Staging
+from asyncnn.service import Server, wire
+from asyncnn.service.client.pools import Numbers, Sendable
+from asyncnn.service.client.prepared import RemoteExecution
+from asyncnn.service.client.staging import MAX_IDLE_SLABS, Staged, Staging
+from asyncnn.service.limits import ServiceLimits
 from tests.networks import addition
+
+T = TypeVar("T")
 
 INPUTS = (RequestArgument(location=DataLocation(0, 0, 4)),)
 OUTPUTS = (RequestArgument(location=DataLocation(1, 0, 4)),)
@@ -37,62 +45,108 @@ def request(*pools: Memory | BufferToken) -> Request:
     return Request(INPUTS, OUTPUTS, pools or (pool(), pool()))
 
 
+class Line:
+    """Keeps what the driver would be sent."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(7)
+        self.sent: list[wire.ToDriver] = []
+
+    def send(self, message: wire.ToDriver, _: Sequence[int] = ()) -> None:
+        self.sent.append(message)
+
+    send_if_open = send
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        call()
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    @property
+    def forgotten(self) -> list[int]:
+        return [n for message in self.of(wire.ForgetPools) for n in message.numbers]
+
+
 class Model:
     """What sends the requests of a prepared model, and the checks that it made."""
 
-    def __init__(self, bindings: Bindings) -> None:
-        self.bindings = bindings
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
         self.checked: list[bool] = []
-        self.staging = Staging(self._check, bindings)
+        self.staging = Staging(self._check)
 
     def _check(self, request: Request, is_fenced: bool) -> None:
         self.checked.append(is_fenced)
 
     def sendable(self, request: Request) -> Sendable:
-        known = self.staging.known(request)
-        if isinstance(known, Layout):
-            return self.staging.staged(known, request.pools)
-        return known
+        return self.staging.sendable(request)
 
-    def bind(self, number: int, request: Request) -> None:
-        self.bindings.add(number, self.sendable(request))
+    def send(self, request: Request) -> int | None:
+        """Send a request, to be done at once; return the number that stands for it."""
+        sendable = self.sendable(request)
+        number = sendable.number
+        if number is None:
+            sent = sendable.request if isinstance(sendable, Staged) else request
+            number = self.numbers.bind(1, sendable, sent)
+        if isinstance(sendable, Staged):
+            sendable.give_back()
+        return number
+
+    def bind(self, request: Request) -> int:
+        assert self.send(request) is None
+        number = self.send(request)
+        assert number is not None
+        return number
 
     def number_of(self, request: Request) -> int | None:
-        return self.sendable(request).number
+        sendable = self.sendable(request)
+        if isinstance(sendable, Staged):
+            sendable.give_back()
+        return sendable.number
 
 
 @pytest.fixture
-def bindings() -> Bindings:
-    return Bindings(2)
+def line() -> Line:
+    return Line()
 
 
 @pytest.fixture
-def model(bindings: Bindings) -> Model:
-    return Model(bindings)
+def numbers(line: Line) -> Numbers:
+    numbers = Numbers(line, ServiceLimits())  # type: ignore[arg-type]
+    numbers.most_requests = 2
+    return numbers
 
 
-def test_a_request_is_worth_binding_when_it_comes_again(
-    bindings: Bindings, model: Model
+@pytest.fixture
+def model(numbers: Numbers) -> Model:
+    return Model(numbers)
+
+
+def test_a_request_is_bound_when_it_comes_again(
+    line: Line, numbers: Numbers, model: Model
 ) -> None:
-    mine, other, elsewhere = request(), request(), Model(bindings)
-    assert [
-        bindings.is_worth_binding(model.sendable(mine)),
-        bindings.is_worth_binding(model.sendable(other)),
-        bindings.is_worth_binding(elsewhere.sendable(mine)),
-        bindings.is_worth_binding(model.sendable(mine)),
-    ] == [False, False, False, True]
+    mine, other, elsewhere = request(), request(), Model(numbers)
+    assert model.send(mine) is None
+    assert model.send(other) is None
+    assert elsewhere.send(mine) is None
+    assert not line.of(wire.BindRequest)
+    number = model.send(mine)
+    assert model.send(mine) == number
+    (bound,) = line.of(wire.BindRequest)
+    assert (bound.bound, bound.inputs, bound.outputs) == (number, INPUTS, OUTPUTS)
 
 
 def test_one_that_is_made_anew_of_the_same_parts_is_the_same(model: Model) -> None:
     x, y = pool(), pool()
-    model.bind(7, request(x, y))
-    assert model.number_of(request(x, y)) == 7
+    number = model.bind(request(x, y))
+    assert model.number_of(request(x, y)) == number
     assert model.checked == [False]
 
 
 def test_one_that_differs_in_any_part_is_another(model: Model) -> None:
     x, y = pool(), pool()
-    model.bind(7, request(x, y))
+    model.bind(request(x, y))
     equal = RequestArgument(location=DataLocation(0, 0, 4))
     assert equal == INPUTS[0]
     others = [
@@ -110,119 +164,205 @@ def test_lists_of_arguments_are_looked_at_each_time(model: Model) -> None:
     x, y = pool(), pool()
     listed = Request(list(INPUTS), OUTPUTS, (x, y))  # type: ignore[arg-type]
     for _ in range(3):
-        assert model.number_of(listed) is None
+        assert model.send(listed) is None
     assert len(model.checked) == 3
 
 
-def test_fenced_executions_have_more_to_check_once(model: Model) -> None:
-    mine = request()
+@pytest.mark.parametrize("make", [pool, lambda: from_buffer(bytearray(4))])
+def test_fenced_executions_have_more_to_check_once(
+    model: Model, make: Callable[[], Memory]
+) -> None:
+    mine = request(make(), make())
     for is_fenced in (False, True, False, True):
-        model.staging.known(mine, is_fenced)
+        model.staging.sendable(mine, is_fenced)
     assert model.checked == [False, True]
 
 
 @pytest.mark.parametrize("nothing", [None, Request(INPUTS, OUTPUTS, None)])  # type: ignore[arg-type]
 def test_what_is_no_request_is_checked(model: Model, nothing: Request) -> None:
     with pytest.raises((AttributeError, TypeError)):
-        model.staging.known(nothing)
+        model.sendable(nothing)
     assert model.checked == [False]
 
 
-def test_it_goes_with_any_of_its_pools(bindings: Bindings, model: Model) -> None:
+def test_it_goes_with_any_of_its_pools(
+    line: Line, numbers: Numbers, model: Model
+) -> None:
     x, y = pool(), pool()
-    model.bind(7, request(x, y))
-    model.bind(8, request(y, y))
+    number, other = model.bind(request(x, y)), model.bind(request(y, y))
     del x
     gc.collect()
-    assert len(bindings) == 1
-    assert bindings.take_forgotten() == (7,)
-    assert model.number_of(request(y, y)) == 8
+    assert numbers.requests == 1
+    (announced, *_) = line.of(wire.AnnouncePools)
+    assert set(line.forgotten) == {number, announced.pools[0].number}
+    assert model.number_of(request(y, y)) == other
 
 
 def test_a_token_is_known_by_its_value_until_its_buffer_goes(
-    bindings: Bindings, model: Model
+    numbers: Numbers, model: Model
 ) -> None:
     x = pool()
-    model.bind(7, request(x, BufferToken(2**32 - 1)))
-    model.bind(8, request(x, BufferToken(5)))
-    assert model.number_of(request(x, BufferToken(2**32 - 1))) == 7
+    for token in (2**32 - 1, 5, 6, 0):
+        numbers.adopt(token, 100 + token)
+    number = model.bind(request(x, BufferToken(2**32 - 1)))
+    model.bind(request(x, BufferToken(5)))
+    assert model.number_of(request(x, BufferToken(2**32 - 1))) == number
     assert model.number_of(request(x, BufferToken(6))) is None
-    bindings.forget(BufferToken(5))
+    numbers.lose_buffer(5)
     assert model.number_of(request(x, BufferToken(5))) is None
-    assert len(bindings) == 1
+    assert numbers.requests == 1
+
+
+@pytest.mark.parametrize("token", [0, 1])
+def test_a_token_is_not_taken_for_anything_else(model: Model, token: int) -> None:
+    """The key of a request with pools that do not all travel has truth values."""
+    model.sendable(request(from_buffer(bytearray(4)), pool()))
+    tokens = request(BufferToken(token), BufferToken(1 - token))
+    assert not isinstance(model.sendable(tokens), Staged)
 
 
 def test_a_pool_that_the_driver_refuses_takes_its_numbers_along(
-    bindings: Bindings, model: Model
+    line: Line, numbers: Numbers, model: Model
 ) -> None:
     x, y = pool(), pool()
-    model.bind(7, request(x, y))
-    bindings.forget(y)
+    number = model.bind(request(x, y))
+    refused = line.of(wire.AnnouncePools)[1].pools[0].number
+    numbers.refused((refused,))
     assert model.number_of(request(x, y)) is None
-    assert bindings.take_forgotten() == ()
+    assert numbers.requests == 0
+    assert number not in line.forgotten
 
 
-def test_it_goes_with_its_prepared_model(bindings: Bindings, model: Model) -> None:
-    mine, other = request(), Model(bindings)
-    model.bind(7, mine)
-    other.bind(8, mine)
-    other.staging = Staging(lambda request, is_fenced: None, bindings)
+def test_it_goes_with_its_prepared_model(numbers: Numbers, model: Model) -> None:
+    mine, other = request(), Model(numbers)
+    number = model.bind(mine)
+    other.bind(mine)
+    other.staging = Staging(lambda request, is_fenced: None)
     gc.collect()
     assert other.number_of(mine) is None
-    assert model.number_of(mine) == 7
+    assert model.number_of(mine) == number
+    assert numbers.requests == 1
 
 
-def test_no_others_are_bound_when_there_are_enough(
-    bindings: Bindings, model: Model
-) -> None:
+def test_no_others_are_bound_when_there_are_enough(model: Model) -> None:
     kept = [request(), request()]
-    for number, mine in enumerate(kept):
-        model.bind(number, mine)
+    for mine in kept:
+        model.bind(mine)
     late = request()
-    assert not any(bindings.is_worth_binding(model.sendable(late)) for _ in range(3))
+    assert [model.send(late) for _ in range(3)] == [None] * 3
     kept.pop()
     del mine
     gc.collect()
-    assert bindings.is_worth_binding(model.sendable(late))
+    assert model.send(late) is not None
 
 
 class TestStaged:
     """What is copied keeps its number as long as what is not copied is the same."""
 
-    def test_it_has_that_of_its_slab(self, bindings: Bindings, model: Model) -> None:
-        first = model.sendable(request(*[from_buffer(bytearray(4)) for _ in range(2)]))
-        bindings.add(7, first)
-        model.staging.give_back(first)  # type: ignore[arg-type]
+    def test_it_has_that_of_its_slab(self, model: Model) -> None:
+        number = model.bind(request(*[from_buffer(bytearray(4)) for _ in range(2)]))
         again = request(*[from_buffer(bytearray(4)) for _ in range(2)])
-        assert model.number_of(again) == 7
+        assert model.number_of(again) == number
         assert model.checked == [False]
 
     def test_another_shared_pool_is_another_request(
-        self, bindings: Bindings, model: Model
+        self, line: Line, numbers: Numbers, model: Model
     ) -> None:
         shared = [pool(), pool()]
-        numbers = []
-        for which in (0, 0, 1, 0):
-            mine = request(shared[which], from_buffer(bytearray(4)))
-            sendable = model.sendable(mine)
-            numbers.append(sendable.number)
-            bindings.add(10 + len(numbers), sendable)
-            model.staging.give_back(sendable)  # type: ignore[arg-type]
-        assert numbers == [None, 11, None, None]
+        sent = [
+            model.send(request(shared[which], from_buffer(bytearray(4))))
+            for which in (0, 0, 1, 0, 1, 0)
+        ]
+        one, other = sent[1], sent[4]
+        assert sent == [None, one, None, one, other, one]
+        assert None not in (one, other)
+        assert one != other
+        assert not line.forgotten
+        shared.clear()
+        model.send(request(pool(), from_buffer(bytearray(4))))
+        model.staging.trim()
+        assert set(line.forgotten) >= {one, other}
+        assert numbers.requests == 0
 
-    def test_pools_of_other_sizes_are_checked(self, model: Model) -> None:
-        for size in (4, 4, 8):
+    def test_a_small_array_where_another_has_lain_is_the_same(
+        self, model: Model
+    ) -> None:
+        numbers = []
+        for _ in range(4):
+            small = allocate_in_slab(4)
+            numbers.append(model.send(request(from_buffer(bytearray(4)), small)))
+            at = small.offset  # type: ignore[attr-defined]
+            del small
+        assert numbers[0] is None
+        assert len({*numbers[1:]}) == 1
+        assert numbers[1] is not None
+        blocked, small = allocate_in_slab(4), allocate_in_slab(4)
+        assert small.offset != at  # type: ignore[attr-defined]
+        assert model.send(request(from_buffer(bytearray(4)), small)) is None
+        del blocked
+
+    def test_others_get_their_memory_when_there_is_enough_of_it(
+        self, model: Model
+    ) -> None:
+        slabs = set()
+        shared = [pool() for _ in range(4 * MAX_IDLE_SLABS)]
+        for each in shared * 2:
+            staged = model.sendable(request(each, from_buffer(bytearray(4))))
+            assert isinstance(staged, Staged)
+            slabs.add(id(staged.slab))
+            staged.give_back()
+        assert len(slabs) == MAX_IDLE_SLABS
+
+    def test_pools_of_other_sizes_are_checked_and_change_nothing_else(
+        self, model: Model
+    ) -> None:
+        for size in (4, 4, 8, 8):
             private = from_buffer(bytearray(size))
-            model.sendable(request(private, from_buffer(bytearray(4))))
+            number = model.send(request(private, from_buffer(bytearray(4))))
         assert len(model.checked) == 2
+        assert number is not None
+
+
+class TestBound:
+    """What was bound by the application keeps what there is to send for it."""
+
+    def test_it_has_one_number_and_is_checked_once(
+        self, numbers: Numbers, model: Model
+    ) -> None:
+        mine = model.staging.bound(request(pool(), from_buffer(bytearray(4))))
+        number = model.bind(mine)
+        for _ in range(3):
+            assert model.send(mine) == number
+        assert len(model.checked) == 1
+        del mine
+        gc.collect()
+        assert numbers.requests == 0
+
+    def test_each_execution_at_the_same_time_has_its_own_memory(
+        self, line: Line, model: Model
+    ) -> None:
+        mine = model.staging.bound(request(*[from_buffer(bytearray(4))] * 2))
+        executions = [
+            RemoteExecution(line, mine, model.sendable(mine))  # type: ignore[arg-type]
+            for _ in range(3)
+        ]
+        slabs = {id(each.staged.slab) for each in executions if each.staged}
+        assert len(slabs) == 3
+
+    def test_what_cannot_be_copied_back_is_told_when_it_is_executed(
+        self, model: Model
+    ) -> None:
+        mine = model.staging.bound(request(pool(), from_buffer(b"....")))
+        with pytest.raises(InvalidArgumentError, match="read-only"):
+            model.sendable(mine)
 
 
 def test_nothing_is_left_when_the_driver_is_gone(
-    bindings: Bindings, model: Model
+    numbers: Numbers, model: Model
 ) -> None:
-    model.bind(7, request())
-    bindings.clear()
-    assert len(bindings) == 0
+    model.bind(request())
+    numbers.clear()
+    assert numbers.requests == 0
 
 
 async def test_one_that_was_made_for_another_connection_is_looked_at_anew(

@@ -245,7 +245,7 @@ class TestTheClient:
             await ends.execute(mine)
         del mine
         gc.collect()
-        assert len(ends.connection.bindings) == 0
+        assert ends.connection.known.requests == 0
         assert type(await ends.next()) is wire.ForgetPools
 
     async def test_still_refuses_arguments_that_are_wrong(self, ends: Ends) -> None:

@@ -138,10 +138,10 @@ async def test_requests_that_come_again_are_bound_and_go_with_their_buffer(
         for _ in range(4):
             outputs = await call.run_fenced()
         np.testing.assert_array_equal(outputs["z"], X + 1)
-        assert len(connection.bindings) == 1
+        assert connection.known.requests == 1
         del call, buffer
         gc.collect()
-        await until(lambda: not connection.bindings)
+        await until(lambda: not connection.known.requests)
 
 
 async def test_an_allocation_that_nobody_awaits_is_given_back(

@@ -35,7 +35,7 @@ from asyncnn.memory.shared import allocate
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.pools import Numbers
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
 from tests.fmq.test_hostile_doorbells import SOCKETS
@@ -173,7 +173,7 @@ class TestOpening:
     def bursts(self, sent: list[wire.ToDriver]) -> RemoteBursts:
         line = Mock(send=lambda message, _: sent.append(message))
         line.send_if_open = sent.append
-        pools = OfferedPools(line, ServiceLimits(), print, may_see_slabs=True)
+        pools = Numbers(line, ServiceLimits())
         return RemoteBursts(line, pools)
 
     async def answered(self, bursts: RemoteBursts) -> "asyncio.Task[tuple]":

@@ -106,7 +106,7 @@ def execute(
     recorder: Recorder | None = None,
     options: ExecutionOptions = DEFAULT_OPTIONS,
 ) -> int:
-    execution = Told(connection, None, request, Sendable())
+    execution = Told(connection, request, Sendable())
     execution.recorder = recorder or Recorder()
     connection.execute(1, execution, options)
     return execution.number

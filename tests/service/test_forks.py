@@ -109,7 +109,7 @@ class TestARemoteDevice:
         connection, driver = Connection(ours), FakeDriver(theirs)
         held = [RemotePreparedModel(connection, 1, addition(2).model)]
         pools = [allocate(8)]
-        connection._pools.numbers_of(pools)
+        connection.known.of_pools(pools)
         await driver.receive()
 
         def child() -> None:

@@ -32,7 +32,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.client.answers import DeferredExecutions
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.prepared import RemotePreparedModel
-from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.staging import Staged
 from tests.networks import addition
 from tests.service.raw import until
 from tests.service.restarting import Driver, running
@@ -93,13 +93,13 @@ class Copying:
 def given_back(monkeypatch: pytest.MonkeyPatch) -> list[Staged]:
     """Lists what is given back, as often as it is."""
     given: list[Staged] = []
-    give_back = Staging.give_back
+    give_back = Staged.give_back
 
-    def watched(staging: Staging, staged: Staged) -> None:
+    def watched(staged: Staged) -> None:
         given.append(staged)
-        give_back(staging, staged)
+        give_back(staged)
 
-    monkeypatch.setattr(Staging, "give_back", watched)
+    monkeypatch.setattr(Staged, "give_back", watched)
     return given
 
 

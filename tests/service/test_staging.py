@@ -13,12 +13,9 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.memory.slabs import Part
 from asyncnn.service.client import staging
-from asyncnn.service.client.pools import Bindings
 from asyncnn.service.client.staging import (
     ALIGNMENT_BYTES,
     MAX_IDLE_SLABS,
-    MAX_LAYOUTS,
-    Layout,
     Staged,
     Staging,
     Travelling,
@@ -52,15 +49,13 @@ def content(request: Request, sent: RequestArgument) -> memoryview:
     return memory.buffer[at.offset : at.offset + at.length]
 
 
-def new_staging(bindings: Bindings | None = None) -> Staging:
-    return Staging(lambda request, is_fenced: None, bindings or Bindings())
+def new_staging() -> Staging:
+    return Staging(lambda request, is_fenced: None)
 
 
 def staged(stage: Staging, request: Request) -> Staged:
-    known = stage.known(request)
-    assert isinstance(known, Layout)
-    result = stage.staged(known, request.pools)
-    result.fill()
+    result = stage.sendable(request)
+    assert isinstance(result, Staged)
     return result
 
 
@@ -163,7 +158,7 @@ class TestSlabs:
             pools = (pool(4 * letter), pool(b"...."))
             sent = staged(stage, Request(first.inputs, first.outputs, pools))
             assert bytes(content(sent.request, sent.request.inputs[0])) == 4 * letter
-            stage.give_back(sent)
+            sent.give_back()
         assert len(allocated) == 1
 
     def test_requests_under_way_do_not_share_one(self) -> None:
@@ -176,17 +171,17 @@ class TestSlabs:
         self, allocated: list[int]
     ) -> None:
         stage = new_staging()
-        for _ in range(5 * MAX_LAYOUTS):
-            stage.give_back(staged(stage, doubling(pool(b"aaaa"), pool(b"...."))))
-        assert len(allocated) <= MAX_LAYOUTS + 1
+        for _ in range(5 * MAX_IDLE_SLABS):
+            staged(stage, doubling(pool(b"aaaa"), pool(b"...."))).give_back()
+        assert len(allocated) <= MAX_IDLE_SLABS + 1
 
     def test_those_of_forgotten_arguments_come_back(self, allocated: list[int]) -> None:
         stage = new_staging()
         under_way = staged(stage, doubling(pool(b"aaaa"), pool(b"....")))
-        for _ in range(MAX_LAYOUTS):
-            stage.give_back(staged(stage, doubling(pool(b"bbbb"), pool(b"...."))))
+        for _ in range(MAX_IDLE_SLABS):
+            staged(stage, doubling(pool(b"bbbb"), pool(b"...."))).give_back()
         before = len(allocated)
-        stage.give_back(under_way)
+        under_way.give_back()
         assert staged(stage, doubling(pool(b"c" * 4), pool(b"...."))).slab
         assert len(allocated) == before
 
@@ -196,7 +191,7 @@ class TestSlabs:
         many = [staged(stage, request) for _ in range(MAX_IDLE_SLABS + 3)]
         slabs = [weakref.ref(sent.slab) for sent in many]
         while many:
-            stage.give_back(many.pop())
+            many.pop().give_back()
         assert sum(slab() is not None for slab in slabs) == MAX_IDLE_SLABS
 
     def test_all_go_with_the_staging(self) -> None:
@@ -205,7 +200,7 @@ class TestSlabs:
         try:
             sent = staged(stage, doubling(pool(b"aaaa"), pool(b"....")))
             slab = weakref.ref(sent.slab)
-            stage.give_back(sent)
+            sent.give_back()
             del sent, stage
             assert slab() is None
         finally:
@@ -220,7 +215,7 @@ def test_pools_are_let_go_of_once_a_request_is_done(kept: Sequence[int]) -> None
     request = Request(inputs, (argument(1, 4),), tuple(pools[: 2 + len(kept)]))
     sent = staged(stage, request)
     watched = [weakref.ref(memory) for memory in request.pools]
-    stage.give_back(sent)
+    sent.give_back()
     del pools, request
     assert [memory() for memory in watched] == [None] * len(watched)
 
@@ -242,7 +237,7 @@ def test_a_pool_that_was_released_is_refused_and_the_slab_is_kept(
 ) -> None:
     stage, pools = new_staging(), [pool(b"abcd"), pool(b"----")]
     request = doubling(*pools)
-    stage.give_back(staged(stage, request))
+    staged(stage, request).give_back()
     buffer = pools[which].buffer
     assert buffer is not None
     buffer.release()

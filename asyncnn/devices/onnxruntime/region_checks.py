@@ -12,7 +12,12 @@ The numbers of fields are those of ONNX's ``onnx.proto``.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from asyncnn.extensions.protobuf import MAX_MESSAGE_BYTES, Field, fields
+from asyncnn.extensions.protobuf import (
+    MAX_MESSAGE_BYTES,
+    Field,
+    fields,
+    message,
+)
 from asyncnn.extensions.regions import DATA_DEPENDENT
 from asyncnn.hal.errors import InvalidArgumentError
 
@@ -22,7 +27,7 @@ MOST_NODES = 200_000
 MOST_NESTED = 16
 """Graphs within graphs."""
 
-DOMAINS = frozenset({b"", b"ai.onnx", b"ai.onnx.ml", b"com.microsoft"})
+DOMAINS = frozenset({b"", b"ai.onnx.ml", b"com.microsoft"})
 """Of operators that the CPU provider has."""
 
 REFUSED = frozenset({b"EPContext"})
@@ -30,23 +35,31 @@ REFUSED = frozenset({b"EPContext"})
 
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
-_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
-_OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7
+_NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
+_READ, _COMPUTED, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 1, 2, 4, 5, 7
+_PORT_NAME, _NODE_OVERLOAD = 1, 8
+_ATTRIBUTE_NAME, _TEXT = 1, 4
 _TENSORS_OF = frozenset({5, 10})
 _GRAPHS_OF = frozenset({6, 11})
 _SPARSE_TENSORS_OF = frozenset({22, 23})
 _VALUES, _INDICES = 1, 2
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 7, 10
+_FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
 
-_Name = tuple[bytes, bytes]
+_Name = tuple[bytes, bytes, bytes]
+"""Domain, name and overload of a function, or of what a node calls."""
 
 
 class Traits(NamedTuple):
-    """How a graph may run: for any time, with results of shapes that data decide."""
+    """How a graph may run: for any time, with results of shapes that data decide.
+
+    ``handed_on`` are inputs that are outputs as well.
+    """
 
     may_loop: bool
     depends_on_data: bool
+    handed_on: frozenset[bytes] = frozenset()
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -60,14 +73,48 @@ def check_graph(data: memoryview) -> Traits:
         raise InvalidArgumentError(f"a graph of {len(data)} bytes")
     check = _Check(data)
     check.check()
-    return Traits(check.may_loop, check.depends_on_data)
+    handed_on = frozenset(check.inputs & check.outputs)
+    return Traits(check.may_loop, check.depends_on_data, handed_on)
+
+
+def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
+    """Return a checked file in which outputs that were inputs are copies of these.
+
+    ONNX Runtime would hand the input over, and leave the memory of the output alone.
+    """
+    data, parts = memoryview(content), list[bytes]()
+    for field in fields(data, 0, len(data)):
+        if field.number != _GRAPH:
+            parts.append(content[field.start : field.end])
+            continue
+        graph = list[bytes]()
+        for part in fields(data, field.value, field.end):
+            name = b""
+            if part.number == _OUTPUT:
+                for each in fields(data, part.value, part.end):
+                    if each.number == _PORT_NAME:
+                        name = content[each.value : each.end]
+            if part.number != _OUTPUT or name not in handed_on:
+                graph.append(content[part.start : part.end])
+                continue
+            copy = name + b" copy %d" % part.start
+            # Of a field that is there twice, the last counts.
+            port = content[part.value : part.end], *message(_PORT_NAME, [copy])
+            node = (
+                *message(_READ, [name]),
+                *message(_COMPUTED, [copy]),
+                *message(_OP_TYPE, [b"Identity"]),
+            )
+            graph += message(_OUTPUT, port) + message(_NODE, node)
+        parts += message(_GRAPH, graph)
+    return b"".join(parts)
 
 
 class _Check:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.may_loop = self.depends_on_data = False
-        self._domains = set(DOMAINS)
+        self.inputs, self.outputs = set[bytes](), set[bytes]()
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -78,22 +125,26 @@ class _Check:
             if field.number == _GRAPH:
                 graphs.append(field)
             elif field.number == _FUNCTION:
-                name = self._named(field, _FUNCTION_DOMAIN, _FUNCTION_NAME)
+                texts = self._texts(
+                    field, _FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD
+                )
+                name = _name(*texts)
+                if name in self._functions:
+                    raise InvalidArgumentError(f"two functions {_shown(name)}")
                 self._functions[name] = field
         if not graphs:
             raise InvalidArgumentError("an ONNX file without a graph")
-        self._domains.update(domain for domain, _ in self._functions)
         # Each of them, as one that nobody calls is looked at, too.
         nodes = sum(self._nodes_of(name, ()) for name in self._functions)
         nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
         self._count(nodes)
 
-    def _named(self, message: Field, domain: int, name: int) -> _Name:
-        found = {domain: b"", name: b""}
+    def _texts(self, message: Field, *numbers: int) -> list[bytes]:
+        found = dict.fromkeys(numbers, b"")
         for field in self._within(message):
             if field.number in found:
                 found[field.number] = bytes(self._data[field.value : field.end])
-        return found[domain], found[name]
+        return [*found.values()]
 
     def _within(self, message: Field) -> Iterator[Field]:
         if not message.is_bytes:
@@ -117,15 +168,15 @@ class _Check:
         if nodes is None:
             if name in callers or len(callers) >= MOST_NESTED:
                 raise InvalidArgumentError(
-                    f"function {name[1].decode(errors='replace')!r} calls itself, or "
-                    f"is nested more than {MOST_NESTED} deep"
+                    f"function {_shown(name)} calls itself, or is nested more than "
+                    f"{MOST_NESTED} deep"
                 )
-            function = self._functions[name]
-            nodes = sum(
-                self._node(field, 1, (*callers, name))
-                for field in self._within(function)
-                if field.number == _FUNCTION_NODE
-            )
+            nodes = 0
+            for field in self._within(self._functions[name]):
+                if field.number == _FUNCTION_NODE:
+                    nodes += self._node(field, 1, (*callers, name))
+                elif field.number == _FUNCTION_ATTRIBUTE:
+                    nodes += self._attribute(field, 1, (*callers, name))
             self._sizes[name] = self._count(nodes)
         return nodes
 
@@ -140,37 +191,48 @@ class _Check:
                 self._tensor(field)
             elif field.number == _SPARSE_INITIALIZER:
                 self._sparse_tensor(field)
+            elif depth == 1 and field.number in (_INPUT, _OUTPUT):
+                names = self.inputs if field.number == _INPUT else self.outputs
+                names.update(self._texts(field, _PORT_NAME))
         return self._count(nodes)
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
-        data, domain, type_, nodes = self._data, b"", b"", 1
+        nodes = 1
         for field in self._within(node):
             if field.number == _ATTRIBUTE:
                 nodes += self._attribute(field, depth, callers)
-            elif field.number == _OP_TYPE:
-                type_ = bytes(data[field.value : field.end])
-            elif field.number == _DOMAIN:
-                domain = bytes(data[field.value : field.end])
-        if domain not in self._domains or type_ in REFUSED:
-            name = (domain + b"." + type_).decode(errors="replace").lstrip(".")
-            raise InvalidArgumentError(f"operator {name} may not be run")
+        name = _name(*self._texts(node, _DOMAIN, _OP_TYPE, _NODE_OVERLOAD))
+        domain, type_, _ = name
+        if name in self._functions:
+            nodes += self._nodes_of(name, callers)
+        elif domain not in DOMAINS or type_ in REFUSED:
+            raise InvalidArgumentError(f"operator {_shown(name)} may not be run")
         self.depends_on_data |= type_ in _DATA_DEPENDENT
-        if (domain, type_) in self._functions:
-            nodes += self._nodes_of((domain, type_), callers)
         return nodes
 
     def _attribute(
         self, attribute: Field, depth: int, callers: tuple[_Name, ...]
     ) -> int:
         nodes = 0
+        name = text = b""
         for field in self._within(attribute):
-            if field.number in _GRAPHS_OF:
+            if field.number == _ATTRIBUTE_NAME:
+                name = bytes(self._data[field.value : field.end])
+            elif field.number == _TEXT:
+                text = bytes(self._data[field.value : field.end])
+            elif field.number in _GRAPHS_OF:
                 self.may_loop = True
                 nodes += self._graph(field, depth + 1, callers)
             elif field.number in _TENSORS_OF:
                 self._tensor(field)
             elif field.number in _SPARSE_TENSORS_OF:
                 self._sparse_tensor(field)
+        # ONNX Runtime never comes to the end of such an equation; a function may hand
+        # any text on to one.
+        if not text.isascii() and (name == b"equation" or self._functions):
+            raise InvalidArgumentError(
+                f"attribute {name.decode(errors='replace')[:80]!r} is not in ASCII"
+            )
         return nodes
 
     def _sparse_tensor(self, tensor: Field) -> None:
@@ -189,3 +251,11 @@ class _Check:
                     "the graph has weights that are not in it",
                     hint="give them as further inputs of the region",
                 )
+
+
+def _name(domain: bytes, name: bytes, overload: bytes) -> _Name:
+    return b"" if domain == b"ai.onnx" else domain, name, overload
+
+
+def _shown(name: _Name) -> str:
+    return b".".join(name[:2]).decode(errors="replace").lstrip(".")[:120]

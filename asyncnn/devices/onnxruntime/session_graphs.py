@@ -7,6 +7,7 @@ own means, a flag that it looks at before each node; it does not ask, so it is t
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -105,8 +106,7 @@ def signature_of(operation: BoundOperation, session: Session) -> Signature:
 
 def _argument(port: Port, what: str, operand: BoundOperand) -> Argument:
     shape = port.shape_of(what, operand)
-    tensor = Tensor.of(operand.dtype, shape)
-    return Argument(port, shape, tensor.nbytes)
+    return Argument(port, shape, operand.dtype.itemsize * math.prod(shape))
 
 
 class Regions:
@@ -125,14 +125,16 @@ class Regions:
         declared = tuple(output.shape for output in operation.outputs)
         if len(declared) != len(session.outputs) or session.traits.depends_on_data:
             return declared  # of another number, it is refused
-        found: tuple[Shape | None, ...] | None = session.learnt.of(
-            _shapes_of(operation.inputs[1:])
-        )
+        given = _shapes_of(operation.inputs[1:])
+        found: tuple[Shape | None, ...] | None = session.learnt.of(given)
         if found is None:
             found = tuple(port.known_shape for port in session.outputs)
-        return tuple(
+        shapes = tuple(
             known or shape for known, shape in zip(declared, found, strict=True)
         )
+        # Only ONNX Runtime's own memory can be that of tensors without elements.
+        is_empty = any(0 in shape for shape in (*given, *shapes) if shape)
+        return (None,) * len(shapes) if is_empty else shapes
 
     def prepare(self, operation: BoundOperation) -> GraphKernel:
         """Return the kernel of a region whose shapes are all known; see `Prepare`.

@@ -20,7 +20,11 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from asyncnn.devices.compiled_graph import Array
-from asyncnn.devices.onnxruntime.region_checks import Traits, check_graph
+from asyncnn.devices.onnxruntime.region_checks import (
+    Traits,
+    check_graph,
+    with_copies,
+)
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
 from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -165,6 +169,8 @@ class Session:
         self._library = library
         self.traits = traits
         self.learnt = learnt
+        if traits.handed_on:
+            content = with_copies(content, traits.handed_on)
         options = library.create("CreateSessionOptions")
         try:
             library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -180,6 +186,12 @@ class Session:
             library.release("SessionOptions", options)
         self._released = _Released(library, self.handle)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
+        if not all(port.known_shape for port in self.inputs):
+            # What the file says of results may be that of one run.
+            self.outputs = tuple(
+                port._replace(lengths=None) if port.lengths else port
+                for port in self.outputs
+            )
 
     def _ports(self, side: str) -> tuple[Port, ...]:
         count = self._library.number(f"SessionGet{side}Count", self.handle)

@@ -40,6 +40,12 @@ _OPAQUE = -1
 _BUFFER = -2
 """Stands for the size of device-managed buffers, which are used as a whole, too."""
 
+ONNX_REGIONS = "org.asyncnn.onnx"
+"""The extension for models of which requests may give inputs axes of length 0.
+
+Elsewhere such a length is unspecified.
+"""
+
 _UNSIZED = frozenset({OperandType.OEM, OperandType.TENSOR_OEM_BYTE})
 
 
@@ -48,8 +54,10 @@ class RequestRules:
 
     def __init__(self, model: Model) -> None:
         main = model.main
+        used = {each.name for each in model.extension_name_to_prefix}
+        may_be_empty = ONNX_REGIONS in used
         self._inputs = tuple(
-            _ArgumentRules.of("input", position, main.operands[index])
+            _ArgumentRules.of("input", position, main.operands[index], may_be_empty)
             for position, index in enumerate(main.input_indexes)
         )
         self._outputs = tuple(
@@ -95,7 +103,8 @@ def signature_of(model: Model) -> Model:
             operations=(),
             input_indexes=tuple(range(count)),
             output_indexes=tuple(range(count, len(indexes))),
-        )
+        ),
+        extension_name_to_prefix=model.extension_name_to_prefix,
     )
 
 
@@ -147,14 +156,17 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
     position: int
     operand: Operand
     fixed_length: int | None
+    may_be_empty: bool
 
     @classmethod
-    def of(cls, kind: str, position: int, operand: Operand) -> "_ArgumentRules":
+    def of(
+        cls, kind: str, position: int, operand: Operand, may_be_empty: bool = False
+    ) -> "_ArgumentRules":
         """Return the slot of an operand of a validated model."""
         size = 0
         if operand.type not in _UNSIZED:
             size = size_of_data_bytes(operand.type, operand.dimensions)
-        return cls(kind, position, operand, size or None)
+        return cls(kind, position, operand, size or None, may_be_empty)
 
     def is_plain(self, argument: RequestArgument, pool_sizes: Sequence[int]) -> bool:
         """Tell whether the argument is of the kind nearly all are, and correct.
@@ -199,7 +211,7 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
         if given:
             self._check_given(given)
         if not allow_open:
-            self._check_specified(given or self.operand.dimensions)
+            self._check_specified(given)
 
     def _check_given(self, given: Dimensions) -> None:
         declared = self.operand.dimensions
@@ -213,13 +225,15 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
             if length not in (0, said):
                 raise broken("R4", f"axis {axis} is {length}, the request says {said}")
 
-    def _check_specified(self, dimensions: Dimensions) -> None:
+    def _check_specified(self, given: Dimensions) -> None:
+        dimensions = given or self.operand.dimensions
         has_rank = (
             dimensions
             or is_scalar(self.operand.type)
             or is_opaque_type(self.operand.type)
         )
-        if not has_rank or 0 in dimensions:
+        is_open = 0 in dimensions and not (given and self.may_be_empty)
+        if not has_rank or is_open:
             raise broken(
                 "R5", f"dimensions {brief(dimensions)} are not fully specified"
             )

@@ -50,10 +50,13 @@ class Partitioning(IntEnum):
 
 
 class Fallback(StrEnum):
-    """What the CPU computes if another device fails."""
+    """What the CPU computes if another device fails to execute.
+
+    If a device fails to prepare its part, that is the whole model, or nothing.
+    """
 
     FORBID = "forbid"
-    """Nothing: the execution fails."""
+    """Nothing: the execution or the preparation fails."""
     PARTIAL = "partial"
     """The partition of that device."""
     FULL = "full"

@@ -1,7 +1,7 @@
 """The partitions of a planned model are prepared, a few at a time, or loaded.
 
-The CPU takes the part of a device that fails, unless that is forbidden. The first
-failure that nothing makes up for ends the others.
+The first device that fails ends the others, and the CPU takes the whole model unless
+that is forbidden.
 
 Source: the HAL's runtime (ExecutionPlan: compile).
 """
@@ -76,7 +76,7 @@ class Preparer:
     ) -> Prepared:
         """Plan a validated model and prepare its partitions; save it in ``cache``.
 
-        What is not as planned, because a device has failed, is not saved.
+        A model that a device has refused to plan or to prepare is not saved.
 
         :raises AsyncnnError: if that fails, and no fallback is allowed or left.
         """
@@ -89,16 +89,21 @@ class Preparer:
         partitions = plan.division.partitions
         members = [self._planner.named(plan.devices[p.device]) for p in partitions]
         submodels, parts = await self._parts(arguments, plan, members, cache)
-        works = [partial(self._step, part) for part in parts]
+        failed: list[_Failure] = []
+        works = [partial(self._step, part, failed) for part in parts]
         try:
             steps = await _together(works, arguments.deadline)
         except AsyncnnError as error:
             _check_time(arguments.deadline, error)
             whole = len(works) == 1 and members[0].is_cpu
             if self._fallback is Fallback.FORBID or whole:
+                _note(failed)
                 raise
             reason = reason_of_error(error)
-            return await self._all_on_cpu(arguments, reason, plan.refusals)
+            done = await self._all_on_cpu(arguments, reason, plan.refusals)
+            # Only now: what the CPU fails with as well, the model is the cause of.
+            _note(failed)
+            return done
         done = await self._done(arguments, plan, submodels, steps)
         if cache is not None:
             await self._save(done, cache)
@@ -180,7 +185,7 @@ class Preparer:
     async def _save(self, done: Prepared, cache: OpenCache) -> None:
         """Save plan and model, or log why not: a preparation does not fail for it."""
         division, most = done.plan.division, cache.layout.slots
-        if done.plan.refusals or any(step.usual.instead_of for step in done.steps):
+        if done.plan.refusals:
             return
         if len(division.partitions) > most:
             logger.info("a model of more than %d partitions is not cached", most)
@@ -218,28 +223,19 @@ class Preparer:
             reservation = await reserved(submodels, steps)
         return Prepared(arguments, plan, submodels, tuple(steps), whole, reservation)
 
-    async def _step(self, part: "_Part") -> Step:
-        """Prepare one partition, on the CPU if its device fails and that is allowed.
+    async def _step(self, part: "_Part", failed: list["_Failure"]) -> Step:
+        """Prepare one partition on its device, which is in ``failed`` if it fails.
 
-        :raises AsyncnnError: if it is prepared nowhere.
+        :raises AsyncnnError: if it does.
         """
         member, arguments, usual, outputs, slot = part
-        cpu = OnCpu(self._cpu, arguments)
-        had_time = arguments.deadline is None
         try:
             prepared = await prepared_on(member, arguments, slot)
         except AsyncnnError as error:
-            reason = reason_of_error(error)
-            if member.is_cpu or self._fallback is not Fallback.PARTIAL:
-                if not member.is_cpu:
-                    member.fell_back(error.status, reason, had_time=had_time)
-                raise
-            _check_time(arguments.deadline, error)
-            prepared = await _prepared_by(cpu)
-            member.fell_back(error.status, reason, had_time=had_time)
-            member = self._cpu
-            usual = RouteStep(member.name, usual.operations, usual.device, reason)
-        return Step(member, prepared, usual, outputs, cpu)
+            if not member.is_cpu:
+                failed.append(_Failure(member, error, arguments.deadline is None))
+            raise
+        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
     async def _all_on_cpu(
         self, arguments: PrepareArguments, reason: str, refusals: dict[str, str]
@@ -279,6 +275,20 @@ class _Part(NamedTuple):
     usual: RouteStep
     outputs: tuple[int, ...]
     cache: CacheArguments
+
+
+class _Failure(NamedTuple):
+    """A device that has failed to prepare a partition; had it all the time it needs?"""
+
+    member: Member
+    error: AsyncnnError
+    had_time: bool
+
+
+def _note(failed: Sequence[_Failure]) -> None:
+    """Count against devices that they have failed."""
+    for member, error, had_time in failed:
+        member.fell_back(error.status, reason_of_error(error), had_time=had_time)
 
 
 async def _together(

@@ -56,6 +56,7 @@ def load_onnx(
     *,
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
+    strict: bool = False,
 ) -> NamedModel:
     """Import the ONNX file at ``path``; see `import_onnx`.
 
@@ -68,6 +69,7 @@ def load_onnx(
             folder=Path(path).parent,
             input_shapes=input_shapes,
             constants=constants,
+            strict=strict,
         )
 
 
@@ -77,6 +79,7 @@ def import_onnx(
     folder: Path | None = None,
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
+    strict: bool = False,
 ) -> NamedModel:
     """Import the ONNX file whose bytes are those of ``memory``.
 
@@ -84,12 +87,18 @@ def import_onnx(
     :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
         order. Axes of length 0 stay open.
     :param constants: inputs that are always the same; the model has them no more.
+    :param strict: refuse what is not in operations of the HAL alone, but would be left
+        to the evaluator of ONNX.
     :raises InvalidArgumentError: if the bytes are damaged, or an axis has to be known.
-    :raises UnsupportedOperatorError: if operators have no HAL form; it names them all.
+    :raises UnsupportedOperatorError: if operators can have no form; it names them all.
     :raises GeneralFailureError: if the package `onnx` is not installed.
     """
     steps = importing_onnx(
-        memory, folder=folder, input_shapes=input_shapes, constants=constants
+        memory,
+        folder=folder,
+        input_shapes=input_shapes,
+        constants=constants,
+        strict=strict,
     )
     return completed(steps)
 
@@ -100,10 +109,11 @@ def importing_onnx(
     folder: Path | None = None,
     input_shapes: InputShapes = None,
     constants: Constants | None = None,
+    strict: bool = False,
 ) -> Steps[NamedModel]:
     """Import a file in steps, between which it may be left; see `import_onnx`."""
     named = yield from _without_complaints(
-        _importing(memory, folder, input_shapes, constants or {})
+        _importing(memory, folder, input_shapes, constants or {}, strict)
     )
     yield from validating(named.model)
     return named
@@ -114,21 +124,22 @@ def _importing(
     folder: Path | None,
     input_shapes: InputShapes,
     constants: Constants,
+    strict: bool,
 ) -> Steps[NamedModel]:
     with decoding("ONNX"):
         source = read_model(memory, folder)
         yield
         is_large = len(source.graph.node) > LARGE_OPERATIONS
         with building_large() if is_large else nullcontext():
-            return (yield from _drafted(source, input_shapes, constants))
+            return (yield from _drafted(source, input_shapes, constants, strict))
 
 
 def _drafted(
-    source: Source, input_shapes: InputShapes, constants: Constants
+    source: Source, input_shapes: InputShapes, constants: Constants, strict: bool
 ) -> Steps[NamedModel]:
     fixed = fixed_inputs(source.inputs, constants)
     assumed = open_lengths(source, input_shapes, set(source.weights) | set(fixed))
-    draft = partial(Import.drafting, source, fixed)
+    draft = partial(Import.drafting, source, fixed, strict)
     drafts: list[Import] = []
     try:
         for lengths in assumed.variants:

@@ -31,7 +31,6 @@ from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
-_HALF = 1 << 16
 
 
 class Composer(Draft):
@@ -118,12 +117,6 @@ class Composer(Draft):
         typed = next(value for value in likes if isinstance(value, Value))
         pair = self.alike([self.lift(value, typed) for value in (if_true, if_false)])
         shape = np.broadcast_shapes(condition.shape, *(value.shape for value in pair))
-        if typed.type == B8:
-            # As a logical formula: the HAL selects no booleans.
-            yes = self.binary(Op.LOGICAL_AND, condition, pair[0])
-            negated = self.unary(Op.LOGICAL_NOT, condition)
-            no = self.binary(Op.LOGICAL_AND, negated, pair[1])
-            return self.expand(self.binary(Op.LOGICAL_OR, yes, no), shape)
         flat = shape if len(shape) <= MAX_RANK else (math.prod(shape),)
         inputs = [
             self.reshape(self.expand(value, shape), flat)
@@ -169,7 +162,7 @@ class Composer(Draft):
             real = self.unary_to(Op.DEQUANTIZE, value, Form(F32), np.float32)
             return real if form.type == F32 else self.cast(real, target)
         if form.type in (Q8, Q8S):
-            return self._to_bytes(value, target)
+            raise UnsupportedOperatorError("a cast to bytes, which wraps in ONNX")
         return self.unary_to(Op.CAST, value, form, target)
 
     def plain(self, value: Value) -> Value:
@@ -199,17 +192,6 @@ class Composer(Draft):
             return self.reshape(moved, value.shape)
         return self.emit(type_, [value], form, value.shape, dtype)
 
-    def _to_bytes(self, value: Value, target: np.dtype[Any]) -> Value:
-        """Return integers modulo 256, as ONNX converts them."""
-        whole = value if value.type == I32 else self.cast(value, np.int32)
-        down = self.div(whole, 256)
-        low = self.sub(whole, self.mul(down, 256))
-        if target == np.int8:
-            is_high = self.compare(Op.GREATER, low, 127)
-            low = self.select(is_high, self.sub(low, 256), low)
-        real = self.cast(low, np.float32)
-        return self.unary_to(Op.QUANTIZE, real, Form.of(target), target)
-
     def through(
         self, value: Value, move: Callable[[Value], Value], *types: Any
     ) -> Value:
@@ -221,20 +203,7 @@ class Composer(Draft):
             return move(value)
         if value.type == B8:
             return self.cast(move(self.cast(value, np.float32)), np.bool_)
-        high, low = (
-            self.cast(move(self.cast(half, np.float32)), value.dtype)
-            for half in self.halves(value)
-        )
-        return self.unhalved(high, low)
-
-    def halves(self, value: Value) -> tuple[Value, Value]:
-        """Return the upper and lower 16 bits of int32, each exact as float32."""
-        high = self.div(value, _HALF)
-        return high, self.sub(value, self.mul(high, _HALF))
-
-    def unhalved(self, high: Value, low: Value) -> Value:
-        """Return int32 of its upper and lower 16 bits."""
-        return self.add(self.mul(high, _HALF), low)
+        raise UnsupportedOperatorError(f"the HAL does not move {value.dtype} so")
 
     def reshape(self, value: Value, shape: Shape) -> Value:
         """Return the same elements in another shape."""

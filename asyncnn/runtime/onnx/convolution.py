@@ -1,11 +1,9 @@
 """Convolutions, in the layout of ONNX: the HAL's own argument for it is set.
 
 Only filters are moved, from [O, I, H, W] to the HAL's [O, H, W, I], when they are read.
-Signals of one axis become images of one row. A convolution of volumes becomes a sum of
-convolutions of images.
+Signals of one axis become images of one row.
 """
 
-import functools
 from collections.abc import Sequence
 
 import msgspec
@@ -20,7 +18,6 @@ from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.reshaping import (
     concatenate,
-    gather,
     pad,
     slice_,
     transpose,
@@ -177,8 +174,6 @@ def image_filter(draft: Composer, value: Value) -> Value:
 
 def _conv(node: Node) -> Value:
     value, filter_, draft = node.input(0), node.input(1), node.draft
-    if value.rank == 5 and filter_.rank == 5:
-        return _volume(node)
     if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a convolution of rank {value.rank}")
     bias = node.input(2) if node.has(2) else None
@@ -189,53 +184,6 @@ def _conv(node: Node) -> Value:
         draft, image, image_filter(draft, filter_), bias, sliding, groups
     )
     return of_rank(draft, result, value.rank)
-
-
-_MAX_LAYERS = 1 << 6
-"""Most layers of a window of volumes, each of which is a convolution of its own."""
-
-
-def _volume(node: Node) -> Value:
-    """Return the convolution of an [N, C, D, H, W] as a sum of those of images.
-
-    Each layer of the window is a convolution of all images that it is laid on.
-    """
-    value, filter_, draft = node.input(0), node.input(1), node.draft
-    kernel = filter_.shape[2:]
-    strides, dilations = spatial(node, "strides", 3), spatial(node, "dilations", 3)
-    pads = paddings(node, value.shape[2:], kernel, 3)
-    extent = (kernel[0] - 1) * dilations[0] + 1
-    padded = pad(draft, value, [(0, 0), (0, 0), pads[0], (0, 0), (0, 0)])
-    batches, channels, depth, *size = padded.shape
-    if kernel[0] > _MAX_LAYERS:
-        raise node.refuse(f"a window of {kernel[0]} layers, more than {_MAX_LAYERS}")
-    if not all(filter_.shape) or extent > depth:
-        raise InvalidArgumentError(
-            f"a filter of shape {list(filter_.shape)} does not fit in "
-            f"{list(padded.shape)}"
-        )
-    count = (depth - extent) // strides[0] + 1
-    sliding = Sliding(
-        (kernel[1], kernel[2]),
-        (strides[1], strides[2]),
-        (dilations[1], dilations[2]),
-        (pads[1], pads[2]),
-    )
-    layers: list[Value] = []
-    images = transpose(draft, padded, (0, 2, 1, 3, 4))
-    for layer in range(kernel[0]):
-        first = layer * dilations[0]
-        places = np.arange(first, first + count * strides[0], strides[0])
-        under = gather(draft, images, draft.constant(places.astype(np.int32)), 1)
-        flat = draft.reshape(under, (batches * count, channels, *size))
-        one = slice_(draft, filter_, (0, 0, layer, 0, 0), _part(filter_.shape, 1, 2))
-        one = draft.reshape(one, (*filter_.shape[:2], *kernel[1:]))
-        bias = node.input(2) if node.has(2) and not layer else None
-        groups = node.attribute("group", 1)
-        layers.append(convolved(draft, flat, one, bias, sliding, groups))
-    total = functools.reduce(draft.add, layers)
-    whole = draft.reshape(total, (batches, count, *total.shape[1:]))
-    return transpose(draft, whole, (0, 2, 1, 3, 4))
 
 
 def of_rank(draft: Composer, result: Value, rank: int) -> Value:

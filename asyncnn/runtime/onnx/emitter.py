@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import DTYPES
+from asyncnn.hal.operands import DTYPES, AnyOperationType
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import (
     Array,
@@ -158,9 +158,9 @@ class Drafted:
     __slots__ = ("inputs", "outputs", "type")
 
     def __init__(
-        self, type_: OperationType, inputs: tuple["Value | Scalar | Omitted", ...]
+        self, type_: AnyOperationType, inputs: tuple["Value | Scalar | Omitted", ...]
     ) -> None:
-        self.type = type_
+        self.type: Any = type_
         self.inputs = inputs
         self.outputs: tuple[Value, ...] = ()
 
@@ -210,8 +210,6 @@ class Draft:
         :raises UnsupportedOperatorError: if the HAL has no such operation on these
             types, ranks or values.
         """
-        if len(self.operations) >= MAX_OPERATIONS:
-            raise InvalidArgumentError(f"more than {MAX_OPERATIONS} operations")
         first = next(value for value in inputs if isinstance(value, Value))
         given = tuple([self._argument(value, first) for value in inputs])
         outputs = [form or first.form for form in forms]
@@ -231,8 +229,17 @@ class Draft:
                 )
             ]
         )
-        self.operations.append(operation)
+        self.append(operation)
         return operation.outputs
+
+    def append(self, operation: Drafted) -> None:
+        """Add an operation with its outputs.
+
+        :raises InvalidArgumentError: if it is one too many.
+        """
+        if len(self.operations) >= MAX_OPERATIONS:
+            raise InvalidArgumentError(f"more than {MAX_OPERATIONS} operations")
+        self.operations.append(operation)
 
     def _argument(self, value: Argument, first: Value) -> Value | Scalar | Omitted:
         match value:
@@ -323,7 +330,10 @@ class Building:
     and each pool in a file keeps all of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, order: Callable[[Sequence[Drafted], Sequence[Value]], Sequence[Drafted]]
+    ) -> None:
+        self._order = order
         self._builder = ModelBuilder()
         self._operands: dict[Value | Scalar | Omitted, int] = {}
 
@@ -342,7 +352,8 @@ class Building:
                 scale=value.form.scale,
                 zero_point=value.form.zero_point,
             )
-        needed = draft.needed([value for _, value in outputs])
+        ends = [value for _, value in outputs]
+        needed = self._order(draft.needed(ends), ends)
         for count, operation in enumerate(needed, 1):
             if not count % _OPERATIONS_PER_STEP:
                 yield

@@ -1,17 +1,18 @@
-"""Nodes that only compute shapes: evaluated with NumPy when a file is read.
+"""Nodes that only compute shapes: evaluated when a file is read.
 
 Whatever all inputs are known of is folded if it is listed here. Nothing is allocated
 before its size was found bearable: a few bytes of a file can ask for terabytes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.runtime.onnx.evaluated import evaluated_constants
 from asyncnn.runtime.onnx.node import Node
 
 MAX_ELEMENTS = 1 << 22
@@ -72,38 +73,13 @@ class Budget:
             )
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[[Node, Budget], Array]:
-    def fold(node: Node, budget: Budget) -> Array:
-        arrays = [node.data(index) for index in range(len(node.inputs()))]
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        budget.take(shape, sum(array.size for array in arrays))
-        return np.asarray(function(*arrays))
-
-    return fold
-
-
-def _divide(first: Array, second: Array) -> Array:
-    if first.dtype.kind == "f":
-        return np.asarray(np.divide(first, second))
-    if not second.all():
-        raise InvalidArgumentError("a constant is divided by zero")
-    quotient = np.abs(first) // np.abs(second)
-    return np.asarray(quotient * np.sign(first) * np.sign(second), first.dtype)
-
-
-def _mod(first: Array, second: Array) -> Array:
-    if first.dtype.kind != "f" and not second.all():
-        raise InvalidArgumentError("a constant is divided by zero")
-    return np.asarray(np.mod(first, second))
-
-
-def _shape(node: Node, budget: Budget) -> Array:
+def _shape(node: Node) -> Array:
     shape = node.input(0).shape
     start, end = node.attribute("start", 0), node.attribute("end")
     return np.array(shape[slice(start, end)], np.int64)
 
 
-def _constant(node: Node, budget: Budget) -> Array:
+def _constant(node: Node) -> Array:
     for name, dtype in (
         *(("value_int", np.int64), ("value_ints", np.int64)),
         *(("value_float", np.float32), ("value_floats", np.float32)),
@@ -115,53 +91,6 @@ def _constant(node: Node, budget: Budget) -> Array:
     if tensor is None:
         raise node.refuse("a constant that is no dense tensor of numbers")
     return node.read_tensor(tensor)
-
-
-def _constant_of_shape(node: Node, budget: Budget) -> Array | None:
-    shape = tuple(node.integers(0))
-    if any(length < 0 for length in shape):
-        raise InvalidArgumentError(f"a constant of shape {list(shape)}")
-    if math.prod(shape) > MAX_ELEMENTS:
-        return None  # the device fills it
-    budget.take(shape, 0)
-    tensor = node.attribute("value")
-    value = np.zeros(1, np.float32) if tensor is None else node.read_tensor(tensor)
-    if value.size != 1:
-        raise InvalidArgumentError(f"a value of {value.size} elements")
-    return np.full(shape, value.reshape(()), value.dtype)
-
-
-def _range(node: Node, budget: Budget) -> Array:
-    start, limit, step = (node.data(index).reshape(()) for index in range(3))
-    if not step or not all(np.isfinite([start, limit, step])):
-        raise InvalidArgumentError(f"a range from {start} to {limit} by {step}")
-    count = max(0, math.ceil((limit.item() - start.item()) / step.item()))
-    budget.take((count,), 0)
-    return np.asarray(start + np.arange(count).astype(start.dtype) * step, start.dtype)
-
-
-def _cast(node: Node, budget: Budget) -> Array:
-    data = node.data(0)
-    dtype = node.dtype("to") if node.name == "Cast" else node.input(1).dtype
-    budget.take(data.shape, data.size)
-    with np.errstate(all="ignore"):
-        return data.astype(dtype)
-
-
-def _gather(node: Node, budget: Budget) -> Array:
-    data, indices = node.data(0), node.data(1)
-    axis = node.axis(node.attribute("axis", 0), data.ndim)
-    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-    budget.take(shape, data.size)
-    return np.asarray(np.take(data, indices, axis))
-
-
-def _concat(node: Node, budget: Budget) -> Array:
-    arrays = [node.data(index) for index in range(len(node.inputs()))]
-    size = sum(array.size for array in arrays)
-    budget.take((size,), size)
-    axis = node.axis(node.attribute("axis", 0), arrays[0].ndim)
-    return np.concatenate(arrays, axis)
 
 
 def slices_of(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
@@ -184,15 +113,6 @@ def slices_of(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
         place = node.axis(axis, len(shape))
         found[place] = slice(start, end, step).indices(shape[place])
     return found
-
-
-def _slice(node: Node, budget: Budget) -> Array:
-    data = node.data(0)
-    index = tuple(
-        slice(start, None if end < 0 else end, step)
-        for start, end, step in slices_of(node, data.shape)
-    )
-    return np.asarray(data[index])
 
 
 def unsqueezed(node: Node, shape: Shape) -> Shape:
@@ -247,141 +167,96 @@ def flat_shape(node: Node, shape: Shape) -> Shape:
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
-def _expand(node: Node, budget: Budget) -> Array:
-    data = node.data(0)
-    shape = np.broadcast_shapes(data.shape, tuple(node.integers(1)))
-    budget.take(shape, data.size)
-    return np.broadcast_to(data, shape)
+def _filled(node: Node) -> Shape:
+    shape = tuple(node.integers(0))
+    if any(length < 0 for length in shape):
+        raise InvalidArgumentError(f"a constant of shape {list(shape)}")
+    return shape
 
 
-def _tile(node: Node, budget: Budget) -> Array:
-    data, repeats = node.data(0), node.integers(1)
-    if len(repeats) != data.ndim or any(count < 0 for count in repeats):
-        raise InvalidArgumentError(f"{list(data.shape)} times {repeats}")
-    budget.take((data.size, *repeats), data.size)
-    return np.tile(data, repeats)
+def _range(node: Node) -> Shape:
+    start, limit, step = (node.data(index).reshape(()) for index in range(3))
+    if not step or not all(np.isfinite([start, limit, step])):
+        raise InvalidArgumentError(f"a range from {start} to {limit} by {step}")
+    return (max(0, math.ceil((limit.item() - start.item()) / step.item())),)
 
 
-def _reduced(function: Callable[..., Any]) -> Callable[[Node, Budget], Array]:
-    def fold(node: Node, budget: Budget) -> Array:
-        data = node.data(0)
-        axes = node.given("axes", 1)
-        if not axes and node.attribute("noop_with_empty_axes", 0):
-            return data
-        places = tuple(node.axes(axes or range(data.ndim), data.ndim))
-        keep = bool(node.attribute("keepdims", 1))
-        found = function(data, axis=places, keepdims=keep)
-        return np.asarray(found, data.dtype)
-
-    return fold
+def _gathered(node: Node) -> Shape:
+    data, indices = node.data(0), node.data(1)
+    axis = node.axis(node.attribute("axis", 0), data.ndim)
+    return (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
 
 
-def _same_kind(function: Callable[..., Any]) -> Callable[..., Any]:
-    def fold(*arrays: Array) -> Array:
-        result = arrays[0]
-        for array in arrays[1:]:
-            result = function(result, array)
-        return np.asarray(result, arrays[0].dtype)
-
-    return fold
+def _tiled(node: Node) -> Shape:
+    shape, repeats = node.data(0).shape, node.integers(1)
+    if len(repeats) != len(shape) or any(count < 0 for count in repeats):
+        raise InvalidArgumentError(f"{list(shape)} times {repeats}")
+    return (*shape, *repeats)
 
 
-def _modulo(node: Node, budget: Budget) -> Array:
-    if node.attribute("fmod", 0):
-        raise node.refuse("a remainder with the sign of the dividend")
-    return _elementwise(_mod)(node, budget)
+def _broadcast(node: Node) -> Shape:
+    shapes = [value.shape for value in node.given_inputs if value is not None]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise InvalidArgumentError(f"{shapes} do not broadcast") from None
 
 
-_ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "Div": _divide,
-    "Round": np.rint,
-    "Sign": np.sign,
-    "Reciprocal": np.reciprocal,
-    "Neg": np.negative,
-    "Abs": np.abs,
-    "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Sqrt": np.sqrt,
-    "Exp": np.exp,
-    "Log": np.log,
-    "Not": np.logical_not,
-    "Equal": np.equal,
-    "Greater": np.greater,
-    "Less": np.less,
-    "GreaterOrEqual": np.greater_equal,
-    "LessOrEqual": np.less_equal,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "Xor": np.logical_xor,
-    "Where": np.where,
-    "Max": _same_kind(np.maximum),
-    "Min": _same_kind(np.minimum),
-    "Identity": lambda data: data,
-    "Relu": lambda data: np.maximum(data, np.zeros((), data.dtype)),
-    "Pow": lambda base, power: np.power(base, power).astype(base.dtype),
-}
+def _expanded(node: Node) -> Shape:
+    return np.broadcast_shapes(node.data(0).shape, tuple(node.integers(1)))
 
-FOLDERS: dict[str, Callable[[Node, Budget], Array | None]] = {
-    **{name: _elementwise(function) for name, function in _ELEMENTWISE.items()},
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
+
+_GROWING: dict[str, Callable[[Node], Shape]] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where"), _broadcast),
+    **dict.fromkeys(("And", "Or", "Xor", "Max", "Min"), _broadcast),
+    **dict.fromkeys(("Equal", "Greater", "Less"), _broadcast),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), _broadcast),
+    "ConstantOfShape": _filled,
+    "Expand": _expanded,
+    "Gather": _gathered,
     "Range": _range,
-    "Cast": _cast,
-    "CastLike": _cast,
-    "Mod": _modulo,
-    "Gather": _gather,
-    "Concat": _concat,
-    "Slice": _slice,
-    "Unsqueeze": lambda node, _: node.data(0).reshape(
-        unsqueezed(node, node.input(0).shape)
-    ),
-    "Squeeze": lambda node, _: node.data(0).reshape(
-        squeezed(node, node.input(0).shape)
-    ),
-    "Reshape": lambda node, _: node.data(0).reshape(
-        reshaped(node, node.input(0).shape)
-    ),
-    "Flatten": lambda node, _: node.data(0).reshape(
-        flat_shape(node, node.input(0).shape)
-    ),
-    "Transpose": lambda node, _: node.data(0).transpose(
-        permutation(node, node.input(0).rank)
-    ),
-    "Expand": _expand,
-    "Tile": _tile,
-    "ReduceSum": _reduced(np.sum),
-    "ReduceProd": _reduced(np.prod),
-    "ReduceMax": _reduced(np.max),
-    "ReduceMin": _reduced(np.min),
+    "Tile": _tiled,
 }
-"""Folds a node, all of whose inputs are known."""
+"""What has as many elements as a result that may be larger than what it is made of."""
 
-OF_SHAPES: dict[str, Callable[[Node, Budget], Array]] = {
+_EVALUATED = frozenset(
+    (
+        *_GROWING,
+        *("Round", "Sign", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Sqrt", "Exp"),
+        *("Log", "Not", "Identity", "Relu", "Cast", "CastLike", "Concat", "Slice"),
+        *("Unsqueeze", "Squeeze", "Reshape", "Flatten", "Transpose"),
+        *("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"),
+    )
+)
+"""Operators whose result the evaluator tells if all inputs are known."""
+
+_TOLD: dict[str, Callable[[Node], Array]] = {
+    "Constant": _constant,
     "Shape": _shape,
-    "Size": lambda node, _: np.array(math.prod(node.input(0).shape), np.int64),
+    "Size": lambda node: np.array(math.prod(node.input(0).shape), np.int64),
 }
 """Folds a node that reads no elements."""
 
-
-FOLDED = frozenset(FOLDERS) | frozenset(OF_SHAPES)
+FOLDED = _EVALUATED | frozenset(_TOLD)
 """Operators that are never computed if what they read is known."""
 
 
-def fold(node: Node, inputs: Sequence[object], budget: Budget) -> Array | None:
+def fold(node: Node, budget: Budget) -> Array | None:
     """Return the only output of ``node`` if it can be told now."""
-    of_shape = OF_SHAPES.get(node.name)
-    if of_shape is not None:
-        return of_shape(node, budget)
-    folder = FOLDERS.get(node.name)
-    if folder is None:
-        return None
-    given = [node.input(i) for i in range(len(inputs)) if node.has(i)]
-    if not all(value.is_constant for value in given):
+    told = _TOLD.get(node.name)
+    if told is not None:
+        return told(node)
+    given = [value for value in node.given_inputs if value is not None]
+    if node.name not in _EVALUATED or not all(value.is_constant for value in given):
         return None
     if any(value.form.channels or value.form.zero_point for value in given):
         return None
-    with np.errstate(all="ignore"):
-        return folder(node, budget)
+    if node.name in _GROWING:
+        shape = _GROWING[node.name](node)
+        if node.name == "ConstantOfShape" and math.prod(shape) > MAX_ELEMENTS:
+            return None  # the device fills it
+        budget.take(shape, sum(math.prod(value.shape) for value in given))
+    is_quotient = node.name in ("Div", "Mod") and node.data(1).dtype.kind != "f"
+    if is_quotient and not node.data(1).all():
+        raise InvalidArgumentError("a constant is divided by zero")
+    return evaluated_constants(node)[0]

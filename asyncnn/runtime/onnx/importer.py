@@ -17,7 +17,6 @@ from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
-    control_flow,
     convolution,
     elementwise,
     lookup,
@@ -32,9 +31,11 @@ from asyncnn.runtime.onnx import (
 )
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import F16, F32, I32, Building, Form, Value
+from asyncnn.runtime.onnx.evaluated import evaluate
 from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node_groups import grouped
 from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
 from asyncnn.runtime.onnx.quantization import (
@@ -93,7 +94,6 @@ def _dropout(node: Node) -> list[Value | None]:
 
 CONVERTERS: dict[str, Converter] = {
     **activation.CONVERTERS,
-    **control_flow.CONVERTERS,
     **convolution.CONVERTERS,
     **elementwise.CONVERTERS,
     **lookup.CONVERTERS,
@@ -117,8 +117,9 @@ class Import:
     The file's graph is drafted in steps, but a graph within it in one.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, is_strict: bool) -> None:
         self.draft = Composer()
+        self._is_strict = is_strict
         self._source = source
         self._checker = onnx_package().checker
         self._budget = Budget()
@@ -130,10 +131,14 @@ class Import:
 
     @classmethod
     def drafting(
-        cls, source: Source, fixed: Mapping[str, Array], lengths: Lengths
+        cls,
+        source: Source,
+        fixed: Mapping[str, Array],
+        is_strict: bool,
+        lengths: Lengths,
     ) -> Steps[Self]:
-        """Draft the model in steps."""
-        made = cls(source)
+        """Draft the model in steps; see `asyncnn.runtime.onnx.import_onnx`."""
+        made = cls(source, is_strict=is_strict)
         yield from made._drafting(fixed, lengths)
         return made
 
@@ -179,7 +184,7 @@ class Import:
 
     def building(self) -> Steps[NamedModel]:
         """Make the model in steps."""
-        return Building().building(self.draft, self.inputs, self.outputs)
+        return Building(grouped).building(self.draft, self.inputs, self.outputs)
 
     def _running(
         self,
@@ -259,7 +264,9 @@ class Import:
         if proto.domain not in DOMAINS:
             key = f"{proto.domain}.{name}"
             return key in CONVERTERS or (proto.domain, name) in self._source.functions
-        return name in CONVERTERS or name in FOLDED or is_function(name)
+        if name in CONVERTERS or name in FOLDED or is_function(name):
+            return True
+        return not self._is_strict and bool(onnx_package().defs.has(name))
 
     def _node(self, proto: Any, names: ChainMap[str, Value], opsets: "_Opsets") -> None:
         inputs: Sequence[Value | None] = [
@@ -301,19 +308,40 @@ class Import:
         own = self._source.functions.get((domain, key))
         if domain in DOMAINS:
             self._check(proto, opsets)
-            folded = fold(node, inputs, self._budget)
+            folded = fold(node, self._budget)
             if folded is not None:
                 return (self.draft.constant(folded),)
         else:
             key = f"{domain}.{key}"
         converter = CONVERTERS.get(key)
         if converter is not None and own is None:
-            results = converter(node)
+            try:
+                results = converter(node)
+            except UnsupportedOperatorError as error:
+                return self._evaluated(node, error)
             return (results,) if isinstance(results, Value) else results
         body = body_of(node, own)
         if body is None:
-            raise UnsupportedOperatorError(_UNKNOWN)
+            return self._evaluated(node, UnsupportedOperatorError(_UNKNOWN))
         return self._call(body, proto, inputs)
+
+    def _evaluated(
+        self, node: Node, error: UnsupportedOperatorError
+    ) -> Sequence[Value | None]:
+        """Draft a node as it is, for the evaluator of ONNX."""
+        if node.proto.domain not in DOMAINS:
+            raise error
+        if self._is_strict:
+            hint = error.hint or "without strict, ONNX's own evaluator may compute it"
+            raise UnsupportedOperatorError(
+                error.message, hint=hint, operators=error.operators
+            )
+        try:
+            return evaluate(node)
+        except UnsupportedOperatorError as other:
+            if error.message == _UNKNOWN:
+                raise other from error
+            raise error from other
 
     def _call(
         self, body: Any, proto: Any, inputs: Sequence[Value | None]

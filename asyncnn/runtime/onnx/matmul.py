@@ -1,7 +1,6 @@
 """Products of matrices: MatMul, Gemm and what Einsum says of them."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.convolution import filter_of
 from asyncnn.runtime.onnx.emitter import I32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reduction import reduce
 from asyncnn.runtime.onnx.reshaping import transpose
 
 
@@ -98,67 +96,7 @@ def _gemm(node: Node) -> Value:
     return result
 
 
-def _einsum(node: Node) -> Value:
-    """Sums of products without repeated letters or ellipses in one operand."""
-    equation = node.attribute("equation", "").replace(" ", "")
-    given, arrow, wanted = equation.partition("->")
-    terms = given.split(",")
-    values = node.inputs()
-    if len(terms) != len(values) or len(values) > 2 or "." in equation:
-        raise node.refuse(f"the equation {equation[:60]!r}")
-    if any(len(set(term)) != len(term) for term in (*terms, wanted)):
-        raise node.refuse(f"the equation {equation[:60]!r}, with a diagonal")
-    if any(v.rank != len(t) for v, t in zip(values, terms, strict=True)):
-        raise InvalidArgumentError(f"ranks do not fit the equation {equation[:60]!r}")
-    if not arrow:
-        letters = "".join(terms)
-        wanted = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
-    draft = node.draft
-    if len(values) == 1:
-        return _summed(draft, values[0], terms[0], wanted)
-    return _contracted(draft, values, terms, wanted)
-
-
-def _summed(draft: Composer, value: Value, term: str, wanted: str) -> Value:
-    gone = [place for place, letter in enumerate(term) if letter not in wanted]
-    if gone:
-        value = reduce(draft, Op.REDUCE_SUM, value, gone, keep=False)
-    left = [letter for letter in term if letter in wanted]
-    return transpose(draft, value, [left.index(letter) for letter in wanted])
-
-
-def _contracted(
-    draft: Composer, values: Sequence[Value], terms: Sequence[str], wanted: str
-) -> Value:
-    first, second = terms
-    lengths: dict[str, int] = {}
-    for value, term in zip(values, terms, strict=True):
-        for letter, length in zip(term, value.shape, strict=True):
-            if lengths.setdefault(letter, length) != length:
-                raise InvalidArgumentError(f"axis {letter} has two lengths")
-    stacked = [x for x in first if x in second and x in wanted]
-    joined = [x for x in first if x in second and x not in wanted]
-    own = [x for x in first if x not in second and x in wanted]
-    others = [x for x in second if x not in first and x in wanted]
-    one = _summed(draft, values[0], first, "".join(stacked + own + joined))
-    two = _summed(draft, values[1], second, "".join(stacked + joined + others))
-
-    def size(letters: Sequence[str]) -> int:
-        return math.prod(lengths[letter] for letter in letters)
-
-    stack = size(stacked)
-    result = product(
-        draft,
-        draft.reshape(one, (stack, size(own), size(joined))),
-        draft.reshape(two, (stack, size(joined), size(others))),
-    )
-    order = stacked + own + others
-    whole = draft.reshape(result, tuple(lengths[letter] for letter in order))
-    return transpose(draft, whole, [order.index(letter) for letter in wanted])
-
-
 CONVERTERS: dict[str, Converter] = {
     "MatMul": _mat_mul,
     "Gemm": _gemm,
-    "Einsum": _einsum,
 }

@@ -69,6 +69,11 @@ class Node:
             raise InvalidArgumentError(f"input {index} is missing")
         return found
 
+    @property
+    def given_inputs(self) -> Sequence[Value | None]:
+        """All inputs, None for those that are left out."""
+        return self._inputs
+
     def inputs(self) -> list[Value]:
         """Return all inputs.
 

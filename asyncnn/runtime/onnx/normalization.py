@@ -112,33 +112,10 @@ def _layer_normalization(node: Node) -> list[Value | None]:
     return [result, draft.reshape(mean, kept), draft.reshape(inverse, kept)]
 
 
-def _rms_normalization(node: Node) -> Value:
-    value, draft = node.input(0), node.draft
-    rows, _ = _last_axes(node)
-    flat = draft.reshape(draft.cast(value, np.float32), rows)
-    mean = reduce(draft, Op.MEAN, draft.mul(flat, flat), [1])
-    epsilon = node.attribute("epsilon", 1e-5)
-    root = draft.unary(Op.SQRT, draft.add(mean, epsilon))
-    result = draft.cast(draft.div(flat, root), value.dtype)
-    return draft.mul(draft.reshape(result, value.shape), node.input(1))
-
-
 def _mean_variance(node: Node) -> Value:
     value, draft = node.input(0), node.draft
     axes = node.axes(node.attribute("axes", [0, 2, 3]), value.rank)
     return centred(draft, value, axes, 1e-9)[0]
-
-
-def _lp_normalization(node: Node) -> Value:
-    value, draft = node.input(0), node.draft
-    axis = node.axis(node.attribute("axis", -1), value.rank)
-    order = node.attribute("p", 2)
-    power = draft.unary(Op.ABS, value) if order == 1 else draft.mul(value, value)
-    total = reduce(draft, Op.REDUCE_SUM, power, [axis])
-    length = total if order == 1 else draft.unary(Op.SQRT, total)
-    is_zero = draft.compare(Op.EQUAL, length, 0.0)
-    safe = draft.select(is_zero, 1.0, length, like=length)
-    return draft.div(value, safe)
 
 
 def _lrn(node: Node) -> Value:
@@ -159,8 +136,6 @@ CONVERTERS: dict[str, Converter] = {
     "InstanceNormalization": _instance_normalization,
     "GroupNormalization": _group_normalization,
     "LayerNormalization": _layer_normalization,
-    "RMSNormalization": _rms_normalization,
     "MeanVarianceNormalization": _mean_variance,
-    "LpNormalization": _lp_normalization,
     "LRN": _lrn,
 }

@@ -28,6 +28,7 @@ from asyncnn.runtime.model import (
     shapes_by_name,
 )
 from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
+from asyncnn.runtime.onnx.evaluated import Evaluated
 from asyncnn.runtime.onnx.schema import Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -249,6 +250,8 @@ def named_axes(
 def _compare(one: Drafted, other: Drafted, twins: dict[Value, Value]) -> None:
     if one.type != other.type or len(one.inputs) != len(other.inputs):
         raise _depends(f"an operation, {one.type.name} or {other.type.name},")
+    if isinstance(one, Evaluated) and not one.is_like(other):
+        raise _depends(f"node {one.proto.op_type}")
     given = list(one.inputs)
     for index, (value, twin) in enumerate(zip(given, other.inputs, strict=True)):
         if _is_same(value, twin, twins):

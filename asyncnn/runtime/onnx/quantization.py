@@ -6,7 +6,6 @@ drafted on floats is then needed by nothing. All else is computed as the standar
 on real numbers.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -25,7 +24,6 @@ from asyncnn.runtime.onnx.convolution import (
     of_rank,
     sliding_of,
 )
-from asyncnn.runtime.onnx.elementwise import round_even
 from asyncnn.runtime.onnx.emitter import (
     F32,
     Q8,
@@ -38,7 +36,6 @@ from asyncnn.runtime.onnx.matmul import product
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.onnx.reshaping import slice_
 
 _BYTES: Mapping[np.dtype[Any], Any] = {
     np.dtype(np.uint8): Q8,
@@ -194,24 +191,9 @@ def _quantize_linear(node: Node) -> Value:
     if node.attribute("block_size", 0) or dtype not in _BYTES:
         raise node.refuse(f"quantisation to {dtype}, or by blocks")
     form = form_of(dtype, scale, zero_point)
-    if form is not None:
-        return quantize(draft, value, form, dtype)
-    axis = node.attribute("axis", 1)
-    axis = node.axis(axis, value.rank) if scale.rank and scale.shape[0] > 1 else 0
-    factor = draft.cast(_along(draft, scale, value.rank, axis), np.float32)
-    steps = draft.div(draft.cast(value, np.float32), factor)
-    zero = None
-    if zero_point is not None:
-        zero = draft.cast(_along(draft, zero_point, value.rank, axis), np.float32)
-    return _coded(draft, round_even(draft, steps), zero, dtype)
-
-
-def _coded(
-    draft: Composer, steps: Value, zero: Value | None, dtype: np.dtype[Any]
-) -> Value:
-    """Return whole float32 steps, moved by ``zero``, as plain bytes within limits."""
-    moved = steps if zero is None else draft.add(steps, zero)
-    return draft.unary_to(Op.QUANTIZE, moved, Form.of(dtype), dtype)
+    if form is None:
+        raise node.refuse("a quantisation that is not constant, or by channels")
+    return quantize(draft, value, form, dtype)
 
 
 def _real(node: Node, index: int) -> Value:
@@ -299,78 +281,6 @@ def _q_linear_leaky(node: Node, value: Value) -> Value:
     return node.draft.binary(Op.PRELU, value, node.attribute("alpha", 0.01))
 
 
-def _whole(node: Node, index: int, zero: int) -> Value:
-    """Return bytes as int32, less their zero point."""
-    value = node.draft.cast(node.input(index), np.int32)
-    if not node.has(zero):
-        return value
-    point = node.draft.cast(node.input(zero), np.int32)
-    if point.rank == 1 and point.shape[0] > 1:
-        point = node.draft.reshape(
-            point, (point.shape[0], 1) if index == 0 else point.shape
-        )
-    return node.draft.sub(value, point)
-
-
-def _mat_mul_integer(node: Node) -> Value:
-    return product(node.draft, _whole(node, 0, 2), _whole(node, 1, 3))
-
-
-_EXACT_TERMS = 1 << 8
-"""Products of bytes whose sum is exact in float32."""
-
-_MAX_PARTS = 1 << 8
-"""Most convolutions that a sum of more products is cut into."""
-
-
-def _conv_integer(node: Node) -> Value:
-    draft = node.draft
-    value, filter_ = node.input(0), node.input(1)
-    if value.rank not in (3, 4) or filter_.rank != value.rank:
-        raise node.refuse(f"a convolution of rank {value.rank}")
-    if not all(filter_.shape):
-        raise InvalidArgumentError(f"a filter of {list(filter_.shape)}")
-    weights = node.data(1).astype(np.float32)
-    if node.has(3):
-        zeros = node.data(3).astype(np.float32)
-        weights -= zeros.reshape(-1, *(1,) * (weights.ndim - 1))
-    window, depth = int(np.prod(filter_.shape[2:])), filter_.shape[1]
-    groups = node.attribute("group", 1)
-    step = min(max(_EXACT_TERMS // window, 1), depth)
-    if window > _EXACT_TERMS or (
-        step < depth and (groups > 1 or depth > step * _MAX_PARTS)
-    ):
-        raise node.refuse("sums of so many products, which float32 would round")
-    sliding = sliding_of(node, value, filter_.shape[2:])
-    image = as_image(draft, draft.cast(_whole(node, 0, 2), np.float32))
-    parts = []
-    for first in range(0, depth, step):
-        part = image
-        if step < depth:
-            size = list(image.shape)
-            size[1] = min(step, depth - first)
-            part = slice_(draft, image, (0, first, 0, 0), size)
-        some = draft.constant(weights[:, first : first + step])
-        found = convolved(draft, part, image_filter(draft, some), None, sliding, groups)
-        parts.append(draft.cast(found, np.int32))
-    return of_rank(draft, functools.reduce(draft.add, parts), value.rank)
-
-
-def _dynamic(node: Node) -> Sequence[Value]:
-    value, draft = node.input(0), node.draft
-    axes = list(range(value.rank))
-    low = reduce(draft, Op.REDUCE_MIN, value, axes, keep=False)
-    high = reduce(draft, Op.REDUCE_MAX, value, axes, keep=False)
-    low = draft.binary(Op.MINIMUM, low, 0.0)
-    high = draft.binary(Op.MAXIMUM, high, 0.0)
-    scale = draft.div(draft.sub(high, low), 255.0)
-    steps = round_even(draft, draft.div(draft.unary(Op.NEG, low), scale))
-    zero = draft.binary(Op.MINIMUM, draft.binary(Op.MAXIMUM, steps, 0.0), 255.0)
-    byte = np.dtype(np.uint8)
-    codes = _coded(draft, round_even(draft, draft.div(value, scale)), zero, byte)
-    return [codes, scale, _coded(draft, zero, None, byte)]
-
-
 _MICROSOFT: dict[str, Converter] = {
     "QLinearAdd": _q_linear_pair(Op.ADD),
     "QLinearMul": _q_linear_pair(Op.MUL),
@@ -393,10 +303,7 @@ KEEPING_QUANTIZATION = frozenset(
 CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": _quantize_linear,
     "DequantizeLinear": _dequantize_linear,
-    "DynamicQuantizeLinear": _dynamic,
     "QLinearConv": _q_linear_conv,
     "QLinearMatMul": _q_linear_mat_mul,
-    "MatMulInteger": _mat_mul_integer,
-    "ConvInteger": _conv_integer,
     **{f"com.microsoft.{name}": found for name, found in _MICROSOFT.items()},
 }

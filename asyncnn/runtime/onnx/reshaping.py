@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK, merged_axes, transpositions
 from asyncnn.runtime.onnx.composing import Composer
@@ -27,6 +26,7 @@ from asyncnn.runtime.onnx.folding import (
     unsqueezed,
 )
 from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 
 def transpose(draft: Composer, value: Value, axes: Sequence[int]) -> Value:
@@ -86,24 +86,9 @@ def concatenate(draft: Composer, values: Sequence[Value], axis: int) -> Value:
     if first.type in (F16, F32, Q8, Q8S):
         return draft.emit(Op.CONCATENATION, [*values, axis], first.form)
     if first.type == I32:
-        return _joined_integers(draft, values, axis, tuple(shape))
+        raise UnsupportedOperatorError("the HAL joins no integers")
     floats = [draft.cast(value, np.float32) for value in values]
     return draft.cast(concatenate(draft, floats, axis), first.dtype)
-
-
-def _joined_integers(
-    draft: Composer, values: Sequence[Value], axis: int, shape: Shape
-) -> Value:
-    # Both halves of 32 bits are exact as floats.
-    halves = [
-        [draft.cast(half, np.float32) for half in draft.halves(value)]
-        for value in values
-    ]
-    high, low = (
-        draft.cast(concatenate(draft, part, axis), values[0].dtype)
-        for part in zip(*halves, strict=True)
-    )
-    return draft.unhalved(high, low)
 
 
 def slice_(
@@ -227,10 +212,6 @@ def pad(
     padded = [axis for axis, pair in enumerate(pads) if any(pair)]
     if not padded:
         return value
-    if value.type == I32 or len(padded) > MAX_RANK:
-        for axis in padded:
-            value = _between(draft, value, axis, pads[axis], fill)
-        return value
     lengths, places = merged_axes(value.shape, padded)
     if len(lengths) > MAX_RANK:
         for axis in padded:
@@ -249,16 +230,6 @@ def pad(
         return draft.emit(Op.PAD_V2, [flat, draft.constant(matrix), scalar])
 
     return draft.reshape(draft.through(value, move), shape)
-
-
-def _between(
-    draft: Composer, value: Value, axis: int, pair: tuple[int, int], fill: float
-) -> Value:
-    parts = []
-    for count in pair:
-        shape = (*value.shape[:axis], count, *value.shape[axis + 1 :])
-        parts.append([draft.full(shape, fill, value.dtype)] if count else [])
-    return concatenate(draft, [*parts[0], value, *parts[1]], axis)
 
 
 def _pad(node: Node) -> Value:
@@ -355,19 +326,6 @@ def _space_to_depth(node: Node) -> Value:
     return draft.reshape(moved, (n, c * size * size, h // size, w // size))
 
 
-def _trilu(node: Node) -> Value:
-    value, draft = node.input(0), node.draft
-    if value.rank < 2:
-        raise InvalidArgumentError("a triangle of what is no matrix")
-    places, upper = node.number(1, 0), node.attribute("upper", 1)
-    draft.allowance.take_elements(value.shape[-2:])
-    ones = np.ones(value.shape[-2:], np.bool_)
-    limit = sum(value.shape[-2:])
-    places = max(-limit, min(limit, places))
-    kept = np.triu(ones, places) if upper else np.tril(ones, places)
-    return draft.select(draft.constant(kept), value, 0, like=value)
-
-
 CONVERTERS: dict[str, Converter] = {
     "Reshape": lambda n: n.draft.reshape(n.input(0), reshaped(n, n.input(0).shape)),
     "Flatten": lambda n: n.draft.reshape(n.input(0), flat_shape(n, n.input(0).shape)),
@@ -380,7 +338,6 @@ CONVERTERS: dict[str, Converter] = {
     "Pad": _pad,
     "Tile": _tile,
     "Expand": _expand,
-    "Trilu": _trilu,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
     "Identity": lambda n: (

@@ -291,3 +291,39 @@ def inner_graphs(node: Any) -> list[Any]:
             *attribute.graphs,
         )
     ]
+
+
+def embed(graph: Any, reader: TensorReader) -> None:
+    """Put the weights of external files into a graph and those in it.
+
+    :raises InvalidArgumentError: as `TensorReader.array`.
+    """
+    for tensor in tensors_in(graph):
+        if is_external(tensor):
+            data = reader.array(tensor)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = data.tobytes()
+
+
+def is_external(tensor: Any) -> bool:
+    """Tell whether the elements of a tensor lie in another file."""
+    return bool(tensor.data_location == tensor.EXTERNAL)
+
+
+def tensors_in(graph: Any) -> Iterator[Any]:
+    """Yield the tensors of a graph and those in it, but for sparse ones."""
+    for each in graphs_in(graph):
+        yield from each.initializer
+        for node in each.node:
+            yield from (part.t for part in node.attribute if part.HasField("t"))
+
+
+def graphs_in(graph: Any) -> Iterator[Any]:
+    """Yield a graph and those in it."""
+    graphs = [graph]
+    while graphs:
+        each = graphs.pop()
+        yield each
+        for node in each.node:
+            graphs += inner_graphs(node)

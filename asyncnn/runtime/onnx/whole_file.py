@@ -5,7 +5,7 @@ have no such engine (`asyncnn.runtime.translation`). Weights of external files a
 into the bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,13 @@ from asyncnn.runtime.onnx.open_axes import (
 from asyncnn.runtime.onnx.schema import (
     NAMELESS,
     Axes,
-    inner_graphs,
+    embed,
+    graphs_in,
+    is_external,
     lengths_of,
     metadata_of,
     parsed,
+    tensors_in,
 )
 from asyncnn.runtime.onnx.tensors import TensorReader, dtype_of
 from asyncnn.runtime.states import are_one_state
@@ -76,8 +79,9 @@ def reading_whole(
         lengths = {each.name: each.named_lengths for each in inputs}
         known = given_lengths(lengths, input_shapes)
         outputs = [_like_its_state(_axes(info), inputs) for info in graph.output]
-        if _has_open(outputs, known) and not _has_open(inputs, known):
-            inferred = _inferred(model, inputs, fixed, outputs, known)
+        is_open = _has_open(inputs, known)
+        if _has_fixed(outputs) if is_open else _has_open(outputs, known):
+            inferred = _inferred(model, inputs, fixed, outputs, known, is_open)
             outputs = [_like_its_state(each, inputs) for each in inferred]
             yield
         if _depends_on_data(graph):
@@ -144,7 +148,9 @@ def _like_its_state(output: Axes, inputs: Sequence[Axes]) -> Axes:
 def _depends_on_data(graph: Any) -> bool:
     """Tell whether values decide the shape of something that is computed."""
     return any(
-        node.op_type in DATA_DEPENDENT for each in _graphs(graph) for node in each.node
+        node.op_type in DATA_DEPENDENT
+        for each in graphs_in(graph)
+        for node in each.node
     )
 
 
@@ -156,6 +162,11 @@ def _opened(output: Axes) -> Axes:
 def _has_open(borders: Sequence[Axes], known: Mapping[str, int]) -> bool:
     """Tell whether any axis is without a length."""
     return not all(each.is_ranked and all(_dimensions(each, known)) for each in borders)
+
+
+def _has_fixed(borders: Sequence[Axes]) -> bool:
+    """Tell whether the file has a number for any axis."""
+    return any(isinstance(length, int) for each in borders for length in each.lengths)
 
 
 def _dimensions(axes: Axes, known: Mapping[str, int]) -> tuple[int, ...]:
@@ -195,10 +206,13 @@ def _inferred(
     fixed: Mapping[str, Array],
     outputs: Sequence[Axes],
     known: Mapping[str, int],
+    is_open: bool,
 ) -> list[Axes]:
     """Return ``outputs`` with the lengths that follow from those of the inputs.
 
-    Of what cannot be inferred, only a run tells. ``model`` is changed.
+    Of what cannot be inferred, only a run tells. Where inputs have open lengths, those
+    that the file has for outputs may be of one run, and count if they can be inferred.
+    ``model`` is changed.
     """
     shapes = {each.name: _dimensions(each, known) for each in inputs}
     for info in model.graph.input:
@@ -211,11 +225,30 @@ def _inferred(
     from_array = import_module("onnx.numpy_helper").from_array
     model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes
+    if is_open:
+        for info in model.graph.output:
+            info.type.tensor_type.ClearField("shape")
     try:
-        inferred = infer(model, data_prop=True).graph
+        found = [_axes(info) for info in infer(model, data_prop=True).graph.output]
     except Exception:  # whatever it finds fault with, the engine is to decide
-        return [*outputs]
-    return [_axes(info) for info in inferred.output]
+        found = [replace(each, lengths=(), is_ranked=False) for each in outputs]
+        if not is_open:
+            return [*outputs]
+    return [*map(_agreed, outputs, found)] if is_open else found
+
+
+def _agreed(output: Axes, found: Axes) -> Axes:
+    """Return an output without the numbers that ``found`` does not have."""
+    lengths, others = output.lengths, found.lengths
+    if not found.is_ranked:
+        others = ("",) * len(lengths)
+    elif output.is_ranked and len(others) != len(lengths):
+        lengths = ("",) * len(others)
+    pairs = zip(lengths, others, strict=False)
+    agreed = [
+        own if isinstance(own, str) or own == other else "" for own, other in pairs
+    ]
+    return replace(output, lengths=tuple(agreed))
 
 
 def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
@@ -223,39 +256,12 @@ def _complete(memory: Memory, folder: Path | None, model: Any) -> Memory:
 
     :raises UnsupportedOperatorError: if they are too many for one message.
     """
-    if not any(_is_external(tensor) for tensor in _tensors(model.graph)):
+    if not any(is_external(tensor) for tensor in tensors_in(model.graph)):
         return memory
     reader = TensorReader(memory, folder)
     whole = type(model).FromString(view(memory))
-    for tensor in _tensors(whole.graph):
-        if _is_external(tensor):
-            data = reader.array(tensor)
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = data.tobytes()
+    embed(whole.graph, reader)
     reader.check_unchanged()
     if whole.ByteSize() > MAX_MESSAGE_BYTES:
         raise UnsupportedOperatorError("its weights do not fit in one message of 2 GiB")
     return shareable(from_buffer(memoryview(whole.SerializeToString())))
-
-
-def _is_external(tensor: Any) -> bool:
-    return bool(tensor.data_location == tensor.EXTERNAL)
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Yield the tensors of a graph and those in it, but for sparse ones."""
-    for each in _graphs(graph):
-        yield from each.initializer
-        for node in each.node:
-            yield from (part.t for part in node.attribute if part.HasField("t"))
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph and those in it."""
-    graphs = [graph]
-    while graphs:
-        each = graphs.pop()
-        yield each
-        for node in each.node:
-            graphs += inner_graphs(node)

@@ -47,7 +47,7 @@ class Allowance:
         self._steps -= count
         if self._steps < 0:
             raise UnsupportedOperatorError(
-                f"{count} time steps, of at most {MAX_STEPS} in all layers"
+                f"more than {MAX_STEPS} time steps in all layers"
             )
 
     def take_operators(self, count: int) -> None:

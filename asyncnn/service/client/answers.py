@@ -7,6 +7,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from asyncnn.callbacks import Completion, ExecutionResult
 from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import (
@@ -15,18 +17,16 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     failure_of,
 )
-from asyncnn.hal.interfaces import IExecutionCallback
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Request
 from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.pools import Sendable
-from asyncnn.service.client.staging import Staged, Staging
+from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
-
 
 _NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 _NOTHING = Request((), (), ())
@@ -40,16 +40,15 @@ class SentExecution(Completion):
 
     The driver works on the pools of ``request`` until it has ended, and on the slab of
     what is ``staged``. ``number`` is 0 until it was sent; one that ``is_abandoned``
-    before is sent no more. It notifies its ``callback``, if there is one.
+    before is sent no more.
     """
 
     __slots__ = ()
     slots: ClassVar[Any] = (
-        *("_line", "_result", "_route", "_staging", "_waiting"),
-        *("callback", "is_abandoned", "number", "request", "sendable", "staged"),
+        *("_line", "_result", "_route", "_waiting"),
+        *("is_abandoned", "number", "request", "sendable", "staged"),
     )
 
-    callback: IExecutionCallback | None
     is_abandoned: bool
     number: int
     request: Request
@@ -57,25 +56,21 @@ class SentExecution(Completion):
     staged: Staged | None
     _line: Line
     _route: Route | None
-    _staging: Staging | None
 
-    def __init__(
-        self, line: Line, staging: Staging | None, request: Request, sendable: Sendable
-    ) -> None:
-        staged = sendable if isinstance(sendable, Staged) else None
+    def __init__(self, line: Line, request: Request, sendable: Sendable) -> None:
         self._line = line  # type: ignore[misc]  # slots of who has its layout
-        self._staging = staging  # type: ignore[misc]
         self._result = self._waiting = self._route = None  # type: ignore[misc]
-        self.callback = None  # type: ignore[misc]
         self.is_abandoned = False  # type: ignore[misc]
         self.number = 0  # type: ignore[misc]
         self.sendable = sendable  # type: ignore[misc]
-        self.staged = staged  # type: ignore[misc]
-        self.request = request if staged is None else staged.request  # type: ignore[misc]
+        self.request, self.staged = request, None  # type: ignore[misc]
+        if isinstance(sendable, Staged):
+            self.request, self.staged = sendable.request, sendable  # type: ignore[misc]
+            sendable.is_busy = True
 
     @abstractmethod
     def _settle(self, result: ExecutionResult, *more: Any) -> None:
-        """Report the result, unless one was reported before."""
+        """Report the result; none was reported before."""
 
     def took(self, route: Route) -> None:
         """Learn, before the outcome, of an unusual route."""
@@ -87,36 +82,43 @@ class SentExecution(Completion):
         Large ones are copied on a thread. The connection shields itself from what this
         raises.
         """
+        status, staged = result.status, self.staged
         if self._result is not None:  # it was given up; the slab is free from now on
-            self.let_go(result.status)
+            self.let_go(status)
             return
-        status, staged, failure = result.status, self.staged, None
+        if self._route is not None:
+            result = replace(result, route=self._route)
         if status is not _NONE:
             logger.info("execution failed: %s: %s", status.name, result.reason)
         elif staged is not None and staged.outputs:
             if staged.layout.has_large_outputs:
-                copied: list[AsyncnnError | None] = []
-
-                def end() -> None:
-                    self.let_go(status)
-                    self._settle(_or_failed(result, copied[0]), *more)
-
-                self._line.finish(lambda: copied.append(self._copied()), end)
+                self._line.finish(*self._copying(staged, result, *more))
                 return
-            failure = self._copied()
+            try:
+                staged.copy_back()
+            except Exception as error:
+                result = _not_taken(error)
         self.let_go(status)
-        self._settle(_or_failed(result, failure) if failure else result, *more)
+        self._settle(result, *more)
 
-    def _copied(self) -> AsyncnnError | None:
-        """Copy the outputs back; return why they could not be taken, if so."""
-        try:
-            # Let go of meanwhile, the slab may have the outputs of another execution.
-            if self.staged is not None:
-                self.staged.copy_back()
-        except Exception as error:
-            logger.exception("the outputs of an execution could not be taken")
-            return failure_of(error)
-        return None
+    def _copying(
+        self, staged: Staged, result: ExecutionResult, *more: Any
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return what copies outputs on a thread, and what reports the result then."""
+        failure: list[ExecutionResult] = []
+
+        def copy() -> None:
+            try:
+                staged.copy_back()
+            except Exception as error:
+                failure.append(_not_taken(error))
+
+        def end() -> None:
+            self.let_go(result.status)
+            if self._result is None:  # it was not given up meanwhile
+                self._settle(failure[0] if failure else result, *more)
+
+        return copy, end
 
     def let_go(self, status: ErrorStatus) -> None:
         """Give the slab back for other requests, unless it may still be written to."""
@@ -126,8 +128,7 @@ class SentExecution(Completion):
             retire(request.pools)
         # A driver that is stuck may write to the slab later: then it is dropped.
         if staged is not None and status is not ErrorStatus.GENERAL_FAILURE:
-            assert self._staging is not None
-            self._staging.give_back(staged)
+            staged.give_back()
 
     def expire(self, error: AsyncnnError) -> None:
         """Report that the driver has not answered; its slab stays until it has."""
@@ -141,11 +142,10 @@ class SentExecution(Completion):
         self._settle(ExecutionResult(error.status, (), NO_TIMING, str(error)))
 
 
-def _or_failed(
-    result: ExecutionResult, failure: AsyncnnError | None
-) -> ExecutionResult:
-    if failure is None:
-        return result
+def _not_taken(error: Exception) -> ExecutionResult:
+    """Return the result of an execution whose outputs could not be copied."""
+    logger.error("the outputs of an execution could not be taken", exc_info=error)
+    failure = failure_of(error)
     return ExecutionResult(failure.status, (), NO_TIMING, str(failure))
 
 

@@ -10,7 +10,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle
 from asyncnn.service import wire
-from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.pools import Numbers
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import OwnedTasks
 
@@ -50,10 +50,10 @@ class RemoteBursts:
     Belongs to the event loop.
     """
 
-    def __init__(self, line: Line, pools: OfferedPools) -> None:
+    def __init__(self, line: Line, known: Numbers) -> None:
         self._send = line.send
         self.tell = line.send_if_open
-        self._pools = pools
+        self._known = known
         self._numbers = itertools.count(1)
         self._callbacks: dict[int, IBurstCallback] = {}
         self._tasks = OwnedTasks(_MAX_ANSWERS)
@@ -169,7 +169,7 @@ class RemoteBursts:
                     hint="asyncnn.shared_array makes memory that the driver shares",
                 )
             # Both or none of them: an answer that is a failure names no pool.
-            status, numbers = ErrorStatus(found), self._pools.numbers_of(memories)
+            status, numbers = ErrorStatus(found), self._known.of_pools(memories)
         except AsyncnnError as error:
             status = error.status
         except Exception:

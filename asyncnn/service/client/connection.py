@@ -26,7 +26,6 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import (
     NO_TIMING,
-    BufferToken,
     DeviceStatus,
     ErrorStatus,
     ExecutionOptions,
@@ -38,12 +37,8 @@ from asyncnn.service import wire
 from asyncnn.service.channel import Channel
 from asyncnn.service.client.answers import DeferredExecutions, SentExecution
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.fenced import RemoteFences
-from asyncnn.service.client.pools import (
-    Bindings,
-    OfferedPools,
-    RemoteBuffers,
-)
+from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
+from asyncnn.service.client.pools import Numbers, RemoteBuffers
 from asyncnn.service.client.preparations import ModelSender, Preparations, Queries
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
@@ -75,7 +70,7 @@ class Connection:
 
     ``facts`` are what `greet` has learned, ``queries`` what it is asked,
     ``preparations`` the models that it is to prepare, ``deferred`` the executions that
-    are sent later, ``bindings`` the requests that it knows by number, ``bursts`` those
+    are sent later, ``known`` what it knows by number, ``bursts`` those
     that are open, and what it may call for them, ``buffers`` the device-managed ones,
     ``cache_files`` how many of each kind it saves a model in. It ``is_busy`` while it
     says that a queue is full.
@@ -104,23 +99,21 @@ class Connection:
         self._executing: dict[int, SentExecution] = {}
         self.answers = PendingAnswers()
         self.deadlines = DeadlineWatch(deadline_grace)
-        self._pools = OfferedPools(
-            self, limits, self._free_idle, may_see_slabs=may_see_slabs
-        )
+        self.known = Numbers(self, limits, self._free_idle, may_see_slabs=may_see_slabs)
         self._may_see_slabs = may_see_slabs
         self._stagings: WeakSet[Staging] = WeakSet()
         self._tasks = OwnedTasks(_MAX_TASKS)
-        models = ModelSender(self, self._pools)
+        models = ModelSender(self, self.known)
         self.preparations = Preparations(
             self, models, self._tasks, self.release_prepared
         )
         self.deferred = DeferredExecutions(_MAX_TASKS)
         self.finish = self.deferred.finish
         self.queries = Queries(self, models)
-        self.bindings = Bindings(call_forgotten=partial(self.call_soon, self._unbind))
-        self.buffers = RemoteBuffers(self, self._pools, self._forget_buffer)
-        self.bursts = RemoteBursts(self, self._pools)
-        self.fences = RemoteFences(self, limits.max_fds_per_message)
+        self.buffers = RemoteBuffers(self, self.known)
+        self.bursts = RemoteBursts(self, self.known)
+        most_fds = limits.max_fds_per_message
+        self.fences = RemoteFences(self, self._executing, most_fds)
         self._channel = Channel(
             connection,
             decode_to_client,
@@ -192,10 +185,10 @@ class Connection:
                 f"the driver speaks version {welcome.version} of the protocol, "
                 f"this client {wire.PROTOCOL_VERSION}"
             )
-        self.bindings.most = welcome.max_bound_requests
-        self._pools.most = welcome.max_pools
+        self.known.most_requests = welcome.max_bound_requests
+        self.known.most_pools = welcome.max_pools
+        self.known.most_bytes = welcome.max_pool_bytes
         self.cache_files = welcome.model_cache_files, welcome.data_cache_files
-        self._pools.most_bytes = welcome.max_pool_bytes
         self.facts = welcome
 
     def release_prepared(self, number: int) -> None:
@@ -208,62 +201,48 @@ class Connection:
 
     def new_staging(self, check: Callable[[Request, bool], None]) -> Staging:
         """Return what stages the requests of one prepared model."""
-        staging = Staging(
-            check, self.bindings, self._free_idle, may_see_slabs=self._may_see_slabs
-        )
+        staging = Staging(check, self._free_idle, may_see_slabs=self._may_see_slabs)
         self._stagings.add(staging)
         return staging
 
-    def _bind(self, prepared: int, execution: SentExecution) -> int | None:
-        """Give a valid request that is sent again a number, and return it.
-
-        None if it was not sent before, is too long, or there are too many.
-        """
-        if not self.bindings.is_worth_binding(execution.sendable):
-            return None
-        # The driver counts those that it was not told to forget.
-        self._unbind()
-        number = next(self.numbers)
-        sent = slabs.in_slabs(execution.request)
-        pools = self._pools.numbers_of(sent.pools)
-        message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
-        if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
-            return None
-        self.send(message)
-        self.bindings.add(number, execution.sendable)
-        return number
-
     def execute(
-        self, prepared: int, execution: SentExecution, options: ExecutionOptions
+        self,
+        prepared: int,
+        execution: SentExecution,
+        options: ExecutionOptions,
+        wait_for: Named | None = None,
     ) -> None:
-        """Send an execution whose pools all travel, filled in before."""
-        order = self.order(prepared, execution, options)
-        self.send(order)
-        number = execution.number = order.execution  # type: ignore[misc]  # a slot
-        self._executing[number] = execution
-        if options.deadline is not None:
-            self.deadlines.watch(number, options.deadline, self._expire)
+        """Send an execution whose pools all travel, filled in before.
 
-    def order(
-        self, prepared: int, execution: SentExecution, options: ExecutionOptions
-    ) -> wire.Execute | wire.ExecuteBound:
-        """Return a new order for a request, by its number if it has one.
+        That is by number if its request has one. A fenced one has ``wait_for``.
 
         :raises ResourceExhaustedTransientError: if the driver owes too many answers.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
-        if self.deadlines.unanswered:
-            self.deadlines.check_answers()
-        bound = execution.sendable.number
+        deadlines, deadline = self.deadlines, options.deadline
+        if deadlines.unanswered:
+            deadlines.check_answers()
+        request, sendable = execution.request, execution.sendable
+        bound = sendable.number
         if bound is None:
-            bound = self._bind(prepared, execution)
+            bound = self.known.bind(prepared, sendable, request)
         number = next(self.numbers)
-        times = options.measure, options.deadline, options.loop_timeout
+        times = options.measure, deadline, options.loop_timeout
+        order: wire.Execute | wire.ExecuteBound
         if bound is not None:
-            return wire.ExecuteBound(number, bound, *times)
-        sent = slabs.in_slabs(execution.request)
-        pools = self._pools.numbers_of(sent.pools)
-        return wire.Execute(number, prepared, sent.inputs, sent.outputs, pools, *times)
+            order = wire.ExecuteBound(number, bound, *times)
+        else:
+            sent = slabs.in_slabs(request)
+            of = sent.inputs, sent.outputs, self.known.of_pools(sent.pools)
+            order = wire.Execute(number, prepared, *of, *times)
+        if wait_for is None:
+            self.send(order)
+        else:
+            self.fences.send(order, wait_for, options.duration)
+        execution.number = number  # type: ignore[misc]  # a slot
+        self._executing[number] = execution
+        if deadline is not None:
+            deadlines.watch(number, deadline, self._expire)
 
     def check_unsent(self) -> None:
         """Check that the driver reads what it is sent.
@@ -281,28 +260,21 @@ class Connection:
         if execution in self._executing:
             self.send_if_open(wire.CancelExecution(execution))
 
-    def _expire(self, execution: int) -> None:
+    def _expire(self, number: int) -> None:
         """Report an execution as missed, as the driver has not answered.
 
         It stays known until the driver answers or is gone: until then, no other
         execution may use the memory that it was sent with.
         """
-        self.deadlines.unanswered.add(execution)
-        self.cancel(execution)
-        error = unanswered(self.deadlines.grace_s)
-        self._tell(self._executing[execution].expire, error)
+        self.deadlines.unanswered.add(number)
+        self.cancel(number)
+        execution = self._executing.get(number)  # sending may have failed it
+        if execution is not None:
+            self._tell(execution.expire, unanswered(self.deadlines.grace_s))
 
     def disown(self) -> None:
         """Send nothing more in a forked child, and have its loop do nothing."""
         self._cause = forked
-
-    def _forget_buffer(self, token: int) -> None:
-        self.bindings.forget(BufferToken(token))
-
-    def _unbind(self) -> None:
-        numbers = self.bindings.take_forgotten()
-        if numbers:
-            self.send_if_open(wire.ForgetPools(numbers))
 
     def _free_idle(self) -> None:
         """Give back the memory that is kept for executions to come."""
@@ -356,24 +328,40 @@ class Connection:
         if fds:
             raise InvalidArgumentError("descriptors beside a message that has none")
         if type(message) is wire.Executed:  # the one that comes most often
-            # Forgotten first: it may close the connection, which tells all it knows.
-            executed = self._executing.pop(message.execution, None)
-            if executed is not None:
-                if self.deadlines.due or self.deadlines.unanswered:
-                    self.deadlines.answered(message.execution)
-                status = wire.status_of(message.status)
-                shapes, timing = message.output_shapes, message.timing
-                result = ExecutionResult(status, shapes, timing, message.reason)
-                self._tell(executed.take, result)
+            status = wire.status_of(message.status)
+            of = message.output_shapes, message.timing, message.reason
+            self.end(message.execution, ExecutionResult(status, *of))
         elif type(message) is wire.FencedDone:
-            self.fences.done(message)
+            for end in message.ends:
+                # Even if it is unknown: the driver keeps a fence until it was counted.
+                self.fences.seen += 1
+                ended = self._executing.get(end.execution)
+                if not isinstance(ended, RemoteFenced | None):
+                    raise InvalidArgumentError("a fence of an execution without one")
+                status, launched = wire.status_of(end.status), end.launched or NO_TIMING
+                result = ExecutionResult(status, (), launched, end.reason)
+                self.end(end.execution, result, end.fenced or NO_TIMING, end.at_ns)
         else:
             self._handle(message)
+
+    def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
+        """Tell an execution under way how it has ended; that of a fence has more."""
+        # Forgotten first: it may close the connection, which tells all it knows.
+        ended = self._executing.pop(execution, None)
+        if ended is not None:
+            if self.deadlines.due or self.deadlines.unanswered:
+                self.deadlines.answered(execution)
+            try:
+                ended.take(result, *more)
+            except (Exception, asyncio.CancelledError):
+                logger.exception("a listener failed while it was notified")
 
     def _handle(self, message: wire.ToClient) -> None:
         match message:
             case wire.Took():
-                self._took(message)
+                executed = self._executing.get(message.execution)
+                if executed is not None:
+                    self._tell(executed.took, message.route)
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
@@ -381,8 +369,7 @@ class Connection:
             case wire.BufferCopied():
                 self.answers.answered(message.call, message)
             case wire.PoolsRefused():
-                for memory in self._pools.refused(message.numbers):
-                    self.bindings.forget(memory)
+                self.known.refused(message.numbers)
             case wire.Allocated():
                 self.answers.answered(message.buffer, message)
             case wire.GetMemories():
@@ -399,13 +386,6 @@ class Connection:
             case wire.Refused():
                 self._fail_greeting(f"the driver refuses this client: {message.reason}")
                 self._channel.abandon(message.reason)
-
-    def _took(self, message: wire.Took) -> None:
-        executed = self._executing.get(message.execution)
-        if executed is not None:
-            self._tell(executed.took, message.route)
-        else:
-            self.fences.took(message.execution, message.route)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
         """Tell one listener; if it fails, the others are still told."""
@@ -427,22 +407,19 @@ class Connection:
             parts.callback(self._fail_executions, reason)
             parts.callback(self.deadlines.close)
             parts.callback(self.deferred.lose, cause)
-            parts.callback(self.fences.lose, reason)
             parts.callback(self.preparations.lose, cause)
             parts.callback(self._fail_greeting, reason)
             parts.callback(self.answers.lose, cause)
             parts.callback(self.bursts.close)
             parts.callback(self._tasks.cancel)
-            parts.callback(self.bindings.clear)
-            parts.callback(self._pools.clear)
+            parts.callback(self.known.clear)
 
     def _fail_greeting(self, reason: str) -> None:
         if self._welcome is not None and not self._welcome.done():
             self._welcome.set_exception(NoDriverError(reason))
 
     def _fail_executions(self, reason: str) -> None:
-        executing, self._executing = self._executing, {}
         unavailable = ErrorStatus.DEVICE_UNAVAILABLE
         result = ExecutionResult(unavailable, (), NO_TIMING, reason)
-        for executed in executing.values():
-            self._tell(executed.take, result)
+        for number in tuple(self._executing):
+            self.end(number, result)

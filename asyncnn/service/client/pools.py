@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -27,48 +27,80 @@ from asyncnn.hal.types import (
     Dimensions,
     ErrorStatus,
     Memory,
+    Request,
 )
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import check_dimensions
 from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.memory.pools import view
 from asyncnn.memory.shared import allocate, shareable
-from asyncnn.memory.slabs import Slab
+from asyncnn.memory.slabs import Slab, in_slabs
 from asyncnn.service import wire
 from asyncnn.service.client.unanswered import Line
+from asyncnn.service.decoding import encode_given
 from asyncnn.service.limits import ServiceLimits
 
 Pool: TypeAlias = Memory | BufferToken
 
 
-class OfferedPools:
-    """Announces pools when they are used first, and forgets those that are gone.
+class Sendable:
+    """What a driver is sent again and again; a ``number`` stands for it once bound.
 
-    ``most`` is how many pools the driver takes, ``most_bytes`` how large they may be
-    together. Before there are more, ``free_idle`` is called to give back those that
-    nothing uses.
+    It was sent some ``uses`` without. It ``is_busy`` if one execution alone may use it
+    and does.
+    """
+
+    __slots__ = ("__weakref__", "number", "uses")
+
+    is_busy = False
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.uses = 0
+
+    def names(self, pool: Pool) -> bool:
+        """Tell whether a driver that forgets ``pool`` has forgotten this."""
+        raise NotImplementedError
+
+
+class Numbers:
+    """What the driver knows by number: pools, buffers of its own, and requests.
+
+    A pool gets its number when it is used first, a request when it is sent again. What
+    is gone here the driver is told to forget. ``most_pools`` is how many pools it
+    takes, ``most_bytes`` how large they may be together, ``most_requests`` how many
+    requests. Before there are more pools, ``free_idle`` is called to give back those
+    that nothing uses; more requests get no number, rather than others losing theirs:
+    that would cost more than it saves.
     """
 
     def __init__(
         self,
         line: Line,
         limits: ServiceLimits,
-        free_idle: Callable[[], None],
+        free_idle: Callable[[], None] = lambda: None,
         *,
-        may_see_slabs: bool,
+        may_see_slabs: bool = True,
     ) -> None:
         self._line = line
         self._max_fds = limits.max_fds_per_message
         self._free_idle = free_idle
         self._may_see_slabs = may_see_slabs
-        self.most = limits.max_pools
+        self.most_pools = limits.max_pools
         self.most_bytes = limits.max_pool_bytes
-        self._announced: dict[weakref.ref[Memory], int] = {}
+        self.most_requests = 0
+        self._pools: dict[weakref.ref[Any], int] = {}
+        self._requests: dict[weakref.ref[Any], int] = {}
         self._sizes: dict[int, int] = {}
         self._buffers: dict[int, int] = {}
         self._gone: deque[int] = deque()
 
-    def numbers_of(self, pools: Sequence[object]) -> tuple[int, ...]:
+    @property
+    def requests(self) -> int:
+        """How many requests have a number."""
+        return len(self._requests)
+
+    def of_pools(self, pools: Sequence[object]) -> tuple[int, ...]:
         """Return the numbers of pools, announcing those that the driver has not seen.
 
         A buffer's token stands for the number that it was allocated by.
@@ -79,13 +111,36 @@ class OfferedPools:
         :raises AsyncnnError: if one cannot be announced.
         """
         numbers: list[int] = []
-        for memory in pools:
-            if isinstance(memory, Memory):
-                number = self._announced.get(weakref.ref(memory))
-                numbers.append(self._announce(memory) if number is None else number)
+        for pool in pools:
+            if isinstance(pool, Memory):
+                number = self._pools.get(weakref.ref(pool))
+                numbers.append(self._announce(pool) if number is None else number)
             else:
-                numbers.append(self._number_of_buffer(memory))
+                known = type(pool) is BufferToken and self._buffers.get(pool.token)
+                if not known:
+                    raise InvalidArgumentError(f"{pool!r} is no buffer of this driver")
+                numbers.append(known)
         return tuple(numbers)
+
+    def bind(self, prepared: int, sendable: Sendable, request: Request) -> int | None:
+        """Give a valid request that is sent again a number, and return it.
+
+        None if it was not sent before, is too long, or there are too many.
+        """
+        sendable.uses += 1
+        if sendable.uses == 1 or len(self._requests) >= self.most_requests:
+            return None
+        self._forget()  # the driver counts those that it was not told to forget
+        number = next(self._line.numbers)
+        sent = in_slabs(request)
+        pools = self.of_pools(sent.pools)
+        message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
+        if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
+            return None
+        self._line.send(message)
+        sendable.number = number
+        self._requests[weakref.ref(sendable, self._lost)] = number
+        return number
 
     def adopt(self, token: int, number: int) -> None:
         """Let the token of a buffer stand for ``number`` until `lose_buffer`."""
@@ -96,31 +151,34 @@ class OfferedPools:
         number = self._buffers.pop(token, None)
         if number is not None:
             self._gone.append(number)
-            self._line.call_soon(self._forget)
+            self._line.call_soon(partial(self._forget_with, BufferToken(token)))
 
-    def refused(self, numbers: Collection[int]) -> list[Memory]:
-        """Announce pools anew when they are used again; return those still alive."""
-        found: list[Memory] = []
-        for memory, number in list(self._announced.items()):
+    def refused(self, numbers: Collection[int]) -> None:
+        """Announce pools anew when they are used again: the driver did not take them.
+
+        It has forgotten the requests that name them.
+        """
+        for reference, number in list(self._pools.items()):
             if number in numbers:
-                pool = memory()
+                pool = reference()
+                self._lost(reference)
                 if pool is not None:
-                    found.append(pool)
-                self._lost(memory)
-        return found
+                    self._forget_with(pool)
 
     def clear(self) -> None:
         """Forget everything: the driver is gone."""
-        self._announced.clear()
-        self._sizes.clear()
-        self._buffers.clear()
+        for known in (self._pools, self._requests, self._sizes, self._buffers):
+            known.clear()
         self._gone.clear()
 
-    def _number_of_buffer(self, pool: object) -> int:
-        number = self._buffers.get(pool.token) if type(pool) is BufferToken else None
-        if number is None:
-            raise InvalidArgumentError(f"{pool!r} is no buffer of this driver")
-        return number
+    def _forget_with(self, pool: Pool) -> None:
+        """Forget the requests that name a pool, a part of it, or a buffer."""
+        for reference in list(self._requests):
+            sendable = reference()
+            if sendable is not None and sendable.names(pool):
+                sendable.number, sendable.uses = None, 0
+                self._requests.pop(reference, None)
+        self._forget()
 
     def _announce(self, memory: Memory) -> int:
         number = next(self._line.numbers)
@@ -138,7 +196,7 @@ class OfferedPools:
         )
         self._line.send(wire.AnnouncePools((info,)), fds)
         # Only once it is sent: what could not be is announced the next time.
-        self._announced[weakref.ref(memory, self._lost)] = number
+        self._pools[weakref.ref(memory, self._lost)] = number
         self._sizes[number] = memory.size
         return number
 
@@ -146,21 +204,23 @@ class OfferedPools:
         """Free what is idle if the driver would not take another pool otherwise."""
         # A list first: the collector may end a pool in the midst of a sum.
         total = sum(list(self._sizes.values()))
-        if len(self._announced) >= self.most or total + size > self.most_bytes:
+        if len(self._pools) >= self.most_pools or total + size > self.most_bytes:
             self._free_idle()
         # Pools that are gone count against the limits of the driver.
         self._forget()
-        if len(self._announced) >= self.most:
+        if len(self._pools) >= self.most_pools:
             raise too_many(
                 "pools",
                 "ServiceLimits.max_pools",
-                self.most,
+                self.most_pools,
                 hint="await executions, or use fewer large arrays again and again",
             )
 
-    def _lost(self, memory: weakref.ref[Memory]) -> None:
-        """Remember a pool to forget; called by finalisers, on any thread."""
-        number = self._announced.pop(memory, None)
+    def _lost(self, reference: weakref.ref[Any]) -> None:
+        """Remember what is to be forgotten; called by finalisers, on any thread."""
+        number = self._pools.pop(reference, None)
+        if number is None:
+            number = self._requests.pop(reference, None)
         if number is not None:
             self._sizes.pop(number, None)
             self._gone.append(number)
@@ -184,84 +244,6 @@ def _check_descriptors(fds: Sequence[int], most: int) -> None:
             raise GeneralFailureError(
                 f"descriptor {fd} of a pool is not open"
             ) from error
-
-
-class Sendable:
-    """What a driver is sent again and again; a ``number`` stands for it once bound.
-
-    It was sent some ``uses`` without.
-    """
-
-    __slots__ = ("__weakref__", "number", "uses")
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.uses = 0
-
-    def names(self, pool: Pool) -> bool:
-        """Tell whether a driver that forgets ``pool`` has forgotten this."""
-        raise NotImplementedError
-
-
-class Bindings:
-    """What a driver knows by number, up to ``most`` of it.
-
-    When that is reached nothing more gets a number, rather than others losing theirs:
-    that would cost more than it saves. What is not used any more goes by itself:
-    ``call_forgotten`` is called then, on any thread, as there is something for
-    `take_forgotten`.
-    """
-
-    def __init__(
-        self, most: int = 0, call_forgotten: Callable[[], None] = lambda: None
-    ) -> None:
-        self.most = most
-        self._call_forgotten = call_forgotten
-        self._forgotten: deque[int] = deque()
-        self._bound: dict[int, weakref.ref[Sendable]] = {}
-
-    def __len__(self) -> int:
-        return len(self._bound)
-
-    def is_worth_binding(self, sendable: Sendable) -> bool:
-        """Tell whether what is sent now was sent before, and has no number yet."""
-        sendable.uses += 1
-        return sendable.uses > 1 and len(self._bound) < self.most
-
-    def add(self, number: int, sendable: Sendable) -> None:
-        """Give it the number that the driver knows it by."""
-        sendable.number = number
-        self._bound[number] = weakref.ref(sendable, partial(self._lose, number))
-
-    def unbind(self, sendable: Sendable) -> None:
-        """Have the driver forget it."""
-        number, sendable.number, sendable.uses = sendable.number, None, 0
-        if number is not None:
-            self._lose(number)
-
-    def forget(self, pool: Pool) -> None:
-        """Forget what names a pool, or a part of it, or a buffer: the driver has."""
-        for number, reference in list(self._bound.items()):
-            sendable = reference()
-            if sendable is not None and sendable.names(pool):
-                sendable.number, sendable.uses = None, 0
-                self._bound.pop(number, None)
-
-    def take_forgotten(self) -> tuple[int, ...]:
-        """Return the numbers of what was forgotten here since the last call."""
-        gone = self._forgotten
-        return tuple([gone.popleft() for _ in range(len(gone))])
-
-    def clear(self) -> None:
-        """Forget everything: the driver is gone."""
-        self._bound.clear()
-        self._forgotten.clear()
-
-    def _lose(self, number: int, _: object = None) -> None:
-        """Forget a number, on any thread."""
-        if self._bound.pop(number, None) is not None:
-            self._forgotten.append(number)
-            self._call_forgotten()
 
 
 class RemoteBuffer:
@@ -315,13 +297,10 @@ class RemoteBuffers:
     What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
     """
 
-    def __init__(
-        self, line: Line, pools: OfferedPools, forget_buffer: Callable[[int], None]
-    ) -> None:
+    def __init__(self, line: Line, numbers: Numbers) -> None:
         self.cause_of_death = line.cause_of_death
         self._line = line
-        self._pools = pools
-        self._forget_buffer = forget_buffer
+        self._numbers = numbers
 
     async def allocate(
         self,
@@ -352,8 +331,8 @@ class RemoteBuffers:
             return status, None, 0
         token = allocated.token
         buffer = RemoteBuffer(self, number)
-        self._pools.adopt(token, number)
-        weakref.finalize(buffer, self._gone, token)
+        self._numbers.adopt(token, number)
+        weakref.finalize(buffer, self._numbers.lose_buffer, token)
         return status, buffer, token
 
     def place(self, pool: Memory) -> tuple[int, int]:
@@ -361,7 +340,7 @@ class RemoteBuffers:
 
         A pool without bytes needs none.
         """
-        numbers = self._pools.numbers_of((pool,)) if pool.size else (wire.NO_POOL,)
+        numbers = self._numbers.of_pools((pool,)) if pool.size else (wire.NO_POOL,)
         return next(self._line.numbers), numbers[0]
 
     async def copy(
@@ -371,8 +350,3 @@ class RemoteBuffers:
         self._line.send(message)
         answer = await self._line.answers.answer(message.call, wire.BufferCopied)
         return wire.status_of(answer.status)
-
-    def _gone(self, token: int) -> None:
-        """Forget a buffer; called by its finaliser, on any thread."""
-        self._line.call_soon(partial(self._forget_buffer, token))
-        self._pools.lose_buffer(token)

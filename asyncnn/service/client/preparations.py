@@ -33,7 +33,7 @@ from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.pools import OfferedPools
+from asyncnn.service.client.pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.decoding import MessageFile, encode_given
@@ -47,7 +47,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
     """Sends messages with models. Belongs to the event loop."""
 
     _line: Line
-    _pools: OfferedPools
+    _known: Numbers
 
     def takes_long(self, model: Model) -> bool:
         """Tell whether to send ``model`` at once would keep the loop for long."""
@@ -59,7 +59,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
     ) -> None:
         """Send a message with ``model``."""
         pools = _all_shareable(model.pools)
-        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        message = make(replace(model, pools=()), self._known.of_pools(pools))
         self._line.send(message, fds)
 
     async def send(
@@ -74,7 +74,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
         pools = await offload(_all_shareable, model.pools)
         if not is_wanted():
             return
-        message = make(replace(model, pools=()), self._pools.numbers_of(pools))
+        message = make(replace(model, pools=()), self._known.of_pools(pools))
         file = await offload(_encoded, message)
         if is_wanted():
             self._line.send(file, fds)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.callbacks import (
     Completion,
@@ -43,9 +42,8 @@ from asyncnn.logs import EXECUTION
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
-from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import Layout, Staging, Travelling
+from asyncnn.service.client.staging import BoundRequest
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
@@ -119,36 +117,16 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             return ErrorStatus.INVALID_ARGUMENT
         try:
             options = execution_options(measure, deadline, loop_timeout_duration)
-            execution = self._checked(request)
+            sendable = self._staging.sendable(request)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
+        execution = NotifyingExecution(self._connection, request, sendable)
         execution.callback = callback
         refused = self.launch(execution, options).result
         if refused is not None:
             return refused.status
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
-
-    def _checked(self, request: Request) -> "RemoteExecution":
-        """Return an execution of a request, whatever pools it has."""
-        sendable = self._sendable(request)
-        return RemoteExecution(self._connection, self._staging, request, sendable)
-
-    def _sendable(self, request: Request, is_fenced: bool = False) -> Sendable:
-        """Return what to send for a request, which is checked unless it came before."""
-        known: Travelling | Layout
-        # One of another connection, before its driver was restarted, say, is news.
-        if (
-            type(request) is BoundRequest
-            and request.staging is self._staging
-            and request.known.is_strict >= is_fenced
-        ):
-            known = request.known
-        else:
-            known = self._staging.known(request, is_fenced)
-        if isinstance(known, Layout):
-            return self._staging.staged(known, request.pools)
-        return known
 
     def bind(self, tensors: Sequence[object]) -> "RemoteExecution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
@@ -162,28 +140,27 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             # Others may be shared: then they are not copied.
             if not (base is None or (type(base) is np.ndarray and base.base is None)):
                 return None
+        idle = plain.idle()
         try:
-            staged = self._staging.take(plain)
+            staged = idle.pop() if idle else self._staging.take(plain, ())
         except AsyncnnError:
             return None  # the other way says why
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
-        for array in arrays[:count]:
-            staged.inputs.append(array.data.cast("B"))
+        if plain.has_large_inputs:
+            staged.inputs += [array.data.cast("B") for array in arrays[:count]]
+        else:
+            for target, array in zip(staged.targets, arrays, strict=False):
+                target[:] = array.data.cast("B")
         for array in arrays[count:]:
             staged.outputs.append(array.data)
-        return RemoteExecution(self._connection, self._staging, staged.request, staged)
+        return RemoteExecution(self._connection, staged.request, staged)
 
-    def create_reusable_execution(self, request: Request) -> "BoundRequest":
+    def create_reusable_execution(self, request: Request) -> BoundRequest:
         """Return a request that is not looked up again; see `IReusing`.
 
         :raises InvalidArgumentError: if it breaks a rule.
         """
-        try:
-            known = self._staging.known(request, True)
-        except AsyncnnError:  # a fenced execution may not have what others may
-            known = self._staging.known(request, False)
-        arguments = request.inputs, request.outputs, request.pools
-        return BoundRequest(*arguments, self._staging, known)
+        return self._staging.bound(request)
 
     def launch(
         self, execution: "RemoteExecution | Request", options: ExecutionOptions
@@ -196,7 +173,8 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             EXECUTION("send", model=self.number, deadline_ns=options.deadline)
         try:
             if not isinstance(execution, RemoteExecution):
-                execution = self._checked(execution)
+                sendable = self._staging.sendable(execution)
+                execution = RemoteExecution(self._connection, execution, sendable)
         except AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
@@ -208,10 +186,9 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
                 launch = partial(connection.execute, self.number, execution, options)
                 connection.deferred.start(execution, launch, options.deadline)
             else:
-                if staged is not None:
-                    staged.fill()
                 connection.execute(self.number, execution, options)
         except AsyncnnError as error:
+            execution.let_go(ErrorStatus.NONE)
             execution.refuse(error)
         return execution
 
@@ -228,13 +205,17 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         named = connection.fences.named(wait_for) if wait_for else NO_FENCES
         if options.deadline is not None:
             check_deadline(options.deadline)
-        sendable = self._sendable(request, is_fenced=True)
-        fenced = RemoteFenced(connection, self._staging, request, sendable)
-        if fenced.staged is not None:
-            fenced.staged.fill()
         connection.check_unsent()
-        order = connection.order(number, fenced, options)
-        connection.fences.execute(order, named, options.duration, fenced)
+        sendable = self._staging.sendable(request, is_fenced=True)
+        fenced = RemoteFenced(connection, request, sendable)
+        staged = fenced.staged
+        try:
+            if staged is not None and staged.layout.has_large_inputs:
+                staged.fill()
+            connection.execute(number, fenced, options, named)
+        except AsyncnnError:
+            fenced.let_go(ErrorStatus.NONE)
+            raise
         return fenced
 
     async def configure_execution_burst(
@@ -251,13 +232,6 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         )
 
 
-class BoundRequest(Request, frozen=True, eq=False):
-    """A request that is not looked up again; ``known`` is what to send, or how."""
-
-    staging: Staging
-    known: Travelling | Layout
-
-
 def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
     """Check a request as the driver will."""
     with span("validate", Layer.DRIVER, Phase.EXECUTION):
@@ -265,15 +239,11 @@ def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
 
 
 class RemoteExecution(SentExecution):
-    """One execution under way, which is awaited or notifies its ``callback``."""
+    """One execution under way, which is awaited."""
 
     __slots__ = SentExecution.slots
 
-    def took(self, route: Route) -> None:
-        """Learn, before the outcome, of an unusual route."""
-        super().took(route)
-        if self.callback is not None and self._result is None:
-            self.callback.took(route)
+    _settle = Completion._resolve
 
     def abandon(self) -> None:
         """Tell the driver that nobody waits, or send it no more."""
@@ -281,13 +251,24 @@ class RemoteExecution(SentExecution):
         if self.number:
             self._line.cancel(self.number)
 
+
+class NotifyingExecution(RemoteExecution):
+    """One that notifies its ``callback``."""
+
+    __slots__ = ("callback",)
+
+    callback: IExecutionCallback
+
+    def took(self, route: Route) -> None:
+        """Learn, before the outcome, of an unusual route."""
+        super().took(route)
+        if self._result is None:
+            self.callback.took(route)
+
     def _settle(self, result: ExecutionResult, *_: object) -> None:
-        if self._route is not None:
-            result = replace(result, route=self._route)
         self._resolve(result)
         callback = self.callback
-        if callback is not None:
-            callback.unlink_to_death()
-            callback.reason = result.reason
-            notify = OneShot(callback.notify_1_3)
-            notify(result.status, result.output_shapes, result.timing)
+        callback.unlink_to_death()
+        callback.reason = result.reason
+        notify = OneShot(callback.notify_1_3)
+        notify(result.status, result.output_shapes, result.timing)

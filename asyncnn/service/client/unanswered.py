@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.errors import (
     DeviceClosedError,
     DeviceUnavailableError,
@@ -72,6 +73,10 @@ class Line(Protocol):
 
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""
+        ...
+
+    def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
+        """Tell an execution how it has ended."""
         ...
 
     def finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:

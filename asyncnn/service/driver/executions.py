@@ -15,6 +15,7 @@ from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,
     ErrorStatus,
+    MeasureTiming,
     Memory,
     OutputShape,
     Request,
@@ -28,6 +29,9 @@ from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
 
 logger = logging.getLogger(__name__)
+
+
+_MEASURES = {int(measure): measure for measure in MeasureTiming}
 
 
 class Bound(msgspec.Struct, frozen=True, eq=False):
@@ -64,7 +68,12 @@ class Executions(SessionPart):
         callback = self._executing[number] = _Executing(self, order)
         try:
             self._quota.check(self._executing, more=0)
-            self._launch(self.find(order), callback)
+            bound = self.find(order)
+            if bound.is_mapped:
+                callback.launch(bound.prepared, bound.request)
+            else:
+                self._tasks.check_room()
+                self._tasks.start(self._launch_with_copies(bound, callback))
         except Exception as error:
             callback.fail(explained(error))
 
@@ -163,13 +172,6 @@ class Executions(SessionPart):
         for number in [n for n, kept in self._kept.items() if is_gone(kept)]:
             del self._kept[number]
 
-    def _launch(self, bound: Bound, callback: "_Executing") -> None:
-        if bound.is_mapped:
-            callback.launch(bound.prepared, bound.request)
-        else:
-            self._tasks.check_room()
-            self._tasks.start(self._launch_with_copies(bound, callback))
-
     async def _launch_with_copies(self, bound: Bound, callback: "_Executing") -> None:
         try:
             pools = await self._pools.copied(bound.request.pools)
@@ -200,7 +202,10 @@ class _Executing(IExecutionCallback):
     def __init__(
         self, executions: Executions, order: wire.Execute | wire.ExecuteBound
     ) -> None:
-        super().__init__()
+        # All here, as a call of the base would be felt with tiny models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
         self._executions = executions
         self.order = order
         self.copies: tuple[Memory | BufferToken, ...] = ()
@@ -209,13 +214,9 @@ class _Executing(IExecutionCallback):
     def launch(self, prepared: IPreparedModel, request: Request) -> None:
         """Execute a request whose pools have their bytes."""
         order = self.order
-        prepared.execute_1_3(
-            request,
-            order.measure,  # type: ignore[arg-type]
-            order.deadline,
-            order.loop_timeout,
-            self,
-        )
+        measure = _MEASURES.get(order.measure, order.measure)
+        times = measure, order.deadline, order.loop_timeout
+        prepared.execute_1_3(request, *times, self)  # type: ignore[arg-type]
 
     def notify_1_3(
         self,

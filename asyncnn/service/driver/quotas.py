@@ -189,10 +189,14 @@ class Quota:
 
         :raises ResourceExhaustedTransientError: if these would be too many.
         """
-        if sum(map(len, tables)) + more > self.most_each:
-            raise too_many(self._what, f"ServiceLimits.{self._limit}", self.most_each)
+        own = 0
         for table in tables:
-            self._count(table)
+            size = len(table)
+            own += size
+            self._used += size - table.counted
+            table.counted = size
+        if own + more > self.most_each:
+            raise too_many(self._what, f"ServiceLimits.{self._limit}", self.most_each)
         if self._used + more > self._most:
             self._count_all()
             if self._used + more > self._most:
@@ -208,12 +212,8 @@ class Quota:
     def _count_all(self) -> None:
         self._used = 0  # what went with its table is counted until now
         for table in self._tables.values():
-            table.counted = 0
-            self._count(table)
-
-    def _count(self, table: Table[Any]) -> None:
-        self._used += len(table) - table.counted
-        table.counted = len(table)
+            table.counted = len(table)
+            self._used += table.counted
 
 
 class UserQuotas:

@@ -174,7 +174,7 @@ class Session:
             parts.callback(self._unwatch)
 
     def _send(self, message: wire.ToClient) -> None:
-        data = wire.encode(message)
+        data = wire.encode_flat(message)
         try:
             if len(data) >= MAX_PACKET_BYTES and type(message) in _REPLACEABLE:
                 # The driver keeps their files for a client that reads none of them.
@@ -236,11 +236,13 @@ class Session:
             raise InvalidArgumentError("a message before the greeting")
         if isinstance(message, Unread):
             self._decline(message.message, message.error)
-            return
-        if fds is None or fds:
+        elif fds is None or fds:
             if type(message) not in _WITH_DESCRIPTORS:
                 raise InvalidArgumentError("descriptors beside a message that has none")
             self._receive_with_fds(message, fds)
+        # The ones that come most often are looked for first.
+        elif type(message) is wire.ExecuteBound or type(message) is wire.Execute:
+            self._executions.execute(message)
         else:
             self._dispatch(message, ())
 
@@ -259,10 +261,7 @@ class Session:
             self._mappings.update()
 
     def _dispatch(self, message: wire.ToDriver, fds: Sequence[int]) -> None:
-        # The ones that come most often are looked for first.
-        if type(message) is wire.ExecuteBound or type(message) is wire.Execute:
-            self._executions.execute(message)
-        elif type(message) is wire.ExecuteFenced:
+        if type(message) is wire.ExecuteFenced:
             self._fenced.execute(message, fds)
         elif type(message) is wire.Several:
             for each in message.messages:

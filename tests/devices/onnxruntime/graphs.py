@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import NamedModel, load
+from asyncnn import Device, NamedModel, load
+from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.memory.pools import from_buffer
 
 F32 = np.float32
@@ -139,3 +143,14 @@ def turns(times: int) -> list[Array]:
 def turned(times: int) -> Array:
     """Return what `looping` computes."""
     return np.roll(X, times, 1)
+
+
+async def refused(device: Device, model: NamedModel, words: str) -> None:
+    """Check that the HAL device refuses a region; `Device` may know another way."""
+    callback = PreparedModelFuture()
+    preference = ExecutionPreference.FAST_SINGLE_ANSWER
+    device.hal.prepare_model_1_3(
+        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
+    )
+    with pytest.raises(AsyncnnError, match=words):
+        await callback

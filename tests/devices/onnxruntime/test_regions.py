@@ -2,28 +2,28 @@
 
 import asyncio
 import gc
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import Device, NamedModel, load, open_device
-from asyncnn.callbacks import PreparedModelFuture
+from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
 from asyncnn.devices import DeviceSettings, executable, spreading
 from asyncnn.devices.onnxruntime.sessions import Session
 from asyncnn.engine.program import MAX_PLANS
 from asyncnn.execution import IInProcess
 from asyncnn.hal.errors import (
-    AsyncnnError,
     GeneralFailureError,
+    InvalidArgumentError,
 )
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
     ExecutionPreference,
+    Operand,
     OperandType,
-    Priority,
+    OperationType,
 )
 from tests.devices.onnxruntime.graphs import (
     BFLOAT16,
@@ -33,6 +33,7 @@ from tests.devices.onnxruntime.graphs import (
     looping,
     number_of,
     port,
+    refused,
     region,
     relu,
     tiling,
@@ -294,17 +295,6 @@ async def test_clients_share_what_is_the_same_and_nothing_is_left() -> None:
     assert sessions() == before
 
 
-async def refused(device: Device, model: NamedModel, words: str) -> None:
-    """Check that the HAL device refuses a region; `Device` may know another way."""
-    callback = PreparedModelFuture()
-    preference = ExecutionPreference.FAST_SINGLE_ANSWER
-    device.hal.prepare_model_1_3(
-        *(model.model, preference, Priority.MEDIUM, None, (), (), bytes(32)), callback
-    )
-    with pytest.raises(AsyncnnError, match=words):
-        await callback
-
-
 class TestWhatIsWrong:
     """It is said when a model is prepared, in words, and the device goes on."""
 
@@ -382,94 +372,6 @@ class TestWhatIsWrong:
             await prepared.run([np.ones(4, F32)])
 
 
-class TestTrust:
-    """ONNX Runtime never sees what reads files, other memory, or code."""
-
-    def ends(self) -> Any:
-        return [("x", FLOAT, [2])], [("y", FLOAT, [2])]
-
-    async def refused(self, content: bytes, words: str) -> None:
-        model = region(content, [port(F32, 2)], [port(F32, 2)])
-        async with open_device("onnxruntime") as device:
-            await refused(device, model, words)
-
-    @pytest.mark.parametrize("location", ["/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
-    @pytest.mark.parametrize("is_attribute", [False, True])
-    async def test_weights_are_in_the_graph(
-        self, location: str, is_attribute: bool
-    ) -> None:
-        weights = numpy_helper.from_array(np.zeros(2, F32), "w")
-        weights.ClearField("raw_data")
-        weights.data_location = TensorProto.EXTERNAL
-        weights.external_data.add(key="location", value=location)
-        nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
-        if is_attribute:
-            nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
-        content = graph(nodes, *self.ends(), [] if is_attribute else [weights])
-        await self.refused(content, "weights that are not in it")
-
-    @pytest.mark.parametrize(
-        ("domain", "type_"),
-        [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
-    )
-    @pytest.mark.parametrize("depth", [0, 1])
-    async def test_operators_are_those_of_the_engine(
-        self, domain: str, type_: str, depth: int
-    ) -> None:
-        node = helper.make_node(type_, ["x"], ["y"], domain=domain)
-        if depth:
-            inner = helper.make_graph(
-                [node], "then", [], [helper.make_tensor_value_info("y", FLOAT, [2])]
-            )
-            node = helper.make_node(
-                "If", ["c"], ["y"], then_branch=inner, else_branch=inner
-            )
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
-        content = graph([node], *self.ends(), opset_imports=opsets)
-        await self.refused(content, f"{type_} may not be run")
-
-    async def test_graphs_are_nested_so_deep_only(self) -> None:
-        y = helper.make_tensor_value_info("y", FLOAT, [2])
-        inner = helper.make_graph(
-            [helper.make_node("Relu", ["x"], ["y"])], "g", [], [y]
-        )
-        for _ in range(30):
-            node = helper.make_node("If", ["c"], ["y"], then_branch=inner)
-            inner = helper.make_graph([node], "g", [], [y])
-        content = graph(inner.node, *self.ends())
-        await self.refused(content, "nested more than")
-
-    def functions(self, *calls: tuple[str, list[str]]) -> bytes:
-        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-        made = []
-        for name, called in calls:
-            names = ["x", *(f"v{n}" for n in range(1, len(called))), "y"]
-            nodes = [
-                helper.make_node(
-                    each, [before], [after], domain="own" if each != "Relu" else ""
-                )
-                for each, (before, after) in zip(called, pairwise(names), strict=True)
-            ]
-            made.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
-        node = helper.make_node(calls[0][0], ["x"], ["y"], domain="own")
-        return graph([node], *self.ends(), functions=made, opset_imports=opsets)
-
-    async def test_functions_are_what_they_are_defined_as(self) -> None:
-        content = self.functions(("F", ["G", "G"]), ("G", ["Relu"]))
-        model = region(content, [port(F32, 2)], [port(F32, 2)])
-        async with open_device("onnxruntime") as device:
-            (y,) = await run(device, model, np.array([-1, 1], F32))
-        assert y.tolist() == [0, 1]
-
-    async def test_functions_that_call_themselves_are_refused(self) -> None:
-        await self.refused(self.functions(("F", ["G"]), ("G", ["F"])), "calls itself")
-
-    async def test_functions_that_grow_without_bounds_are_refused(self) -> None:
-        calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
-        content = self.functions(*calls, ("F8", ["Relu"]))
-        await self.refused(content, "more than 200000 nodes")
-
-
 @pytest.mark.parametrize("lengths", [[1, 4], [1, 2], [1, "n"], ["m", "n"]], ids=str)
 async def test_lengths_that_values_decide_are_not_those_of_the_file(
     device: Device, lengths: list[int | str]
@@ -480,3 +382,84 @@ async def test_lengths_that_values_decide_are_not_those_of_the_file(
     for x in ([1, 0, 2, 0], [1, 1, 1, 1], [0, 0, 0, 3]):
         (found,) = (await prepared.run([np.array(x, F32)])).values()
         np.testing.assert_array_equal(found, np.nonzero(x))
+
+
+@pytest.mark.parametrize("lengths", [(3,), (0,)], ids=["fixed", "open"])
+async def test_outputs_that_are_inputs_are_copies_of_them(
+    device: Device, lengths: tuple[int]
+) -> None:
+    axes = [each or "n" for each in lengths]
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    ends = [("x", FLOAT, axes), ("y", FLOAT, axes)]
+    content = graph(nodes, ends[:1], ends)
+    end = port(F32, *lengths)
+    prepared = await device.prepare(region(content, [end], [end, end]))
+    for k in range(4):
+        x = np.arange(3, dtype=F32) + k
+        outputs = await prepared.run([x])
+        np.testing.assert_array_equal(outputs["y0"], x)
+        np.testing.assert_array_equal(outputs["y1"], 2 * x)
+        assert not np.shares_memory(outputs["y0"], x)
+
+
+@pytest.mark.parametrize("path", ["async", "sync", "burst"])
+async def test_inputs_and_outputs_may_have_no_elements(
+    device: Device, path: Any
+) -> None:
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("ReduceSum", ["past"], ["sum"], keepdims=0),
+    ]
+    ends = [("past", FLOAT, ["n", 2]), ("x", FLOAT, ["m", 2])]
+    outputs = [("present", FLOAT, ["k", 2]), ("sum", FLOAT, [])]
+    ports = [port(F32, 0, 2), port(F32, 0, 2)], [port(F32, 0, 2), port(F32, 1)]
+    prepared = await device.prepare(region(graph(nodes, ends, outputs), *ports))
+    async with prepared.runner(path) as run_one:
+        for rows, more in ((0, 1), (0, 0), (2, 0), (0, 1), (2, 3), (2, 3), (0, 0)):
+            past, x = np.ones((rows, 2), F32), np.zeros((more, 2), F32)
+            found = await run_one([past, x])
+            np.testing.assert_array_equal(found["y0"], np.concatenate([past, x]))
+            assert found["y1"].tolist() == [2 * rows]
+
+
+async def test_only_regions_of_onnx_take_inputs_without_elements() -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (0, 2))
+    like = Operand(OperandType.TENSOR_FLOAT32, (0, 2))
+    builder.output(builder.operation(OperationType.ABS, [x], like), "y")
+    async with open_device("reference") as device:
+        prepared = await device.prepare(builder.build())
+        with pytest.raises(InvalidArgumentError, match="not fully specified"):
+            await prepared.run([np.empty((0, 2), F32)])
+
+
+@pytest.mark.parametrize("lengths", [[3, 2], ["n", 7], [3], ["k", 1, 2]], ids=str)
+async def test_lengths_of_results_in_a_file_with_open_ones_are_hints(
+    device: Device, lengths: list[int | str]
+) -> None:
+    nodes = [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)]
+    content = graph(nodes, [("x", FLOAT, ["n", 2])], [("y", FLOAT, lengths)])
+    prepared = await device.prepare(load(content))
+    for rows in (3, 3, 3, 4, 1, 4):
+        x = np.ones((rows, 2), F32)
+        (found,) = (await prepared.run([x])).values()
+        np.testing.assert_array_equal(found, np.concatenate([x, x]))
+
+
+async def test_lengths_of_results_that_the_engine_knows_better_are_hints(
+    device: Device,
+) -> None:
+    nodes = [helper.make_node("STFT", ["x", "step", "", "length"], ["y"])]
+    step, length = (numpy_helper.from_array(np.int64(n)) for n in (8, 16))
+    step.name, length.name = "step", "length"
+    ends = [("x", FLOAT, [1, 64, 1])], [("y", FLOAT, ["a", "b", "c", "d"])]
+    prepared = await device.prepare(load(graph(nodes, *ends, [step, length])))
+    (found,) = (await prepared.run([np.ones((1, 64, 1), F32)])).values()
+    assert found.shape == (1, 7, 9, 2)
+
+
+def test_lengths_of_results_that_follow_are_kept() -> None:
+    weights = numpy_helper.from_array(np.ones((2, 5), F32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [("x", FLOAT, ["n", 2])], [("y", FLOAT, ["n", 5])]
+    assert load(graph(nodes, *ends, [weights])).outputs[0].shape == (None, 5)

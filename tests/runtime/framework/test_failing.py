@@ -120,15 +120,12 @@ async def test_without_fallback_the_error_is_reported(fault: Fault, path: str) -
 async def test_a_device_that_prepares_nothing_is_made_up_for(fault: Fault) -> None:
     given = inputs()
     wanted = await expected(given)
-    for fallback, devices in (
-        (Fallback.PARTIAL, ("reference",) * 3),
-        (Fallback.FULL, ("reference",)),
-    ):
+    for fallback in (Fallback.PARTIAL, Fallback.FULL):
         settings = replace(WHEREVER_BETTER, fallback=fallback)
         async with framework_with(fault, settings) as (device, _):
             outputs = await (await device.prepare(mixed())).run(given)
             assert_same(outputs, wanted)
-            assert outputs.route.devices == devices
+            assert outputs.route.devices == ("reference",)
             assert outputs.route.steps[0].instead_of == "odd"
     settings = replace(WHEREVER_BETTER, fallback=Fallback.FORBID)
     async with framework_with(fault, settings) as (device, _):

@@ -213,8 +213,8 @@ def test_a_graph_that_contradicts_itself_is_an_error(change: Any, message: str) 
              "b": np.ones((1, 1 << 16), np.float32)},
         ),
         model(
-            [node("CumSum", ["x", "n"], ["y"])], [tensor("x", (1 << 20,))], ["y"],
-            {"n": np.int64(0)},
+            [node("OneHot", ["x", "n", "v"], ["y"])], [], [tensor("y", None)],
+            {"x": np.int64([1]), "n": np.int64(1 << 40), "v": np.float32([0, 1])},
         ),
     ],
 )  # fmt: skip
@@ -239,7 +239,7 @@ def test_an_endless_loop_is_refused() -> None:
         imported(proto)
 
 
-def test_a_loop_of_too_many_steps_is_refused_before_its_first() -> None:
+def test_a_loop_of_too_many_steps_is_refused() -> None:
     body = helper.make_graph(
         [node("Identity", ["go"], ["on"]), node("Exp", ["s"], ["t"])],
         "body",
@@ -252,7 +252,7 @@ def test_a_loop_of_too_many_steps_is_refused_before_its_first() -> None:
         ["y"],
         {"many": np.int64(2**40)},
     )
-    with pytest.raises(AsyncnnError, match=f"{3 * 2**40} time steps"):
+    with pytest.raises(AsyncnnError, match="time steps"):
         imported(proto)
 
 

@@ -195,20 +195,20 @@ class TestRefusals:
     def test_all_unsupported_operators_are_named_at_once(self) -> None:
         proto = model(
             [
-                node("Det", ["x"], ["d"]),
+                node("NonZero", ["x"], ["d"]),
                 node("Relu", ["x"], ["r"]),
-                node("Det", ["r"], ["e"]),
-                node("NonZero", ["d"], ["n"]),
+                node("NonZero", ["r"], ["e"]),
+                node("Unique", ["x"], ["n"]),
                 node("Add", ["d", "e"], ["y"]),
             ],
             [tensor("x", (2, 3, 3))],
-            ["y", tensor("n", None, np.int64)],
+            [tensor("y", None, np.int64), tensor("n", None)],
         )
         with pytest.raises(UnsupportedOperatorError) as found:
             imported(proto)
         text = str(found.value)
         assert "3 operators cannot be imported" in text
-        for part in ("node 0 (Det)", "node 2 (Det)", "(NonZero)"):
+        for part in ("node 0 (NonZero)", "node 2 (NonZero)", "(Unique)"):
             assert part in text
 
     @pytest.mark.parametrize(
@@ -288,24 +288,14 @@ class TestRefusals:
         with pytest.raises(InvalidArgumentError, match="too large"):
             imported(proto)
 
-    @pytest.mark.parametrize(
-        ("depth", "layers", "error", "message"),
-        [
-            (70, 65, UnsupportedOperatorError, "65 layers, more than 64"),
-            (2, 3, InvalidArgumentError, "does not fit"),
-        ],
-        ids=["of too many layers", "longer than the volume"],
-    )
-    def test_a_window_that_no_volume_has_is_refused(
-        self, depth: int, layers: int, error: type[Exception], message: str
-    ) -> None:
+    def test_a_window_that_is_longer_than_a_volume_is_refused(self) -> None:
         proto = model(
             [node("Conv", ["x", "w"], ["y"])],
-            [tensor("x", (1, 1, depth, 2, 2))],
+            [tensor("x", (1, 1, 2, 2, 2))],
             ["y"],
-            {"w": floats(1, 1, layers, 1, 1)},
+            {"w": floats(1, 1, 3, 1, 1)},
         )
-        with pytest.raises(error, match=message):
+        with pytest.raises(UnsupportedOperatorError):
             imported(proto)
 
     def test_bfloat16_is_refused_by_name(self) -> None:

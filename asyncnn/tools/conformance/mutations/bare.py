@@ -22,7 +22,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.pools import Sendable
-from asyncnn.service.client.prepared import RemoteExecution
+from asyncnn.service.client.prepared import NotifyingExecution
 from asyncnn.service.process import socket_address
 
 
@@ -111,7 +111,7 @@ class _BarePreparedModel(SynchronousByCallback, NoFencesNorBursts):
     ) -> hal.ErrorStatus:
         """Send the request; only the callback learns what the driver makes of it."""
         assert callback is not None
-        execution = RemoteExecution(self._connection, None, request, Sendable())
+        execution = NotifyingExecution(self._connection, request, Sendable())
         execution.callback = callback
         options = ExecutionOptions(measure, deadline, loop_timeout_duration)
         self._connection.execute(self._number, execution, options)

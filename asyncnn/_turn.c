@@ -1,0 +1,588 @@
+/* Ends that tasks await, compiled; turn.py has the protocol and its twin in Python.
+ *
+ * A waiter speaks to a task as a future does: the task asks for its loop, adds one
+ * callback, and reads its result. None is ever given to anybody else.
+ *
+ * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+/* Of turn.py, whose tests compare. */
+#define TURN_NS 200000
+
+typedef struct {
+    PyTypeObject *waiter;
+    PyObject *running_loop;
+    PyObject *current_task;
+    PyObject *cancelled;
+    PyObject *run; /* names, made once */
+    PyObject *result;
+    PyObject *waiting;
+    int64_t turned_ns; /* when one that did not wait gave the loop a turn */
+} State;
+
+/* What is to go on at the end of what the loop of this thread does: a list, or NULL. */
+static _Thread_local PyObject *woken;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *loop;
+    PyObject *end; /* whose end is awaited; NULL once the task has gone on */
+    PyObject *result;
+    PyObject *callback;
+    PyObject *context;
+    PyObject *others; /* pairs, where there is more than one callback */
+    PyObject *message; /* of who has cancelled it */
+    char blocking;
+    bool is_cancelled;
+    bool rests; /* it gives the loop a turn before its result, which it had at once */
+} Waiter;
+
+static int64_t
+now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* ---- waiters -------------------------------------------------------------------- */
+
+static State *
+state_of(Waiter *self)
+{
+    return PyType_GetModuleState(Py_TYPE((PyObject *)self));
+}
+
+static bool
+has_ended(const Waiter *self)
+{
+    return self->result || self->is_cancelled;
+}
+
+/* Call a function with a waiter, in a context if there is one; now, or by the loop. */
+static bool
+call(Waiter *self, PyObject *function, PyObject *context, bool now)
+{
+    PyObject *told;
+    bool has_context = context && context != Py_None;
+    if (now)
+        told = has_context
+                   ? PyObject_CallMethodObjArgs(
+                       context, state_of(self)->run, function, (PyObject *)self, NULL)
+                   : PyObject_CallFunctionObjArgs(function, (PyObject *)self, NULL);
+    else {
+        PyObject *soon = PyObject_GetAttrString(self->loop, "call_soon");
+        PyObject *arguments = Py_BuildValue("(OO)", function, (PyObject *)self);
+        PyObject *names = has_context ? Py_BuildValue("{sO}", "context", context) : NULL;
+        bool is_made = soon && arguments && (names || !has_context);
+        told = is_made ? PyObject_Call(soon, arguments, names) : NULL;
+        Py_XDECREF(names);
+        Py_XDECREF(arguments);
+        Py_XDECREF(soon);
+    }
+    Py_XDECREF(told);
+    return told;
+}
+
+/* Call all that is left to call. */
+static bool
+call_all(Waiter *self, bool now)
+{
+    PyObject *function = self->callback, *context = self->context;
+    self->callback = self->context = NULL;
+    bool is_done = !function || call(self, function, context, now);
+    Py_XDECREF(function);
+    Py_XDECREF(context);
+    while (is_done && self->others && PyList_Size(self->others)) {
+        PyObject *pair = Py_NewRef(PyList_GetItem(self->others, 0));
+        is_done = !PyList_SetSlice(self->others, 0, 1, NULL)
+                  && call(self, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), now);
+        Py_DECREF(pair);
+    }
+    return is_done;
+}
+
+/* Have the task go on: at the end of this turn where it can be, else in the next one. */
+static bool
+go_on(Waiter *self)
+{
+    if (woken)
+        return !PyList_Append(woken, (PyObject *)self);
+    return call_all(self, false);
+}
+
+static PyObject *
+Waiter_add_done_callback(Waiter *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "context", NULL};
+    PyObject *function, *context = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O", names, &function, &context))
+        return NULL;
+    if (has_ended(self)) {
+        if (!call(self, function, context, false))
+            return NULL;
+    } else if (!self->callback) {
+        self->callback = Py_NewRef(function);
+        self->context = Py_NewRef(context);
+    } else {
+        PyObject *pair = PyTuple_Pack(2, function, context);
+        if (pair && !self->others)
+            self->others = PyList_New(0);
+        bool failed = !pair || !self->others || PyList_Append(self->others, pair);
+        Py_XDECREF(pair);
+        if (failed)
+            return NULL;
+    }
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *
+Waiter_cancel(Waiter *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"msg", NULL};
+    PyObject *message = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O", names, &message))
+        return NULL;
+    if (has_ended(self))
+        return Py_NewRef(Py_False);
+    self->is_cancelled = true;
+    if (message != Py_None)
+        self->message = Py_NewRef(message);
+    return call_all(self, false) ? Py_NewRef(Py_True) : NULL;
+}
+
+static PyObject *
+Waiter_result(Waiter *self, PyObject *Py_UNUSED(ignored))
+{
+    State *state = state_of(self);
+    if (self->result)
+        return Py_NewRef(self->result);
+    if (self->is_cancelled)
+        PyErr_SetObject(state->cancelled, self->message);
+    else
+        PyErr_SetString(PyExc_RuntimeError, "it has not ended");
+    return NULL;
+}
+
+static PyObject *
+Waiter_done(Waiter *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(has_ended(self));
+}
+
+static PyObject *
+Waiter_get_loop(Waiter *self, PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(self->loop);
+}
+
+static PySendResult
+Waiter_send(Waiter *self, PyObject *Py_UNUSED(value), PyObject **result)
+{
+    *result = NULL;
+    if (self->rests) {
+        self->rests = false;
+        *result = Py_NewRef(Py_None);
+        return PYGEN_NEXT;
+    }
+    if (has_ended(self)) {
+        *result = Waiter_result(self, NULL);
+        Py_CLEAR(self->end);
+        return *result ? PYGEN_RETURN : PYGEN_ERROR;
+    }
+    if (self->blocking || self->callback) {
+        PyErr_SetString(PyExc_RuntimeError, "only a task of asyncio can wait for it");
+        return PYGEN_ERROR;
+    }
+    self->blocking = 1;
+    *result = Py_NewRef((PyObject *)self);
+    return PYGEN_NEXT;
+}
+
+static PyObject *
+Waiter_next(Waiter *self)
+{
+    PyObject *result;
+    if (Waiter_send(self, Py_None, &result) == PYGEN_RETURN) {
+        /* By hand, or a tuple would be taken for arguments. */
+        PyObject *stop =
+            PyObject_CallFunctionObjArgs(PyExc_StopIteration, result, NULL);
+        if (stop)
+            PyErr_SetObject(PyExc_StopIteration, stop);
+        Py_XDECREF(stop);
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* Raise what the task is thrown; that it was cancelled is for the end to know. */
+static PyObject *
+Waiter_throw(Waiter *self, PyObject *args)
+{
+    State *state = state_of(self);
+    PyObject *type, *value = Py_None, *trace = Py_None;
+    if (!PyArg_ParseTuple(args, "O|OO:throw", &type, &value, &trace))
+        return NULL;
+    PyObject *end = self->end;
+    self->end = NULL;
+    bool is_instance = PyExceptionInstance_Check(type);
+    PyObject *kind = is_instance ? (PyObject *)Py_TYPE(type) : type;
+    int leaves = end ? PyObject_IsSubclass(kind, state->cancelled) : 0;
+    if (leaves > 0) {
+        PyObject *told = PyObject_CallMethod(end, "_leave", "O", (PyObject *)self);
+        leaves = told ? 0 : -1;
+        Py_XDECREF(told);
+    }
+    Py_XDECREF(end);
+    if (leaves < 0)
+        return NULL;
+    if (is_instance)
+        PyErr_SetObject(kind, type);
+    else
+        PyErr_SetObject(kind, value == Py_None ? NULL : value);
+    return NULL;
+}
+
+static int
+Waiter_traverse(Waiter *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->loop);
+    Py_VISIT(self->end);
+    Py_VISIT(self->result);
+    Py_VISIT(self->callback);
+    Py_VISIT(self->context);
+    Py_VISIT(self->others);
+    Py_VISIT(self->message);
+    return 0;
+}
+
+static int
+Waiter_clear(Waiter *self)
+{
+    Py_CLEAR(self->loop);
+    Py_CLEAR(self->end);
+    Py_CLEAR(self->result);
+    Py_CLEAR(self->callback);
+    Py_CLEAR(self->context);
+    Py_CLEAR(self->others);
+    Py_CLEAR(self->message);
+    return 0;
+}
+
+static void
+Waiter_dealloc(Waiter *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Waiter_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* ---- ends ----------------------------------------------------------------------- */
+
+/* Note a waiter at the end that it waits for. */
+static bool
+note(State *state, PyObject *end, PyObject *waiter)
+{
+    PyObject *waiting = PyObject_GetAttr(end, state->waiting);
+    if (waiting == Py_None) {
+        Py_DECREF(waiting);
+        waiting = PyDict_New();
+        if (waiting && PyObject_SetAttr(end, state->waiting, waiting))
+            Py_CLEAR(waiting);
+    }
+    bool is_noted = waiting && !PyDict_SetItem(waiting, waiter, Py_None);
+    Py_XDECREF(waiting);
+    return is_noted;
+}
+
+static PyObject *
+End_await(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args),
+          Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(names))
+{
+    State *state = PyType_GetModuleState(type);
+    PyObject *result = PyObject_GetAttr(self, state->result);
+    if (!result)
+        return NULL;
+    PyObject *made = PyType_GenericNew(state->waiter, NULL, NULL);
+    if (!made) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    Waiter *waiter = (Waiter *)made;
+    if (result != Py_None) {
+        waiter->result = result;
+        int64_t now = now_ns();
+        waiter->rests = now - state->turned_ns > TURN_NS;
+        if (waiter->rests)
+            state->turned_ns = now;
+        return made;
+    }
+    Py_DECREF(result);
+    waiter->loop = PyObject_CallNoArgs(state->running_loop);
+    waiter->end = Py_NewRef(self);
+    if (!waiter->loop || !note(state, self, made))
+        Py_CLEAR(made);
+    return made;
+}
+
+/* Have all tasks that wait go on with a result. */
+static bool
+wake(State *state, PyObject *end, PyObject *result)
+{
+    PyObject *waiting = PyObject_GetAttr(end, state->waiting);
+    if (!waiting || waiting == Py_None) {
+        Py_XDECREF(waiting);
+        return waiting;
+    }
+    bool is_done = !PyObject_SetAttr(end, state->waiting, Py_None);
+    PyObject *waiters = is_done ? PySequence_List(waiting) : NULL;
+    Py_ssize_t count = waiters ? PyList_Size(waiters) : 0;
+    is_done = waiters;
+    for (Py_ssize_t i = 0; i < count && is_done; i++) {
+        Waiter *waiter = (Waiter *)PyList_GetItem(waiters, i);
+        if (has_ended(waiter))
+            continue;
+        waiter->result = Py_NewRef(result);
+        is_done = go_on(waiter);
+    }
+    Py_XDECREF(waiters);
+    Py_DECREF(waiting);
+    return is_done;
+}
+
+/* Take the one argument of a method. */
+static PyObject *
+only(PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    if (nargs == 1 && !names)
+        return args[0];
+    PyErr_SetString(PyExc_TypeError, "it takes a result");
+    return NULL;
+}
+
+static PyObject *
+End_wake(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
+         PyObject *names)
+{
+    PyObject *result = only(args, nargs, names);
+    bool is_done = result && wake(PyType_GetModuleState(type), self, result);
+    return is_done ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *
+End_resolve(PyObject *self, PyTypeObject *type, PyObject *const *args,
+            Py_ssize_t nargs, PyObject *names)
+{
+    State *state = PyType_GetModuleState(type);
+    PyObject *result = only(args, nargs, names);
+    PyObject *before = result ? PyObject_GetAttr(self, state->result) : NULL;
+    if (!before)
+        return NULL;
+    Py_DECREF(before);
+    if (before != Py_None) {
+        PyObject *turn = PyImport_ImportModule("asyncnn.turn");
+        Py_XDECREF(turn ? PyObject_CallMethod(turn, "refuse", NULL) : NULL);
+        Py_XDECREF(turn);
+        return NULL;
+    }
+    if (PyObject_SetAttr(self, state->result, result) || !wake(state, self, result))
+        return NULL;
+    return Py_NewRef(Py_None);
+}
+
+/* ---- turns ---------------------------------------------------------------------- */
+
+/* Have those go on that were woken, in order; whoever fails leaves the rest to the loop.
+ * Keeps what is raised, unless more is. */
+static void
+end_turn(PyObject *list)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    bool now = true;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
+        Waiter *waiter = (Waiter *)PyList_GetItem(list, i);
+        if (call_all(waiter, now))
+            continue;
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        PyErr_Fetch(&type, &value, &trace);
+        if (now)
+            i--; /* what is left of its callbacks */
+        now = false;
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+static PyObject *
+in_this_turn(PyObject *module, PyObject *handle)
+{
+    State *state = PyModule_GetState(module);
+    if (woken)
+        return PyObject_CallNoArgs(handle);
+    PyObject *task = PyObject_CallNoArgs(state->current_task);
+    if (!task)
+        return NULL;
+    Py_DECREF(task);
+    if (task != Py_None)
+        return PyObject_CallNoArgs(handle);
+    PyObject *list = woken = PyList_New(0);
+    if (!list)
+        return NULL;
+    PyObject *told = PyObject_CallNoArgs(handle);
+    woken = NULL;
+    end_turn(list);
+    Py_DECREF(list);
+    if (PyErr_Occurred())
+        Py_CLEAR(told);
+    return told;
+}
+
+/* ---- the module ----------------------------------------------------------------- */
+
+#define PLAIN(function) (PyCFunction)(void (*)(void))function
+
+static PyMethodDef waiter_methods[] = {
+    {"add_done_callback", PLAIN(Waiter_add_done_callback),
+     METH_VARARGS | METH_KEYWORDS, NULL},
+    {"cancel", PLAIN(Waiter_cancel), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"result", PLAIN(Waiter_result), METH_NOARGS, NULL},
+    {"done", PLAIN(Waiter_done), METH_NOARGS, NULL},
+    {"get_loop", PLAIN(Waiter_get_loop), METH_NOARGS, NULL},
+    {"throw", PLAIN(Waiter_throw), METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef waiter_members[] = {
+    {"_asyncio_future_blocking", T_BOOL, offsetof(Waiter, blocking), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot waiter_slots[] = {
+    {Py_tp_doc, "What a task waits for; see asyncnn.turn."},
+    {Py_tp_dealloc, Waiter_dealloc},
+    {Py_tp_traverse, Waiter_traverse},
+    {Py_tp_clear, Waiter_clear},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, Waiter_next},
+    {Py_am_send, Waiter_send},
+    {Py_tp_methods, waiter_methods},
+    {Py_tp_members, waiter_members},
+    {0, NULL},
+};
+
+static PyType_Spec waiter_spec = {
+    .name = "asyncnn._turn.Waiter",
+    .basicsize = sizeof(Waiter),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = waiter_slots,
+};
+
+static PyMethodDef end_methods[] = {
+    {"__await__", PLAIN(End_await), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"_wake", PLAIN(End_wake), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"_resolve", PLAIN(End_resolve), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot end_slots[] = {
+    {Py_tp_doc, "What comes once, and is awaited; see asyncnn.turn."},
+    {Py_tp_methods, end_methods},
+    {0, NULL},
+};
+
+static PyType_Spec end_spec = {
+    .name = "asyncnn._turn.End",
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = end_slots,
+};
+
+static PyMethodDef functions[] = {
+    {"in_this_turn", in_this_turn, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static bool
+take(const char *module, const char *name, PyObject **place)
+{
+    PyObject *from = PyImport_ImportModule(module);
+    *place = from ? PyObject_GetAttrString(from, name) : NULL;
+    Py_XDECREF(from);
+    return *place;
+}
+
+static int
+execute(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    state->waiter = (PyTypeObject *)PyType_FromModuleAndSpec(module, &waiter_spec, NULL);
+    PyObject *end = PyType_FromModuleAndSpec(module, &end_spec, NULL);
+    int failed = !state->waiter || !end || PyModule_AddType(module, state->waiter)
+                 || PyModule_AddType(module, (PyTypeObject *)end)
+                 || PyModule_AddIntConstant(module, "TURN_NS", TURN_NS)
+                 || !(state->run = PyUnicode_InternFromString("run"))
+                 || !(state->result = PyUnicode_InternFromString("_result"))
+                 || !(state->waiting = PyUnicode_InternFromString("_waiting"))
+                 || !take("asyncio", "get_running_loop", &state->running_loop)
+                 || !take("asyncio", "current_task", &state->current_task)
+                 || !take("asyncio", "CancelledError", &state->cancelled);
+    Py_XDECREF(end);
+    return failed ? -1 : 0;
+}
+
+static int
+traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->waiter);
+    Py_VISIT(state->running_loop);
+    Py_VISIT(state->current_task);
+    Py_VISIT(state->cancelled);
+    return 0;
+}
+
+static int
+clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->waiter);
+    Py_CLEAR(state->running_loop);
+    Py_CLEAR(state->current_task);
+    Py_CLEAR(state->cancelled);
+    Py_CLEAR(state->run);
+    Py_CLEAR(state->result);
+    Py_CLEAR(state->waiting);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_turn",
+    .m_doc = "Ends that tasks await, compiled.",
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = module_slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+};
+
+PyMODINIT_FUNC
+PyInit__turn(void)
+{
+    return PyModuleDef_Init(&module);
+}

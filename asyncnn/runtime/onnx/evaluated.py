@@ -1,0 +1,263 @@
+"""Nodes without a HAL form: drafted as they are, for the evaluator of ONNX.
+
+What the HAL's operations cannot say in about three is drafted as a node of ONNX. Those
+that can be computed together become one operation NODES; see
+`asyncnn.extensions.onnx_nodes`. Within one, tensors are ONNX's; at its border, the
+HAL's.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncnn.extensions.onnx_nodes import NODES, NodeGraph, onnx_module
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.operations.bound import Array, OperationFailedError, Shape
+from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
+from asyncnn.runtime.onnx.node import Node
+from asyncnn.runtime.onnx.schema import DOMAINS, embed, inner_graphs
+from asyncnn.runtime.onnx.tensors import DTYPES, HAL_TYPES
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+"""Of element types in the format."""
+
+_SHAPED_BY_RUNS = frozenset({"Loop", "Scan", "STFT"})
+"""Operators whose shapes ONNX infers not at all, or not as they are."""
+
+_MOST_KNOWN = 1 << 12
+"""Elements of a constant that shapes may follow from."""
+
+
+class Evaluated(Drafted):
+    """A node of ONNX in a draft; ``reads`` are its inputs as the node has them.
+
+    A node with graphs in it reads ``captured`` values by their names there, too.
+    """
+
+    __slots__ = ("captured", "opset", "proto", "reads")
+
+    def __init__(
+        self,
+        proto: Any,
+        opset: int,
+        reads: Sequence[Value | None],
+        captured: Mapping[str, Value],
+    ) -> None:
+        self.proto, self.opset, self.reads = proto, opset, reads
+        self.captured = captured
+        given = [value.source for value in self.all_read]
+        super().__init__(NODES, tuple(given))
+
+    def is_like(self, other: Drafted) -> bool:
+        """Tell whether another is the same node, whatever lengths axes have."""
+        if not isinstance(other, Evaluated) or self.proto != other.proto:
+            return False
+        pairs = zip(self.all_read, other.all_read, strict=True)
+        return self.opset == other.opset and all(
+            (one.dtype, one.rank) == (two.dtype, two.rank) for one, two in pairs
+        )
+
+    @property
+    def all_read(self) -> list[Value]:
+        """All values that it reads."""
+        return [*(v for v in self.reads if v is not None), *self.captured.values()]
+
+
+def evaluate(node: Node) -> list[Value | None]:
+    """Draft a node as it is, and return its outputs: constants, if all is known.
+
+    :raises UnsupportedOperatorError: if the evaluator, or a type or shape bars that.
+    """
+    proto = type(node.proto)()
+    proto.CopyFrom(node.proto)
+    draft = node.draft
+    if node.name == "Scan" and node.opset < 9:
+        raise node.refuse("a scan over batches")
+    reads = [draft.plain(v) if v else None for v in node.given_inputs]
+    captured = {}
+    for name in _free_names(proto):
+        if name not in node.scope:
+            raise node.refuse(f"its body reads {name[:80]!r}, which is not computed")
+        captured[name] = draft.plain(node.scope[name])
+    assert node.reader is not None
+    for graph in inner_graphs(proto):
+        embed(graph, node.reader)
+    if node.name == "Scatter":  # as it was called before set 11
+        proto.op_type, node.opset = "ScatterElements", max(node.opset, 11)
+    # Set 6 differs from 7 in attributes alone, which `older` has seen to.
+    made = Evaluated(proto, max(node.opset, 7), reads, captured)
+    if all(value.is_constant for value in made.all_read):
+        arrays = _computed(made, [*map(_data_of, made.all_read)], draft)
+        return [
+            draft.constant(array) if name else None
+            for name, array in zip(proto.output, arrays, strict=True)
+        ]
+    try:
+        NodeGraph(_graph_of(made), made.opset)
+    except AsyncnnError as error:
+        raise UnsupportedOperatorError(error.message) from error
+    wanted = _ends_of(made, draft)
+    for name, (dtype, _) in zip(proto.output, wanted, strict=True):
+        if name and dtype not in HAL_TYPES:
+            raise node.refuse(f"{name[:80]!r} has elements of type {dtype}")
+    made.outputs = tuple(
+        Value(dtype, shape, Form.of(dtype), producer=made) for dtype, shape in wanted
+    )
+    draft.append(made)
+    pairs = zip(proto.output, made.outputs, strict=True)
+    return [value if name else None for name, value in pairs]
+
+
+def _free_names(proto: Any) -> set[str]:
+    """Return what graphs in a node read of those around them.
+
+    :raises UnsupportedOperatorError: if there are operators that are not ONNX's.
+    """
+    free: set[str] = set()
+    for graph in inner_graphs(proto):
+        known = {each.name for each in (*graph.input, *graph.initializer)}
+        for node in graph.node:
+            if node.domain not in DOMAINS:
+                raise UnsupportedOperatorError("a body with operators that ONNX lacks")
+            free |= {*filter(None, node.input), *_free_names(node)} - known
+            known.update(node.output)
+        free |= {each.name for each in graph.output} - known
+    return free
+
+
+def evaluated_constants(node: Node) -> list[Array]:
+    """Return the outputs of a node without graphs, whose inputs are all known.
+
+    :raises UnsupportedOperatorError: if the evaluator cannot compute it.
+    """
+    made = Evaluated(node.proto, max(node.opset, 7), node.given_inputs, {})
+    return _computed(made, [*map(_data_of, made.all_read)], node.draft)
+
+
+def _computed(made: Evaluated, given: Sequence[Array], draft: Composer) -> list[Array]:
+    """Return the outputs of a node, of which only so many steps are bearable.
+
+    :raises UnsupportedOperatorError: if the evaluator cannot compute it.
+    """
+    try:
+        steps = NodeGraph(_graph_of(made), made.opset).evaluating(given)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: list[Array] = end.value
+                return found
+            draft.allowance.take_steps(1)
+    except OperationFailedError as error:
+        raise UnsupportedOperatorError(error.message) from error
+
+
+def _data_of(value: Value) -> Array:
+    assert value.data is not None
+    return value.data
+
+
+def _renamed(made: Evaluated) -> tuple[Any, list[str], list[str]]:
+    """Return the node with names of its own, those of its inputs and of its outputs."""
+    proto = type(made.proto)()
+    proto.CopyFrom(made.proto)
+    inputs = [f"#{place}" if value else "" for place, value in enumerate(made.reads)]
+    outputs = [f"#to {place}" for place in range(len(proto.output))]
+    proto.input[:], proto.output[:] = inputs, outputs
+    return proto, [*filter(None, inputs), *made.captured], outputs
+
+
+def _graph_of(made: Evaluated, *, is_typed: bool = False) -> Any:
+    """Return a graph of one node; if it ``is_typed``, with all that is known of it."""
+    helper = onnx_module("helper")
+    info = onnx_module().ValueInfoProto
+    proto, names, outputs = _renamed(made)
+    inputs, constants = [], []
+    for name, value in zip(names, made.all_read, strict=True):
+        if not is_typed:
+            inputs.append(info(name=name))
+            continue
+        number = NUMBERS[value.dtype]
+        inputs.append(helper.make_tensor_value_info(name, number, value.shape))
+        if value.is_constant and math.prod(value.shape) <= _MOST_KNOWN:
+            constants.append(tensor_of(_data_of(value), name))
+    ends = [info(name=name) for name in outputs]
+    return helper.make_graph([proto], "node", inputs, ends, constants)
+
+
+def tensor_of(array: Array, name: str) -> Any:
+    """Return a constant of a graph."""
+    whole = np.ascontiguousarray(array).reshape(array.shape)
+    return onnx_module("numpy_helper").from_array(whole, name)
+
+
+def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shape]]:
+    """Return dtype and shape of each output.
+
+    :raises UnsupportedOperatorError: if they do not follow from those of the inputs.
+    """
+    if made.proto.op_type in _SHAPED_BY_RUNS:
+        if made.proto.op_type == "Loop":
+            _check_counts(made)
+        known = made.reads[1::2] if made.proto.op_type == "STFT" else ()
+        if not all(v is None or v.is_constant for v in known):
+            raise UnsupportedOperatorError("frames of a length that is computed")
+        given = [_data_of(v) if v.is_constant else _zeros(v) for v in made.all_read]
+        results = _computed(made, given, draft)
+        return [(array.dtype, array.shape) for array in results]
+    helper = onnx_module("helper")
+    opsets = [helper.make_opsetid("", made.opset)]
+    model = helper.make_model(_graph_of(made, is_typed=True), opset_imports=opsets)
+    try:
+        infer = onnx_module("shape_inference").infer_shapes
+        inferred = infer(model, strict_mode=True, data_prop=True).graph.output
+    except Exception as error:  # whatever it finds fault with
+        text = str(error).strip().split("\n", 1)[0][:200]
+        raise UnsupportedOperatorError(f"ONNX infers no shape: {text}") from error
+    found = []
+    for name, each in zip(made.proto.output, inferred, strict=True):
+        tensor = each.type.tensor_type
+        is_known = tensor.HasField("shape") and all(
+            axis.HasField("dim_value") for axis in tensor.shape.dim
+        )
+        if name and (not is_known or tensor.elem_type not in DTYPES):
+            raise UnsupportedOperatorError(f"data decide the shape of {name[:80]!r}")
+        shape = tuple(axis.dim_value for axis in tensor.shape.dim)
+        found.append((DTYPES.get(tensor.elem_type, np.dtype(np.float32)), shape))
+    return found
+
+
+def _zeros(value: Value) -> Array:
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape)
+
+
+def _check_counts(made: Evaluated) -> None:
+    """Check that the end of a loop follows from constants and the count of its steps.
+
+    :raises UnsupportedOperatorError: if it does not.
+    """
+    (body,) = inner_graphs(made.proto)
+    states = dict(zip([i.name for i in body.input[2:]], made.reads[2:], strict=False))
+    after = dict(zip(states, [o.name for o in body.output[1:]], strict=False))
+    computing = {name: node for node in body.node for name in node.output}
+    known: list[Value | None] = [*made.reads[:2]]
+    seen: set[str] = set()
+    left = [body.output[0].name]
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in computing:
+            left += [*computing[name].input, *_free_names(computing[name])]
+        elif name in states:
+            known.append(states[name])
+            left.append(after[name])
+        else:
+            known.append(made.captured.get(name))
+    if not all(value is None or value.is_constant for value in known):
+        raise UnsupportedOperatorError("a loop whose end is computed")

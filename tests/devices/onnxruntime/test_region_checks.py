@@ -1,0 +1,149 @@
+"""ONNX Runtime never sees what reads files, other memory, or code."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from asyncnn import open_device
+from tests.devices.onnxruntime.graphs import FLOAT, graph, port, refused, region
+
+F32 = np.float32
+
+
+def ends() -> Any:
+    return [("x", FLOAT, [2])], [("y", FLOAT, [2])]
+
+
+async def is_refused(content: bytes, words: str) -> None:
+    model = region(content, [port(F32, 2)], [port(F32, 2)])
+    async with open_device("onnxruntime") as device:
+        await refused(device, model, words)
+
+
+@pytest.mark.parametrize("location", ["/etc/passwd", "*/_ORT_MEM_ADDR_/*"])
+@pytest.mark.parametrize("is_attribute", [False, True])
+async def test_weights_are_in_the_graph(location: str, is_attribute: bool) -> None:
+    weights = numpy_helper.from_array(np.zeros(2, F32), "w")
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value=location)
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    if is_attribute:
+        nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weights))
+    content = graph(nodes, *ends(), [] if is_attribute else [weights])
+    await is_refused(content, "weights that are not in it")
+
+
+@pytest.mark.parametrize(
+    ("domain", "type_"),
+    [("com.microsoft", "EPContext"), ("ai.onnx.contrib", "PyOp"), ("x", "Relu")],
+)
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_operators_are_those_of_the_engine(
+    domain: str, type_: str, depth: int
+) -> None:
+    node = helper.make_node(type_, ["x"], ["y"], domain=domain)
+    if depth:
+        inner = helper.make_graph(
+            [node], "then", [], [helper.make_tensor_value_info("y", FLOAT, [2])]
+        )
+        node = helper.make_node(
+            "If", ["c"], ["y"], then_branch=inner, else_branch=inner
+        )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
+    content = graph([node], *ends(), opset_imports=opsets)
+    await is_refused(content, f"{type_} may not be run")
+
+
+async def test_graphs_are_nested_so_deep_only() -> None:
+    y = helper.make_tensor_value_info("y", FLOAT, [2])
+    inner = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [], [y])
+    for _ in range(30):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=inner)
+        inner = helper.make_graph([node], "g", [], [y])
+    content = graph(inner.node, *ends())
+    await is_refused(content, "nested more than")
+
+
+def functions(*calls: tuple[str, list[str]]) -> bytes:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    made = []
+    for name, called in calls:
+        names = ["x", *(f"v{n}" for n in range(1, len(called))), "y"]
+        nodes = [
+            helper.make_node(
+                each, [before], [after], domain="own" if each != "Relu" else ""
+            )
+            for each, (before, after) in zip(called, pairwise(names), strict=True)
+        ]
+        made.append(helper.make_function("own", name, ["x"], ["y"], nodes, opsets))
+    node = helper.make_node(calls[0][0], ["x"], ["y"], domain="own")
+    return graph([node], *ends(), functions=made, opset_imports=opsets)
+
+
+async def test_functions_are_what_they_are_defined_as() -> None:
+    content = functions(("F", ["G", "G"]), ("G", ["Relu"]))
+    model = region(content, [port(F32, 2)], [port(F32, 2)])
+    async with open_device("onnxruntime") as device:
+        prepared = await device.prepare(model)
+        outputs = await prepared.run([np.array([-1, 1], F32)])
+    assert outputs["y0"].tolist() == [0, 1]
+
+
+async def test_functions_that_call_themselves_are_refused() -> None:
+    await is_refused(functions(("F", ["G"]), ("G", ["F"])), "calls itself")
+
+
+async def test_functions_make_no_other_operators_of_their_domain_known() -> None:
+    content = functions(("F", ["Relu"]))
+    model = onnx.ModelProto.FromString(content)
+    model.graph.node[0].op_type = "PyOp"
+    await is_refused(model.SerializeToString(), "own.PyOp may not be run")
+
+
+async def test_all_overloads_of_functions_are_looked_at() -> None:
+    model = onnx.ModelProto.FromString(functions(("F", ["G"]), ("G", ["F"])))
+    more = onnx.ModelProto.FromString(functions(("F", ["Relu"])))
+    model.functions.extend(more.functions)
+    await is_refused(model.SerializeToString(), "two functions own.F")
+    model.functions[-1].overload = "other"
+    await is_refused(model.SerializeToString(), "calls itself")
+
+
+async def test_a_domain_by_its_other_name_is_the_same() -> None:
+    model = onnx.ModelProto.FromString(functions(("F", ["F"])))
+    model.functions[0].domain = "ai.onnx"
+    model.functions[0].node[0].domain = ""
+    await is_refused(model.SerializeToString(), "calls itself")
+
+
+async def test_attributes_of_functions_have_no_weights_elsewhere() -> None:
+    model = onnx.ModelProto.FromString(functions(("F", ["Relu"])))
+    weights = TensorProto(data_type=FLOAT, dims=[2], data_location=1)
+    default = helper.make_attribute("w", weights)
+    model.functions[0].attribute_proto.append(default)
+    await is_refused(model.SerializeToString(), "weights that are not in it")
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+async def test_equations_are_in_ascii(by_function: bool) -> None:
+    node = helper.make_node("Einsum", ["x"], ["y"], equation="i->i")
+    model = onnx.ModelProto.FromString(functions(("F", ["Relu"])))
+    if by_function:
+        node = helper.make_node("F", ["x"], ["y"], domain="own", e="i->i")
+    else:
+        del model.functions[:]
+    node.attribute[0].s = b"\xff->\xff"
+    del model.graph.node[:]
+    model.graph.node.append(node)
+    await is_refused(model.SerializeToString(), "not in ASCII")
+
+
+async def test_functions_that_grow_without_bounds_are_refused() -> None:
+    calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
+    content = functions(*calls, ("F8", ["Relu"]))
+    await is_refused(content, "more than 200000 nodes")

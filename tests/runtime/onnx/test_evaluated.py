@@ -1,0 +1,316 @@
+"""Nodes that the HAL has no form for, which the evaluator of ONNX computes."""
+
+import asyncio
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import asyncnn
+from asyncnn.extensions.onnx_nodes import NODES, onnx_nodes
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.types import Operand, OperandType
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.model import NamedModel
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from tests.runtime.onnx.files import imported, model, results, tensor
+
+node = helper.make_node
+RNG = np.random.default_rng(5)
+DEVICES = ["reference", "accelerated", "framework:reference,accelerated", "driver"]
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def operations(named: NamedModel) -> list[str]:
+    """Return the names of a model's operations, without those of extensions."""
+    words = named.vocabulary
+    names = [words.operation_type(each.type) for each in named.model.main.operations]
+    return [name.rpartition("/")[2] for name in names]
+
+
+def counting(count: int, inner: list[Any], shape: tuple[int, ...] = (2,)) -> Any:
+    """A loop of a known count, whose body has ``t`` from ``s``."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), *inner],
+        "body",
+        [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", shape)],
+        [tensor("on", (), np.bool_), tensor("t", shape), tensor("u", shape)],
+    )
+    return model(
+        [node("Loop", ["n", "", "x"], ["y", "z"], body=body)],
+        [tensor("x", shape)],
+        ["y", "z"],
+        {"n": np.int64(count)},
+    )
+
+
+class TestGroups:
+    async def test_neighbours_are_one_operation(self) -> None:
+        proto = model(
+            [
+                node("Erf", ["x"], ["a"]),
+                node("Sign", ["a"], ["b"]),
+                node("Abs", ["x"], ["c"]),
+                node("CumSum", ["c", "axis"], ["d"]),
+                node("Mul", ["b", "d"], ["e"]),
+                node("Round", ["e"], ["y"]),
+            ],
+            [tensor("x", (2, 3))],
+            ["y"],
+            {"axis": np.int64(1)},
+        )
+        named = imported(proto)
+        assert operations(named) == ["ABS", "NODES", "MUL", "NODES"]
+        x = floats(2, 3) * 3
+        found = await results(named, x=x)
+        np.testing.assert_allclose(
+            found["y"], np.rint(np.sign(x) * np.cumsum(np.abs(x), 1))
+        )
+
+    async def test_int64_and_tensors_without_axes_cross_the_border(self) -> None:
+        proto = model(
+            [
+                node("Add", ["k", "k"], ["n"]),
+                node("Mod", ["n", "seven"], ["m"]),
+                node("Add", ["m", "k"], ["y"]),
+            ],
+            [tensor("k", (), np.int64)],
+            [tensor("y", (), np.int64)],
+            {"seven": np.int64(7)},
+        )
+        named = imported(proto)
+        assert operations(named) == ["ADD", "NODES", "ADD"]
+        found = await results(named, k=np.int32([-5]))
+        assert found["y"].tolist() == [4 - 5]
+
+    async def test_more_axes_than_the_hal_has(self) -> None:
+        shape = (2, 1, 3, 2, 2)
+        proto = model(
+            [node("Relu", ["x"], ["r"]), node("Erf", ["r"], ["e"]),
+             node("Relu", ["e"], ["y"])],
+            [tensor("x", shape)], ["y"],
+        )  # fmt: skip
+        x = floats(*shape)
+        found = await results(imported(proto), x=x.reshape(2, 3, 2, 2))
+        wanted = np.vectorize(math.erf)(np.maximum(x, 0))
+        np.testing.assert_allclose(found["y"].reshape(shape), wanted, rtol=1e-6)
+
+    async def test_lengths_may_stay_open(self) -> None:
+        proto = model(
+            [node("Erf", ["x"], ["e"]), node("Mul", ["e", "e"], ["y"])],
+            [tensor("x", ("n", 3))], [tensor("y", ("n", 3))],
+        )  # fmt: skip
+        named = imported(proto)
+        assert named.outputs[0].shape == (None, 3)
+        for count in (1, 4, 2):
+            x = floats(count, 3)
+            found = await results(named, x=x)
+            wanted = np.vectorize(math.erf)(x) ** 2
+            np.testing.assert_allclose(found["y"], wanted, rtol=1e-5)
+
+    async def test_large_constants_are_inputs_of_the_operation(self) -> None:
+        weight = floats(40, 40)
+        proto = model(
+            [node("Einsum", ["x", "w"], ["y"], equation="ij,kj->ik")],
+            [tensor("x", (2, 40))], ["y"], {"w": weight},
+        )  # fmt: skip
+        named = imported(proto)
+        (operation,) = named.model.main.operations
+        assert len(operation.inputs) == 3
+        x = floats(2, 40)
+        found = await results(named, x=x)
+        np.testing.assert_allclose(found["y"], x @ weight.T, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("where", DEVICES)
+    async def test_run_on_every_device(self, where: str) -> None:
+        proto = counting(3, [node("Erf", ["s"], ["t"]), node("Neg", ["s"], ["u"])])
+        proto.graph.node.append(node("Add", ["y", "y"], ["w"]))
+        proto.graph.output.append(tensor("w", None))
+        named = imported(proto)
+        if where == "driver":
+            opening: Any = asyncnn.connect(device="reference")
+        else:
+            opening = asyncnn.open_device(where)
+        async with opening as device:
+            prepared = await device.prepare(named)
+            found = await prepared.run([np.float32([0.5, -1])])
+        steps = [np.float64([0.5, -1])]
+        for _ in range(3):
+            steps.append(np.vectorize(math.erf)(steps[-1]))
+        np.testing.assert_allclose(found["y"], steps[3], rtol=1e-5)
+        np.testing.assert_allclose(found["w"], 2 * steps[3], rtol=1e-5)
+        np.testing.assert_allclose(found["z"], -np.stack(steps[:3]), rtol=1e-5)
+
+    def test_are_refused_where_the_hal_alone_is_asked_for(self) -> None:
+        proto = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        with pytest.raises(UnsupportedOperatorError, match="Erf") as refused:
+            imported(proto, strict=True)
+        assert "without strict" in refused.value.hint
+
+
+class TestLoops:
+    async def test_a_condition_may_follow_from_the_count(self) -> None:
+        body = helper.make_graph(
+            [
+                node("Less", ["i", "three"], ["on"]),
+                node("Add", ["s", "s"], ["t"]),
+                node("Identity", ["t"], ["u"]),
+            ],
+            "body",
+            [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
+            [tensor("on", (), np.bool_), tensor("t", (2,)), tensor("u", (2,))],
+        )
+        proto = model(
+            [node("Loop", ["", "", "x"], ["y", "z"], body=body)],
+            [tensor("x", (2,))], ["y", "z"], {"three": np.int64(3)},
+        )  # fmt: skip
+        x = floats(2)
+        found = await results(imported(proto), x=x)
+        np.testing.assert_allclose(found["y"], 16 * x)
+        np.testing.assert_allclose(found["z"], [2 * x, 4 * x, 8 * x, 16 * x])
+
+    async def test_one_whose_end_is_computed_is_refused(self) -> None:
+        body = helper.make_graph(
+            [
+                node("ReduceSum", ["s"], ["sum"], keepdims=0),
+                node("Less", ["sum", "three"], ["on"]),
+                node("Add", ["s", "s"], ["t"]),
+            ],
+            "body",
+            [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
+            [tensor("on", (), np.bool_), tensor("t", (2,))],
+        )
+        proto = model(
+            [node("Loop", ["", "", "x"], ["y"], body=body)],
+            [tensor("x", (2,))], ["y"], {"three": np.float32(3)},
+        )  # fmt: skip
+        with pytest.raises(UnsupportedOperatorError, match="end is computed"):
+            imported(proto)
+
+    async def test_can_be_left_between_two_nodes(self) -> None:
+        inner = [node("Erf", ["s"], ["t"]), node("Neg", ["s"], ["u"])]
+        named = imported(counting(400, inner, (20_000,)))
+        async with asyncnn.open_device("reference") as device:
+            prepared = await device.prepare(named)
+            before = time.monotonic()
+            with pytest.raises(asyncnn.MissedDeadlineError):
+                await prepared.run([np.zeros(20_000, np.float32)], timeout=0.05)
+            task = asyncio.create_task(prepared.run([np.zeros(20_000, np.float32)]))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert time.monotonic() - before < 1
+
+
+def recurrence_by_hand(
+    x: Any, w: Any, r: Any, lengths: list[int], *, is_backwards: bool
+) -> tuple[Any, Any]:
+    """Return the sequence and the last states of an RNN, row by row."""
+    steps, batch, _ = x.shape
+    whole = np.zeros((steps, batch, r.shape[0]), np.float32)
+    last = np.zeros((batch, r.shape[0]), np.float32)
+    for row, length in enumerate(lengths):
+        order = range(length)[::-1] if is_backwards else range(length)
+        for step in order:
+            last[row] = np.clip(x[step, row] @ w.T + last[row] @ r.T, -0.5, 0.5)
+            last[row] = np.maximum(last[row], 0)
+            whole[step, row] = last[row]
+    return whole, last
+
+
+async def test_recurrences_with_lengths_directions_and_bounds() -> None:
+    x, w, r = floats(4, 3, 2), floats(2, 5, 2), floats(2, 5, 5)
+    lengths = [4, 1, 3]
+    proto = model(
+        [node("RNN", ["x", "w", "r", "", "n"], ["y", "h"], hidden_size=5, clip=0.5,
+              direction="bidirectional", activations=["Relu", "Relu"])],
+        [tensor("x", x.shape)], ["y", "h"],
+        {"w": w, "r": r, "n": np.int32(lengths)},
+    )  # fmt: skip
+    found = await results(imported(proto), x=x)
+    for place in range(2):
+        whole, last = recurrence_by_hand(
+            x, w[place], r[place], lengths, is_backwards=place == 1
+        )
+        np.testing.assert_allclose(found["y"][:, place], whole, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["h"][place], last, rtol=1e-4, atol=1e-5)
+
+
+def nodes_model(proto: Any, inputs: int = 1) -> Any:
+    """Return a model of one operation NODES, on inputs of two floats."""
+    builder = ModelBuilder()
+    like = Operand(OperandType.TENSOR_FLOAT32, (2,))
+    data = np.frombuffer(proto.SerializeToString(), np.uint8)
+    graph = builder.constant(data, OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
+    given = [builder.input(f"x{k}", like.type, (2,)) for k in range(inputs)]
+    builder.output(builder.operation(NODES, [graph, *given], like), "y")
+    return builder.build()
+
+
+def with_external_weight() -> Any:
+    proto = model([node("Add", ["x", "w"], ["y"])], [tensor("x", (2,))], ["y"],
+                  {"w": floats(2)})  # fmt: skip
+    weight = proto.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    entry = weight.external_data.add()
+    entry.key, entry.value = "location", "/etc/hostname"
+    return proto
+
+
+def expanding() -> Any:
+    return model(
+        [node("Expand", ["x", "n"], ["e"]), node("ReduceMax", ["e"], ["y"])],
+        [tensor("x", (2,))], ["y"], {"n": np.int64([1 << 40, 2])},
+    )  # fmt: skip
+
+
+def own_operator() -> Any:
+    proto = model([node("F", ["x"], ["y"], domain="own")], [tensor("x", (2,))], ["y"])
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    return proto
+
+
+async def prepared_and_run(device: asyncnn.Device, made: Any, inputs: int) -> None:
+    prepared = await device.prepare(made)
+    await prepared.run([np.zeros(2, np.float32)] * inputs)
+
+
+class TestGraphsOfClients:
+    async def test_one_that_is_right_runs(self) -> None:
+        proto = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+        async with asyncnn.open_device("reference") as device:
+            prepared = await device.prepare(nodes_model(proto))
+            found = await prepared.run([np.float32([0, 9])])
+        assert found["y"].tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("proto", "inputs"),
+        [
+            (with_external_weight(), 1),
+            (own_operator(), 1),
+            (expanding(), 1),
+            (model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 2),
+            (model([node("Erf", ["q"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
+            (model([node("Shape", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
+            (model([node("Nothing", ["x"], ["y"])], [tensor("x", (2,))], ["y"]), 1),
+        ],
+        ids=["external", "own", "huge", "inputs", "unknown", "type", "operator"],
+    )
+    async def test_others_are_refused_in_words(self, proto: Any, inputs: int) -> None:
+        async with asyncnn.open_device("reference") as device:
+            with pytest.raises(AsyncnnError):
+                await prepared_and_run(device, nodes_model(proto, inputs), inputs)
+            good = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
+            prepared = await device.prepare(nodes_model(good))
+            assert (await prepared.run([np.zeros(2, np.float32)]))["y"].sum() == 0
+
+    def test_the_extension_is_one_of_every_device(self) -> None:
+        assert onnx_nodes.name in asyncnn.extensions.installed_extensions()

@@ -1,0 +1,121 @@
+"""The ends in C: their twin does the same, and they leave no memory wrong."""
+
+import asyncio
+import gc
+import os
+import re
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncnn import turn
+from asyncnn.callbacks import ExecutionFuture
+from asyncnn.hal.types import NO_TIMING, ErrorStatus
+from asyncnn.turn import TURN_NS, Waiter, in_this_turn
+from tests import sanitizing
+
+needs_compiled = pytest.mark.skipif(
+    issubclass(Waiter, asyncio.Future), reason="there are no compiled waiters"
+)
+BEHAVIOUR = Path(__file__).with_name("test_callbacks.py")
+SOURCE = Path(turn.__file__).with_name("_turn.c")
+RESULT = (ErrorStatus.NONE, (), NO_TIMING)
+
+
+@needs_compiled
+def test_it_counts_as_its_twin_does() -> None:
+    built: Any = turn._built
+    assert built.TURN_NS == TURN_NS
+    assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
+
+
+@needs_compiled
+def test_python_does_the_same() -> None:
+    chosen = "not interrupt"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    run = subprocess.run(
+        [*command, "-k", chosen, str(BEHAVIOUR)],
+        env=os.environ | {"ASYNCNN_PURE_JOB": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+
+
+async def test_what_was_awaited_goes_with_its_task() -> None:
+    async def wait(end: ExecutionFuture) -> None:
+        await end
+
+    gone = []
+    for how in ("ended", "ended in a turn", "cancelled", "left"):
+        end = ExecutionFuture()
+        gone.append(weakref.ref(asyncio.create_task(wait(end))))
+        task = gone[-1]()
+        assert task is not None
+        await asyncio.sleep(0)
+        if how == "ended":
+            end.notify_1_3(*RESULT)
+        elif how == "ended in a turn":
+            loop = asyncio.get_running_loop()
+            loop.call_soon(in_this_turn, lambda e=end: e.notify_1_3(*RESULT))
+        elif how == "cancelled":
+            task.cancel("a word")
+        if how != "left":
+            await asyncio.wait([task])
+        if how == "cancelled":
+            with pytest.raises(asyncio.CancelledError, match="a word"):
+                task.result()
+        del task, end
+    await asyncio.sleep(0)
+    gc.collect()
+    assert [each() for each in gone[:3]] == [None] * 3
+
+
+@needs_compiled
+async def test_references_are_counted() -> None:
+    loop, counted = asyncio.get_running_loop(), (None, True, False, Waiter)
+    before = [sys.getrefcount(each) for each in counted]
+    for _ in range(500):
+        end = ExecutionFuture()
+        loop.call_soon(in_this_turn, lambda e=end: e.notify_1_3(*RESULT))
+        assert await end is await end
+        left = ExecutionFuture()
+        task = asyncio.ensure_future(left)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert left.is_dead
+    after = [sys.getrefcount(each) for each in counted]
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+
+
+async def test_by_hand_it_is_told_that_no_task_waits() -> None:
+    by_hand = ExecutionFuture().__await__()
+    first = next(by_hand)
+    assert first._asyncio_future_blocking
+    with pytest.raises(RuntimeError):
+        next(by_hand)
+
+
+async def test_what_is_thrown_in_is_raised() -> None:
+    end = ExecutionFuture()
+    by_hand = end.__await__()
+    next(by_hand)
+    with pytest.raises(ValueError, match="a word"):
+        by_hand.throw(ValueError("a word"))
+    assert not end.is_dead
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", list(sanitizing.SANITIZERS))
+def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
+    tests = [BEHAVIOUR, Path(__file__)]
+    chosen = "not interrupt and not the_same"
+    sanitizing.check("asyncnn._turn", SOURCE, tests, name, tmp_path, chosen)
