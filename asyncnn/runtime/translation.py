@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ENGINES, ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import EngineShare
