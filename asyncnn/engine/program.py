@@ -58,6 +58,12 @@ MAX_PLANS = 16
 Never that of the main subgraph for declared shapes, which every execution begins with.
 """
 
+MAX_SMALL_PLANS = 256
+"""The same of plans whose steps an engine computes for any lengths.
+
+A model of texts has as many as these have lengths.
+"""
+
 
 class Program:
     """A validated model with everything that is prepared once. Thread-safe.
@@ -262,7 +268,7 @@ class Program:
                 )
         if number == MAIN and self._threads > 1:
             for kernel in _engine_kernels(plan):
-                if kernel.shares_threads:
+                if kernel.serves_all_lengths:
                     with suppress(AsyncnnError, OSError, MemoryError):  # one will do
                         kernel.widen(self._threads)
         with self._lock:
@@ -294,7 +300,8 @@ class Program:
             self._main = plan
             if plan.is_fixed:
                 self.fixed_plan = plan
-        while len(self._plans) > MAX_PLANS:
+        most = MAX_SMALL_PLANS if _is_small(plan) else MAX_PLANS
+        while len(self._plans) > most:
             oldest = next(k for k, p in self._plans.items() if p is not self._main)
             self._drop(oldest)
         return plan
@@ -398,6 +405,16 @@ def _engine_kernels(plan: Plan) -> list[EngineKernel]:
     """Return the kernels that engines have for steps of a plan."""
     kernels = [step.kernel for step in plan.steps]
     return [each for each in kernels if isinstance(each, EngineKernel)]
+
+
+def _is_small(plan: Plan) -> bool:
+    """Tell whether what computes all of a plan's steps is there without it."""
+    return all(
+        may_learn_shapes(step.operation.type)
+        if step.kernel is None
+        else isinstance(step.kernel, EngineKernel) and step.kernel.serves_all_lengths
+        for step in plan.steps
+    )
 
 
 def _mapped(model: Model) -> Model:

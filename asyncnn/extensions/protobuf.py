@@ -19,6 +19,7 @@ MIN_SPLIT_BYTES = 1 << 10
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_LAST_OF_ONE, _MORE = 0x7F, 0x80
 
 
 class Field(msgspec.Struct, frozen=True, gc=False):
@@ -94,8 +95,8 @@ def message(number: int, parts: Sequence[bytes]) -> list[bytes]:
 def encoded(number: int) -> bytes:
     """Return a number as messages have it."""
     groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
+    while number > _LAST_OF_ONE:
+        groups.append(number & _LAST_OF_ONE | _MORE)
         number >>= 7
     return bytes([*groups, number])
 
@@ -106,10 +107,17 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
     :raises InvalidArgumentError: if one is longer than what is left of its message.
     """
     while start < end:
-        tag, value = _decoded(data, start, end)
+        # Most numbers have one byte, and a call takes longer than all else here.
+        tag, value = data[start], start + 1
+        if tag > _LAST_OF_ONE:
+            tag, value = _decoded(data, start, end)
         kind = tag & 7
         if kind == _LENGTH:
-            length, value = _decoded(data, value, end)
+            length = data[value] if value < end else _MORE
+            if length > _LAST_OF_ONE:
+                length, value = _decoded(data, value, end)
+            else:
+                value += 1
             after = value + length
         elif kind == _VARINT:
             _, after = _decoded(data, value, end)
@@ -133,7 +141,7 @@ def _decoded(data: memoryview, start: int, end: int) -> tuple[int, int]:
     """Return the number at ``start`` and the position behind it."""
     number = 0
     for place, position in enumerate(range(start, min(start + 10, end))):
-        number |= (data[position] & 0x7F) << 7 * place
-        if data[position] < 0x80:
+        number |= (data[position] & _LAST_OF_ONE) << 7 * place
+        if data[position] < _MORE:
             return number, position + 1
     raise InvalidArgumentError(f"damaged ONNX file: no number at byte {start}")

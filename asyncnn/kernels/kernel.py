@@ -135,13 +135,13 @@ class EngineKernel:
     """A `PreparedKernel` by another engine, which has more of it for more threads.
 
     It reads the operation's inputs of ``reads`` only, all of them if that is None. It
-    ``is_foreseeable`` if a run tells how long the next ones take. It ``shares_threads``
-    if what it has for more of them is made once for all lengths.
+    ``is_foreseeable`` if a run tells how long the next ones take. It
+    ``serves_all_lengths`` if what computes is made once for all of them.
     """
 
     reads: tuple[int, ...] | None = None
     is_foreseeable = True
-    shares_threads = False
+    serves_all_lengths = False
 
     def __call__(self, scratch: "Scratch") -> Run:
         """See `PreparedKernel`."""

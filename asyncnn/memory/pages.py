@@ -11,7 +11,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
+from weakref import WeakSet
 
 import msgspec
 import numpy as np
@@ -43,6 +44,9 @@ arrays, those of XNNPACK up to 16 bytes.
 """
 
 _CHUNK_BYTES = 2**18
+
+_final: WeakSet[mmap.mmap] = WeakSet()
+"""Mappings of files whose contents are."""
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
@@ -108,7 +112,21 @@ def map_pages(span: Span, seals: int) -> memoryview:
     )
     beginning = span._replace(offset=span.offset - skipped, length=length)
     _map_over(pages, beginning, flags)
+    if is_immutable(seals):
+        _final.add(pages)
     return memoryview(pages)[skipped:length]
+
+
+def is_final(array: NDArray[Any]) -> bool:
+    """Tell whether nobody can change the elements of an array any more."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return isinstance(owner, bytes) or (
+        isinstance(owner, mmap.mmap) and owner in _final
+    )
 
 
 def granted(span: Span, seals: int, where: str) -> Span:

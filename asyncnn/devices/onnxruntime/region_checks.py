@@ -198,10 +198,13 @@ class _Check:
 
     def _node(self, node: Field, depth: int, callers: tuple[_Name, ...]) -> int:
         nodes = 1
+        found = {_DOMAIN: b"", _OP_TYPE: b"", _NODE_OVERLOAD: b""}
         for field in self._within(node):
             if field.number == _ATTRIBUTE:
                 nodes += self._attribute(field, depth, callers)
-        name = _name(*self._texts(node, _DOMAIN, _OP_TYPE, _NODE_OVERLOAD))
+            elif field.number in found:
+                found[field.number] = bytes(self._data[field.value : field.end])
+        name = _name(*found.values())
         domain, type_, _ = name
         if name in self._functions:
             nodes += self._nodes_of(name, callers)

@@ -160,7 +160,7 @@ class _RegionKernel(GraphKernel):
     """A region whose shapes are all known."""
 
     may_pause = False
-    shares_threads = True
+    serves_all_lengths = True
 
     def __init__(
         self, library: Library, sessions: Sessions, operation: BoundOperation

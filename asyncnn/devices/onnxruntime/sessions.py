@@ -26,6 +26,7 @@ from asyncnn.devices.onnxruntime.region_checks import (
     with_copies,
 )
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import (
@@ -35,6 +36,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.memory.pages import is_final
 
 ELEMENT_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(np.float32): 1,
@@ -61,7 +63,7 @@ _OPTIONS = {
 }
 
 
-_MOST_LEARNT = 64
+_MOST_LEARNT = 1024
 
 
 class Port(NamedTuple):
@@ -161,7 +163,7 @@ class Session:
     def __init__(
         self,
         library: Library,
-        content: bytes,
+        content: Array | bytes,
         threads: int,
         traits: Traits,
         learnt: LearntShapes,
@@ -170,7 +172,8 @@ class Session:
         self.traits = traits
         self.learnt = learnt
         if traits.handed_on:
-            content = with_copies(content, traits.handed_on)
+            content = with_copies(bytes(content), traits.handed_on)
+        place = content if isinstance(content, bytes) else address_of(content)
         options = library.create("CreateSessionOptions")
         try:
             library.call("SetSessionLogSeverityLevel", options, SILENT)
@@ -180,7 +183,7 @@ class Session:
                 library.call("AddSessionConfigEntry", options, key, value)
             self.handle = library.create(
                 "CreateSessionFromArray",
-                *(library.environment, content, len(content), options),
+                *(library.environment, place, len(content), options),
             )
         finally:
             library.release("SessionOptions", options)
@@ -229,9 +232,14 @@ class _Released:
 
 
 class Region:
-    """A graph, by the digest of its file, and the sessions that it has by now."""
+    """A graph, and the sessions that it has by now.
 
-    def __init__(self, library: Library, digest: bytes, traits: Traits) -> None:
+    There is a ``digest`` if whoever has the file may change it.
+    """
+
+    def __init__(
+        self, library: Library, traits: Traits, digest: bytes | None = None
+    ) -> None:
         self._library = library
         self._traits = traits
         self._learnt = LearntShapes(traits.depends_on_data)
@@ -255,9 +263,12 @@ class Region:
             found = self._sessions.get((threads, makes_way))
             if found is not None:
                 return found
-            content = source if isinstance(source, bytes) else source.tobytes()
-            if content is not source and digest_of(content) != self._digest:
-                raise GeneralFailureError("the graph has changed since it was prepared")
+            content = source
+            if self._digest is not None and not isinstance(source, bytes):
+                content = source.tobytes()
+                if digest_of(content) != self._digest:
+                    changed = "the graph has changed since it was prepared"
+                    raise GeneralFailureError(changed)
             about = self._traits, self._learnt
             made = Session(self._library, content, threads, *about)
             self._sessions[threads, makes_way] = made
@@ -274,7 +285,7 @@ class Sessions:
         # By the identity of the array that a graph was found in: whoever has that has
         # looked at it before, and a plan for other lengths need not once more. The
         # session stays for them, too.
-        self._known: dict[int, tuple[ref[Any], Region, Session]] = {}
+        self._known: dict[int, _Known] = {}
         self._is_forked = False
         disown_in_children(self)
 
@@ -297,22 +308,54 @@ class Sessions:
             raise OperationFailedError("the graph of a region has to be a constant")
         makes_way = operation.makes_way
         known = self._known.get(id(source))
-        is_known = known is not None and known[0]() is source
-        if known is not None and is_known:
-            return known[1].session(source, threads, makes_way=makes_way)
-        content = source.tobytes()
-        traits = check_graph(memoryview(content))
-        digest = digest_of(content)
-        with self._lock:
-            region = self._regions.get(digest)
-            if region is None:
-                region = Region(self._library, digest, traits)
-                self._regions[digest] = region
-        session = region.session(content, threads, makes_way=makes_way)
+        if known is not None and known.source() is source:
+            return known.region.session(source, threads, makes_way=makes_way)
+        flat = source.reshape(-1)
+        content: Array | bytes = flat
+        if not is_final(source):
+            content = source.tobytes()
+            flat = np.frombuffer(content, np.uint8)
+        traits = check_graph(flat.data)
         number, regions = id(source), self._known
         gone = ref(source, lambda _: regions.pop(number, None))
-        regions[number] = gone, region, session
-        return session
+        with self._lock:
+            region = self._region(content, traits)
+            # Now: it is found by who comes while the session is made.
+            known = regions[number] = _Known(gone, region)
+        known.session = region.session(content, threads, makes_way=makes_way)
+        return known.session
+
+    def _region(self, content: Array | bytes, traits: Traits) -> Region:
+        """Return the graph of a file; a copy is of one that may be changed.
+
+        The lock is held.
+        """
+        if isinstance(content, bytes):
+            digest = digest_of(content)
+            region = self._regions.get(digest)
+            if region is None:
+                region = Region(self._library, traits, digest)
+                self._regions[digest] = region
+            return region
+        for known in self._known.copy().values():
+            other = known.source()
+            if other is not None and is_final(other) and _are_equal(other, content):
+                return known.region
+        return Region(self._library, traits)
+
+
+class _Known:
+    """An array with a file, the graph, and the session that stays for it."""
+
+    def __init__(self, source: ref[Array], region: Region) -> None:
+        self.source = source
+        self.region = region
+        self.session: Session | None = None
+
+
+def _are_equal(one: Array, other: Array) -> bool:
+    is_same = one.nbytes == other.nbytes and address_of(one) == address_of(other)
+    return is_same or np.array_equal(one.reshape(-1), other)
 
 
 def digest_of(content: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """Regions of small graphs, made with the `onnx` package."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, NamedModel, load
 from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices.onnxruntime.sessions import Session
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
@@ -154,3 +156,9 @@ async def refused(device: Device, model: NamedModel, words: str) -> None:
     )
     with pytest.raises(AsyncnnError, match=words):
         await callback
+
+
+def sessions() -> int:
+    """Count the sessions that there are."""
+    gc.collect()
+    return sum(isinstance(each, Session) for each in gc.get_objects())

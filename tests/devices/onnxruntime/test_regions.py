@@ -1,8 +1,7 @@
 """Regions on ONNX Runtime compute what their graphs say, or say what is wrong."""
 
 import asyncio
-import gc
-from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, ModelBuilder, NamedModel, load, open_device
-from asyncnn.devices import DeviceSettings, executable, spreading
-from asyncnn.devices.onnxruntime.sessions import Session
-from asyncnn.engine.program import MAX_PLANS
-from asyncnn.execution import IInProcess
+from asyncnn.devices import DeviceSettings
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
 )
 from asyncnn.hal.types import (
-    DEFAULT_OPTIONS,
     ExecutionPreference,
     Operand,
     OperandType,
@@ -36,18 +31,12 @@ from tests.devices.onnxruntime.graphs import (
     refused,
     region,
     relu,
-    tiling,
+    sessions,
     turned,
     turns,
 )
 
 F32 = np.float32
-
-
-def sessions() -> int:
-    """Count the sessions that there are."""
-    gc.collect()
-    return sum(isinstance(each, Session) for each in gc.get_objects())
 
 
 async def run(device: Device, model: NamedModel, *inputs: Any) -> list[Any]:
@@ -99,124 +88,6 @@ async def test_quantised_operands_are_their_codes() -> None:
     async with open_device("onnxruntime") as device:
         (y,) = await run(device, region(content, [codes], [codes]), x)
     np.testing.assert_array_equal(y, x)
-
-
-def summing() -> bytes:
-    """Return a graph whose second output is without axes."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["y"]),
-        helper.make_node("ReduceSum", ["y"], ["sum"], keepdims=0),
-    ]
-    ends = [("y", FLOAT, ["n", 3]), ("sum", FLOAT, [])]
-    return graph(nodes, [("x", FLOAT, ["n", 3])], ends)
-
-
-@pytest.mark.parametrize("path", ["async", "sync", "burst"])
-async def test_open_lengths_are_those_of_each_request(
-    device: Device, path: Any
-) -> None:
-    model = region(summing(), [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)])
-    prepared = await device.prepare(model)
-    many = range(1, MAX_PLANS + 3)
-    async with prepared.runner(path) as run_one:
-        for rows in (1, 4, 2, 4, 4, 4, *many, 4, 4, 4, *many):
-            x = np.arange(rows * 3, dtype=F32).reshape(rows, 3) - 2
-            outputs = await run_one([x])
-            np.testing.assert_array_equal(outputs["y0"], np.maximum(x, 0))
-            assert outputs["y1"].tolist() == [np.maximum(x, 0).sum()]
-
-
-async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
-    ends = [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)]
-    async with open_device("onnxruntime", settings=DeviceSettings(lanes=2)) as device:
-        prepared = await device.prepare(region(summing(), *ends))
-
-        async def one(rows: int) -> None:
-            x = np.arange(rows * 3, dtype=F32).reshape(rows, 3)
-            outputs = await prepared.run([x])
-            np.testing.assert_array_equal(outputs["y0"], x)
-            assert outputs["y1"].tolist() == [x.sum()]
-
-        await one(1)
-        before = sessions()
-        for _ in range(4):
-            await asyncio.gather(*map(one, range(1, 40)))
-            assert sessions() == before
-
-
-@pytest.mark.parametrize("path", ["async", "sync", "burst"])
-@pytest.mark.parametrize("length", [4, "n"])
-async def test_what_runs_had_before_may_be_otherwise_by_values(
-    device: Device, length: int | str, path: Any
-) -> None:
-    prepared = await device.prepare(tiling(length))
-    x = np.arange(4, dtype=F32)
-    async with prepared.runner(path) as run:
-        for times in (2, 2, 2, 2, 3, 2, 1, 5, 5, 5, 5, 700, 700, 700, 700, 2):
-            outputs = await run([x, np.array([times])])
-            np.testing.assert_array_equal(outputs["y"], np.tile(x, times))
-
-
-async def test_a_run_that_fails_says_why_though_its_shapes_were_known(
-    device: Device,
-) -> None:
-    nodes = [helper.make_node("Gather", ["x", "at"], ["y"])]
-    ends = [("x", FLOAT, ["n"]), ("at", INT64, ["m"])]
-    prepared = await device.prepare(load(graph(nodes, ends, [("y", FLOAT, ["m"])])))
-    x = np.arange(3, dtype=F32)
-    for _ in range(5):
-        assert (await prepared.run([x, np.array([2, 1])]))["y"].tolist() == [2, 1]
-        with pytest.raises(GeneralFailureError, match="indices element out of"):
-            await prepared.run([x, np.array([5, 1])])
-
-
-async def test_lengths_that_have_run_are_bound_to_arrays() -> None:
-    x = np.linspace(-1, 1, 12, dtype=F32).reshape(3, 4)
-    space = np.empty(20, F32)
-    async with open_device("onnxruntime") as device:
-        prepared = await device.prepare(load(doubled()))
-        hal = prepared.hal
-        assert isinstance(hal, IInProcess)
-        assert hal.bind([x, space]) is None
-        for _ in range(2):
-            await prepared.run([x])
-        assert hal.bind([x, np.empty(11, F32)]) is None
-        bound = hal.bind([x, space])
-        assert bound is not None
-        result = await hal.launch(bound, DEFAULT_OPTIONS)
-        assert [shape.dimensions for shape in result.output_shapes] == [(3, 4)]
-        np.testing.assert_array_equal(space[:12], 2 * x.reshape(-1))
-
-
-def doubled() -> bytes:
-    node = helper.make_node("Add", ["x", "x"], ["y"])
-    lengths: list[int | str] = ["rows", "columns"]
-    return graph([node], [("x", FLOAT, lengths)], [("y", FLOAT, ["m", "n"])])
-
-
-async def test_open_lengths_have_several_threads_as_fixed_ones_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
-    monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
-    made = Session.__init__
-    threads: list[int] = []
-
-    def remember(session: Session, library: Any, content: bytes, *rest: Any) -> None:
-        threads.append(rest[0])
-        made(session, library, content, *rest)
-
-    monkeypatch.setattr(Session, "__init__", remember)
-    settings = DeviceSettings(lanes=2, inline_below_us=0)
-    async with open_device("onnxruntime", settings=settings) as device:
-        prepared = await device.prepare(load(doubled()))
-        async with asyncio.timeout(30):
-            for rows in cycle(range(1, 4)):
-                x = np.full((rows, 4), rows, F32)
-                np.testing.assert_array_equal((await prepared.run([x]))["y"], 2 * x)
-                if 2 in threads:
-                    break
-    assert threads == [1, 2]
 
 
 async def test_results_may_be_as_long_as_the_data_say(device: Device) -> None:
@@ -275,6 +146,32 @@ async def test_what_loops_never_runs_on_the_event_loop() -> None:
             await prepared.run(turns(0))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(prepared.run(turns(1 << 40)), 0.05)
+
+
+async def test_files_of_the_same_contents_share_a_session(tmp_path: Path) -> None:
+    content = graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [("x", FLOAT, [3])],
+        [("y", FLOAT, [3])],
+    )
+    others = graph(
+        [helper.make_node("Tanh", ["x"], ["y"])],
+        [("x", FLOAT, [3])],
+        [("y", FLOAT, [3])],
+    )
+    before = sessions()
+    async with open_device("onnxruntime") as device:
+        prepared = []
+        for number, each in enumerate((content, content, others)):
+            (tmp_path / f"{number}.onnx").write_bytes(each)
+            named = load(tmp_path / f"{number}.onnx")
+            prepared += await asyncio.gather(*map(device.prepare, [named] * 2))
+        assert sessions() == before + 2
+        x = np.float32([-1, 0, 2])
+        for each, expected in zip(
+            prepared, [np.maximum(x, 0)] * 4 + [np.tanh(x)] * 2, strict=True
+        ):
+            np.testing.assert_allclose((await each.run([x]))["y"], expected, 1e-6)
 
 
 async def test_clients_share_what_is_the_same_and_nothing_is_left() -> None:

@@ -21,9 +21,8 @@ def library() -> Library:
 
 
 def region_of(library: Library) -> Region:
-    return Region(
-        library, digest_of(CONTENT), Traits(may_loop=False, depends_on_data=False)
-    )
+    traits = Traits(may_loop=False, depends_on_data=False)
+    return Region(library, traits, digest_of(CONTENT))
 
 
 def test_each_class_and_number_of_threads_has_its_own(library: Library) -> None:
