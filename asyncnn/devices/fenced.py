@@ -71,9 +71,9 @@ class FencedExecutions:
         :raises AsyncnnError: if the device takes no more work.
         """
         awaited = active_fences(wait_for) if wait_for else ()
-        refusal = self._scheduler.cause_of_death()
+        refusal = self._scheduler.refusal
         if refusal is not None:
-            raise refusal
+            raise refusal()
         if len(self._waiting) + self._scheduled >= self._max_waiting:
             raise too_many(
                 "pending fenced executions",
@@ -142,7 +142,8 @@ class FencedExecutions:
     def _begin(self, execution: FencedExecution) -> None:
         """Run it at once if that is short, else have it scheduled, or let it fail."""
         try:
-            execution.claim_buffers()
+            if execution.use is not None:
+                execution.claim(execution.use)
             waits = not execution.has_plan and execution.plan_first(self._new_shapes)
             if not waits and self._scheduler.submit(execution):
                 if not self._turn_spent_ns:

@@ -74,8 +74,9 @@ class FencedExecution(FencedRun, Run):
         use: IBufferUse | None,
     ) -> None:
         client = calling_client.get()
-        Run.__init__(self, executable, request, options, None, client, True)
-        self._use = use
+        report = self._report_end
+        Run.__init__(self, executable, request, options, report, client, True)
+        self.use = use
         self.owner = owner
         self.loop = owner.loop
         self._core = self._dependants = self.prepared = None
@@ -99,14 +100,6 @@ class FencedExecution(FencedRun, Run):
         if self._launched_ns:
             self._launched_ns = perf_counter_ns()
 
-    def claim_buffers(self) -> None:
-        """Claim the device-managed buffers of the request, if it names any.
-
-        :raises AsyncnnError: if one is not to be had.
-        """
-        if self._use is not None:
-            self.claim(self._use)
-
     def wait(self, sources: Sequence[Source]) -> None:
         """Wait for these, which have not ended, or just its deadline."""
         self.gate = Gate(sources, self.deadline_ns, self._opened)
@@ -127,9 +120,9 @@ class FencedExecution(FencedRun, Run):
     def refuse(self, error: AsyncnnError) -> None:
         """End it before it was scheduled; does nothing if it has ended."""
         if self._result is None:
-            if self._use is not None:
-                self._use.settle(error.status, ())
-            self._tell(error, (), NO_TIMING)
+            if self.use is not None:
+                self.use.settle(error.status, ())
+            self._report_end(error, (), NO_TIMING)
 
     def _opened(self, failure: AsyncnnError | None) -> None:
         """Have it begin in turn; or fail, but not at once, as a long chain may."""
@@ -139,7 +132,7 @@ class FencedExecution(FencedRun, Run):
         self.note_ready()
         self.owner.make_ready(self)
 
-    def _tell(
+    def _report_end(
         self,
         error: AsyncnnError | None,
         shapes: tuple[OutputShape, ...],
@@ -147,11 +140,12 @@ class FencedExecution(FencedRun, Run):
     ) -> None:
         """End, and tell who waits; shapes are not told."""
         self.owner.forget(self)
+        self._report = None
         if self.gate is not None:
             self.leave_gate()
         if not self.is_left:  # else a lane still works on it
             self._request = _NOTHING
-            self._arrays = self._execution = self._use = None
+            self._arrays = self._execution = self.use = None
             self._outputs = self._places = ()
         fenced = timing
         if error is not None:

@@ -248,7 +248,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             if (
                 type(tensor) is not np.ndarray
                 or tensor.nbytes != port.size_bytes
-                or tensor.dtype != port.dtype
+                or (tensor.dtype is not port.dtype and tensor.dtype != port.dtype)
                 or not tensor.flags.aligned
             ):
                 return self._bind_open(tensors)

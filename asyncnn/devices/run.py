@@ -96,11 +96,11 @@ class Run(Work, Completion):
         "_shapes",
         "_started_ns",
         "_threads",
-        "_use",
         "_waiting",
         "_workspace",
         "computed_ns",
         "has_plan",
+        "use",
     )
 
     execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
@@ -149,7 +149,7 @@ class Run(Work, Completion):
         self._report = report
         self._result: ExecutionResult | None = None
         self._waiting = None
-        self._use: IBufferUse | None = None
+        self.use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
         self._control: IControl | None = None
@@ -166,7 +166,7 @@ class Run(Work, Completion):
     def claim(self, use: IBufferUse) -> None:
         """Claim the device-managed buffers of the request; `finish` gives them up."""
         self._request = request = use.claim()
-        self._use = use
+        self.use = use
         self.has_plan = type(request) is Execution
         if type(request) is Execution and request.plan is not None:
             self._plan, self._arrays = request.plan, request.arrays
@@ -440,28 +440,20 @@ class Run(Work, Completion):
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
-        if self._use is not None:
-            self._use.settle(status, shapes or (), self.is_left)
-        self._tell(error, shapes or (), timing)
+        if self.use is not None:
+            self.use.settle(status, shapes or (), self.is_left)
+        report = self._report
+        if report is not None:
+            report(error, shapes or (), timing)
+        elif error is None:
+            self._resolve(ExecutionResult(_NONE, shapes or (), timing))
+        else:
+            told = told_of(error)
+            self._resolve(ExecutionResult(*told, NO_TIMING, str(error)))
         if EXECUTION.is_on:
             computed_us = self.computed_ns // 1000
             EXECUTION("done", status=status.name, computed_us=computed_us)
         return status
-
-    def _tell(
-        self,
-        error: AsyncnnError | None,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        """Report how it has ended, or wake who awaits it."""
-        if self._report is not None:
-            self._report(error, shapes, timing)
-        elif error is None:
-            self._resolve(ExecutionResult(_NONE, shapes, timing))
-        else:
-            status, shapes = told_of(error)
-            self._resolve(ExecutionResult(status, shapes, NO_TIMING, str(error)))
 
     def abandon(self) -> None:
         """Stop at the next boundary: nobody waits for it."""

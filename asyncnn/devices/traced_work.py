@@ -19,8 +19,7 @@ from asyncnn.engine.observation import (
     ObservedExecution,
     current_observation,
 )
-from asyncnn.hal.errors import AsyncnnError
-from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
+from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Pause
 from asyncnn.tracing import Layer, Phase, Trace, active
 
@@ -80,20 +79,12 @@ class Traced(Run):
         _, step, _, _, begun_ns, ended_ns = observed
         self._steps.append((step, begun_ns, ended_ns))
 
-    def _tell(
-        self,
-        error: AsyncnnError | None,
-        shapes: tuple[OutputShape, ...],
-        timing: Timing,
-    ) -> None:
-        replied_ns = time.monotonic_ns()
-        super()._tell(error, shapes, timing)
-        ended_ns = time.monotonic_ns()
-        self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, ended_ns)
-
     def finish(self) -> ErrorStatus:
         """Report the outcome; see `Run`."""
+        replied_ns = time.monotonic_ns()
         status = super().finish()
+        ended_ns = time.monotonic_ns()
+        self._trace.add("reply", Layer.DRIVER, Phase.RESULTS, replied_ns, ended_ns)
         trace_end(self._trace, "execution", Phase.EXECUTION, status)
         return status
 

@@ -198,7 +198,8 @@ class PreparedModel:
         try:
             if arrays is None:
                 arrays = await target.converted(inputs)
-            spaces = space.allocate() if given is None else target.spaces(given)
+            made = space.allocate() if given is None else None
+            spaces: Sequence[Tensor] = made or target.spaces(given)
             binding = self._binding if path == "async" else None
             execution = None if binding is None else binding.bind((*arrays, *spaces))
             if binding is not None and execution is not None:
@@ -207,6 +208,7 @@ class PreparedModel:
                 request = target.build_request(arrays, spaces)
                 result = await self._carry(path)(request, options)
             if result.status is _INSUFFICIENT_SIZE:
+                made = None
                 _, spaces, result = await target.with_more_space(
                     arrays,
                     given,
@@ -225,8 +227,8 @@ class PreparedModel:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         if result.status is not _NONE:
             target.check_result(result)
-        if space.is_fixed:
-            outputs = space.named(spaces)
+        if made is not None and space.is_fixed:
+            outputs = Outputs(zip(space.names, made, strict=True))
         else:
             outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = timing_of(result.timing) if measure else None
@@ -275,8 +277,12 @@ class PreparedModel:
             arrays = target.check.with_buffers(inputs)
         given = None if out is None else space.given(out)
         make = self._make_array
-        spaces = space.allocate(make) if given is None else target.spaces(given, make)
-        outputs = space.named(spaces)
+        if given is None:
+            spaces: Sequence[Tensor] = (made := space.allocate(make))
+            outputs = Outputs(zip(space.names, made, strict=True))
+        else:
+            spaces = target.spaces(given, make)
+            outputs = space.named(spaces)
         options = DEFAULT_OPTIONS
         if measure or not (timeout is duration is loop_timeout is None):
             options = options_for(

@@ -286,7 +286,7 @@ class OutputSpace:
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self.infos = infos
         self._check = InputCheck(infos, "output")
-        self._names = self._check.names
+        self.names = self._check.names
         self.is_fixed = all(has_fixed_shape(info) for info in infos)
         self._declared = [(info.dimensions, info.dtype) for info in infos]
         self._elements = [_guess(info) for info in infos]
@@ -368,7 +368,7 @@ class OutputSpace:
     def named(self, spaces: Sequence[Tensor]) -> Outputs:
         """Return outputs of fixed shapes, but for those in buffers."""
         outputs = Outputs()
-        for name, space in zip(self._names, spaces, strict=True):
+        for name, space in zip(self.names, spaces, strict=True):
             if not isinstance(space, DeviceBuffer):
                 outputs[name] = space
         return outputs
@@ -380,8 +380,8 @@ class OutputSpace:
         outputs = self.named(spaces)
         if not self.is_fixed:
             # State that the model keeps comes after the outputs.
-            known = shapes[: len(self._names)]
-            for name, shape in zip(self._names, known, strict=True):
+            known = shapes[: len(self.names)]
+            for name, shape in zip(self.names, known, strict=True):
                 if name in outputs:
                     flat = outputs[name].ravel()[: math.prod(shape.dimensions)]
                     outputs[name] = flat.reshape(shape.dimensions)

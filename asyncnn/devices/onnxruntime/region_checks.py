@@ -33,6 +33,11 @@ DOMAINS = frozenset({b"", b"ai.onnx.ml", b"com.microsoft"})
 REFUSED = frozenset({b"EPContext"})
 """Operators of these domains that stand for code of another engine."""
 
+_COMPLETE = frozenset(
+    {b"Concat", b"Einsum", b"Max", b"Mean", b"Min", b"QLinearConcat", b"Sum"}
+)
+"""Operators of any number of inputs, each of which ONNX Runtime reads unseen."""
+
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
 _NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
@@ -44,7 +49,7 @@ _GRAPHS_OF = frozenset({6, 11})
 _SPARSE_TENSORS_OF = frozenset({22, 23})
 _VALUES, _INDICES = 1, 2
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
-_FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 7, 10
+_FUNCTION_NAME, _FUNCTION_INPUT, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 4, 7, 10
 _FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
 
 _Name = tuple[bytes, bytes, bytes]
@@ -114,6 +119,8 @@ class _Check:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.may_loop = self.depends_on_data = False
+        # Whether calls of functions omit inputs, and any operator in those needs all.
+        self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
@@ -138,6 +145,7 @@ class _Check:
         nodes = sum(self._nodes_of(name, ()) for name in self._functions)
         nodes += sum(self._graph(graph, 1, ()) for graph in graphs)
         self._count(nodes)
+        self._check_complete(self._omits and self._needs_all)
 
     def _texts(self, message: Field, *numbers: int) -> list[bytes]:
         found = dict.fromkeys(numbers, b"")
@@ -145,6 +153,13 @@ class _Check:
             if field.number in found:
                 found[field.number] = bytes(self._data[field.value : field.end])
         return [*found.values()]
+
+    def _all(self, message: Field, number: int) -> list[bytes]:
+        return [
+            bytes(self._data[field.value : field.end])
+            for field in self._within(message)
+            if field.number == number
+        ]
 
     def _within(self, message: Field) -> Iterator[Field]:
         if not message.is_bytes:
@@ -206,12 +221,25 @@ class _Check:
                 found[field.number] = bytes(self._data[field.value : field.end])
         name = _name(*found.values())
         domain, type_, _ = name
+        inputs = self._all(node, _READ)
+        omits = b"" in inputs
         if name in self._functions:
             nodes += self._nodes_of(name, callers)
+            taken = self._all(self._functions[name], _FUNCTION_INPUT)
+            self._omits |= omits or len(inputs) < len(taken)
         elif domain not in DOMAINS or type_ in REFUSED:
             raise InvalidArgumentError(f"operator {_shown(name)} may not be run")
+        elif type_ in _COMPLETE:
+            self._needs_all |= bool(callers)
+            self._check_complete(omits)
         self.depends_on_data |= type_ in _DATA_DEPENDENT
         return nodes
+
+    def _check_complete(self, omits: bool) -> None:
+        if omits:
+            raise InvalidArgumentError(
+                "an operator of any number of inputs may lack one of them"
+            )
 
     def _attribute(
         self, attribute: Field, depth: int, callers: tuple[_Name, ...]
