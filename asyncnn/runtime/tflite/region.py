@@ -34,7 +34,7 @@ from asyncnn.runtime.tflite.importer import importing_contents
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-from asyncnn.tflite import checked, runnable
+from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
 
@@ -139,7 +139,8 @@ def _region(
     if refusal:
         raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
     runnable.check(contents)
-    checked.keep(memory, address_of(np.frombuffer(view(memory), np.uint8)), contents)
+    address = address_of(np.frombuffer(view(memory), np.uint8))
+    runnable.keep_checked(memory, address, contents)
     input_names = unique_names(graph, graph.inputs)
     output_names = unique_names(graph, graph.outputs)
     shapes = shapes_by_name(input_names, input_shapes)

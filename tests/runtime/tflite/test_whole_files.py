@@ -29,7 +29,7 @@ from asyncnn.runtime.translation import form_for
 from asyncnn.service import Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
-from asyncnn.tflite import checked
+from asyncnn.tflite.runnable import checked
 from tests.devices.conftest import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, Signature, T, given, write
@@ -285,20 +285,20 @@ class TestChecked:
         path.write_bytes(square(2, 3))
         named = load(path)
         place = self.place(named.model.pools[0])
-        contents = checked.found(*place)
+        contents = checked(*place)
         assert contents is not None
         assert [each.name for each in contents.graphs[0].operators] == ["SQUARE"]
         alive = weakref.ref(named.model.pools[0])
         del named, contents
         gc.collect()
         assert alive() is None
-        assert checked.found(*place) is None
+        assert checked(*place) is None
 
     async def test_what_may_be_written_to_is_read_again(self) -> None:
         pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
         file = bytearray(square(2, 3))
         named = load(memoryview(file).toreadonly())
-        assert checked.found(*self.place(named.model.pools[0])) is None
+        assert checked(*self.place(named.model.pools[0])) is None
         file[:] = bytes(len(file))
         async with asyncnn.open_device("accelerated") as device:
             with pytest.raises(asyncnn.AsyncnnError, match="not a TFLite file"):
