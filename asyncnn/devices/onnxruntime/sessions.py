@@ -61,6 +61,8 @@ DTYPES = {type_: dtype for dtype, type_ in ELEMENT_TYPES.items()}
 _OPTIONS = {
     # Threads spin only while a run needs them.
     b"session.force_spinning_stop": b"1",
+    # A thread that is late, as others have its processor, is not waited for.
+    b"session.dynamic_block_base": b"4",
 }
 
 

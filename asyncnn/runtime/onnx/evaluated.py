@@ -28,6 +28,14 @@ NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _SHAPED_BY_RUNS = frozenset({"Loop", "Scan", "STFT"})
 """Operators whose shapes ONNX infers not at all, or not as they are."""
 
+_RANDOM = frozenset(
+    (
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    )
+)
+"""Operators whose results are no constants, even if all inputs are."""
+
 _NEWER_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 """Of GridSample, from set 20 on."""
 
@@ -78,6 +86,8 @@ def evaluate(node: Node) -> list[Value | None]:
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     draft = node.draft
+    if node.name in _RANDOM:
+        raise node.refuse("its result is random")
     if node.name == "Scan" and node.opset < 9:
         raise node.refuse("a scan over batches")
     given = node.given_inputs
