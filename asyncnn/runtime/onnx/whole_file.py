@@ -229,7 +229,7 @@ def _inferred(
                 shape.dim.add()
             if length:
                 shape.dim[axis].dim_value = length
-    for graph in _graphs(model.graph):
+    for graph in graphs_in(model.graph):
         for node in graph.node:
             # The package's inference reads them, and ends the process.
             while node.input and not node.input[-1]:
