@@ -13,6 +13,7 @@ thread of its own. Applications of asyncio await `PreparedModel.run` instead.
 """
 
 import atexit
+import math
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -78,11 +79,10 @@ class AsyncnnRep(BackendRep):
             )
             for output in graph.output
         }
-        self._scalars = {
-            each.name
+        self._shapes = {
+            each.name: tuple(axis.dim_value for axis in each.type.tensor_type.shape.dim)
             for each in graph.output
             if each.type.tensor_type.HasField("shape")
-            and not each.type.tensor_type.shape.dim
         }
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -105,7 +105,9 @@ class AsyncnnRep(BackendRep):
             array = array.astype(dtype)
         elif array.dtype.kind == "V":
             array = array.view(dtype)
-        return array.reshape(()) if name in self._scalars else array
+        shape = self._shapes.get(name, array.shape)
+        # A translation has merged axes.
+        return array.reshape(shape) if math.prod(shape) == array.size else array
 
 
 class AsyncnnBackend(Backend):

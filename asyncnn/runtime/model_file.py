@@ -11,7 +11,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -432,18 +431,30 @@ def _onnx(
     from asyncnn.runtime.onnx import importing_onnx
     from asyncnn.runtime.onnx.whole_file import reading_whole
 
+    refusal: UnsupportedOperatorError | None = None
     if not strict:
-        with suppress(UnsupportedOperatorError):
+        try:
             return (yield from reading_whole(memory, folder, input_shapes, constants))
-    return (
-        yield from importing_onnx(
-            memory,
-            folder=folder,
-            input_shapes=input_shapes,
-            constants=constants,
-            strict=strict,
+        except UnsupportedOperatorError as error:
+            refusal = error
+    try:
+        return (
+            yield from importing_onnx(
+                memory,
+                folder=folder,
+                input_shapes=input_shapes,
+                constants=constants,
+                strict=strict,
+            )
         )
-    )
+    except UnsupportedOperatorError as error:
+        if refusal is None or refusal.message in error.message:
+            raise
+        raise UnsupportedOperatorError(
+            f"{refusal.message}; translated: {error.message}",
+            hint=refusal.hint or error.hint,
+            operators=error.operators,
+        ) from error
 
 
 def outline_of(path: str | os.PathLike[str]) -> Outline | None:

@@ -108,8 +108,15 @@ def _axes(info: Any) -> Axes:
     """
     what = f"{info.name[:80]!r}"
     if not info.type.HasField("tensor_type"):
-        kind = info.type.WhichOneof("value") or "nothing"
-        raise UnsupportedOperatorError(f"{what} is a {kind}, not a tensor")
+        kind = (info.type.WhichOneof("value") or "nothing").removesuffix("_type")
+        is_of_maps = info.type.sequence_type.elem_type.HasField("map_type")
+        raise UnsupportedOperatorError(
+            f"{what} is {'an' if kind == 'optional' else 'a'} {kind}"
+            f"{' of maps' * is_of_maps}, not a tensor",
+            hint="sklearn-onnx writes a tensor with the option zipmap=False"
+            if is_of_maps
+            else "",
+        )
     tensor = info.type.tensor_type
     number = tensor.elem_type
     dtype = BFLOAT16 if number == _BFLOAT16 else dtype_of(number, what)

@@ -143,6 +143,25 @@ async def test_equations_are_in_ascii(by_function: bool) -> None:
     await is_refused(model.SerializeToString(), "not in ASCII")
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+async def test_operators_of_any_number_of_inputs_have_all(by_function: bool) -> None:
+    model = onnx.ModelProto.FromString(functions(("F", ["Relu"])))
+    if by_function:
+        model.functions[0].input.append("more")
+        node = helper.make_node("Max", ["x", "more"], ["y"])
+        model.functions[0].node[0].CopyFrom(node)
+    else:
+        del model.functions[:]
+        model.graph.node[0].CopyFrom(helper.make_node("Max", ["x", ""], ["y"]))
+    await is_refused(model.SerializeToString(), "may lack one of them")
+
+
+@pytest.mark.parametrize("type_", ["QLinearSigmoid", "QLinearLeakyRelu"])
+async def test_operators_have_the_inputs_that_are_always_read(type_: str) -> None:
+    node = helper.make_node(type_, ["x"] * 4, ["y"], domain="com.microsoft")
+    await is_refused(graph([node], *ends()), f"{type_} of 4 inputs")
+
+
 async def test_functions_that_grow_without_bounds_are_refused() -> None:
     calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
     content = functions(*calls, ("F8", ["Relu"]))

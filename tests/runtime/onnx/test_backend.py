@@ -1,6 +1,8 @@
 """The backend interface of the `onnx` package, by its own runner and by hand."""
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,12 +56,20 @@ def test_only_the_cpu_is_a_device_of_it() -> None:
     assert onnx_backend.is_compatible(model)
 
 
-def test_the_runner_of_the_package_takes_it() -> None:
-    chosen = ("relu", "add", "add_bcast", "softmax_axis_1", "maxpool_2d_default")
+@pytest.mark.parametrize("device", ["auto", "accelerated"])
+def test_the_runner_of_the_package_takes_it(device: str) -> None:
+    chosen = ["relu", "add", "add_bcast", "softmax_axis_1", "BatchNorm3d_eval"]
+    if device == "auto":
+        if importlib.util.find_spec("onnxruntime") is None:  # not to be imported
+            pytest.skip("ONNX Runtime is not installed")
+        chosen += ["reduce_sum_empty_set", "nonzero_example"]
     module = "tests.runtime.onnx.backend_cases"
     patterns = [f"^test_{each}_cpu$" for each in chosen]
     ran = subprocess.run(
-        [sys.executable, "-m", module, *patterns], capture_output=True, text=True
+        [sys.executable, "-m", module, *patterns],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ASYNCNN_DEVICE": device},
     )
     assert not ran.returncode, ran.stderr
     ended = json.loads(ran.stdout)

@@ -91,6 +91,36 @@ class TestTypes:
         with pytest.raises(InvalidArgumentError, match="no tensors of complex64"):
             type_of(ONNX, np.dtype(np.complex64))
 
+    @pytest.mark.parametrize(
+        ("kind", "words"),
+        [
+            (helper.make_sequence_type_proto, "a sequence, not a tensor"),
+            (helper.make_optional_type_proto, "an optional, not a tensor"),
+        ],
+    )
+    def test_that_are_no_tensors_are_refused_by_name(
+        self, kind: Any, words: str
+    ) -> None:
+        proto = of_type(Types.FLOAT)
+        inner = helper.make_tensor_type_proto(Types.FLOAT, None)
+        proto.graph.node[0].op_type = "SequenceConstruct"
+        proto.graph.output[0].type.CopyFrom(kind(inner))
+        with pytest.raises(UnsupportedOperatorError, match=words) as error:
+            loaded(proto)
+        assert "translated: node 0 (SequenceConstruct)" in error.value.message
+
+    def test_that_are_sequences_of_maps_are_refused_with_a_way_out(self) -> None:
+        proto = of_type(Types.FLOAT)
+        inner = helper.make_tensor_type_proto(Types.FLOAT, None)
+        maps = helper.make_map_type_proto(Types.INT64, inner)
+        kind = helper.make_sequence_type_proto(maps)
+        proto.graph.output[0].type.CopyFrom(kind)
+        proto.graph.node[0].op_type = "ZipMap"
+        proto.graph.node[0].domain = "ai.onnx.ml"
+        with pytest.raises(UnsupportedOperatorError, match="sequence of maps") as error:
+            loaded(proto)
+        assert "zipmap=False" in error.value.hint
+
 
 class TestAxes:
     def test_keep_their_names(self) -> None:

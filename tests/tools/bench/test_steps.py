@@ -35,11 +35,11 @@ MOST = {
         BURST_IN_PLACE: 78,
     },
     ("accelerated", REMOTE): {
-        RUN: 21,
+        RUN: 20,
         EXECUTION: 20,
         FENCED: 45,
         CALLBACK: 30,
-        BURST: 50,
+        BURST: 42,
         BURST_IN_PLACE: 36,
     },
 }
