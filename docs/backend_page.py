@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -70,9 +71,12 @@ def render(by_device: Mapping[str, Ended]) -> str:
             f"Refused by `{first}` are:",
             "",
             *table(("because", "cases"), _reasons(ended)),
-            f"Other results has `{first}` in these cases, and ONNX Runtime alone has "
-            "them, too:",
-            ", ".join(_differing(ended)) + ".",
+            "Other results, as ONNX Runtime alone has them (those of training are "
+            f"random), has `{first}` in:",
+            "",
+            *textwrap.wrap(
+                f"{', '.join(_differing(ended))}.", 88, break_long_words=False
+            ),
             "",
         ]
     )

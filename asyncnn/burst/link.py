@@ -8,8 +8,6 @@ import contextlib
 import math
 import struct
 import time
-import weakref
-from typing import NamedTuple
 
 from asyncnn.burst.packets import (
     DATUM_BYTES,
@@ -37,8 +35,6 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Memory, Req
 from asyncnn.memory.slabs import in_slabs, retire
 
 ENDED = "the driver has ended the burst"
-MAX_PACKETS = 16
-"""Packets that are kept for requests to come again; all are forgotten at once."""
 
 _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
@@ -46,13 +42,6 @@ _LOOK_S = 0.05
 _UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
 _CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.GENERAL_FAILURE
 """What a cancelled execution ends with, as HAL 1.3 and as HAL 1.2 have it."""
-
-
-class _Packet(NamedTuple):
-    """The packet of a request, while there is that."""
-
-    request: weakref.ref[Request]
-    data: bytes
 
 
 class UnsendableError(Exception):
@@ -79,7 +68,6 @@ class Link:
         self._context: IBurstContext | None = None
         self._owes_result = False
         self._packet = b""
-        self._packets: dict[tuple[int, MeasureTiming], _Packet] = {}
         self._request: Request | None = None
         self._measure = MeasureTiming.NO
         self._shape = RequestShape.of((), (), 0)
@@ -126,13 +114,7 @@ class Link:
             if self._owes_result:
                 await self._results.read()
                 self._owes_result = False
-            if request is not self._request or measure is not self._measure:
-                self._encode(request, measure)
-            if not self._requests.write_nowait(self._packet):
-                raise UnsendableError("the driver does not take packets")
-            self.sent += 1
-            # At once: if this is cancelled, the next call has to read the result first.
-            self._owes_result = True
+            self._send(request, measure)
             answer = await self._results.read(spins=self.spins)
             self._owes_result = False
         except QUEUE_ENDED as error:
@@ -154,15 +136,8 @@ class Link:
         try:
             if self._owes_result:
                 self._read_blocking()
-                self._owes_result = False
-            if request is not self._request or measure is not self._measure:
-                self._encode(request, measure)
-            if not self._requests.write_nowait(self._packet):
-                raise UnsendableError("the driver does not take packets")
-            self.sent += 1
-            self._owes_result = True
+            self._send(request, measure)
             answer = self._read_blocking()
-            self._owes_result = False
         except (*QUEUE_ENDED, ValueError, OSError) as error:
             # The loop may close the queues in the middle of it, with their memory.
             cause = self.ended_by
@@ -173,11 +148,24 @@ class Link:
             raise EndedError(cause) from error
         return self._result if answer == self._answer else self._decode(answer)
 
+    def _send(self, request: Request, measure: MeasureTiming) -> None:
+        """Write the packet of a request, which is made unless it was the last one's."""
+        if request is not self._request or measure is not self._measure:
+            self._packet = self._packet_of(request, measure)
+            self._request, self._measure = request, measure
+        if not self._requests.write_nowait(self._packet):
+            raise UnsendableError("the driver does not take packets")
+        self.sent += 1
+        # At once: if this is cancelled, the next call has to read the result first.
+        self._owes_result = True
+
     def _read_blocking(self) -> bytes:
         """Wait for a result; a thread that sleeps is not told of the end of a queue."""
         while True:
             try:
-                return self._results.read_blocking(timeout=_LOOK_S, spins=self.spins)
+                answer = self._results.read_blocking(timeout=_LOOK_S, spins=self.spins)
+                self._owes_result = False
+                return answer
             except TimeoutError:
                 if self.ended_by is not None:
                     raise EndedError(self.ended_by) from None
@@ -224,7 +212,6 @@ class Link:
     def free_memory(self, memory: Memory) -> None:
         """Take the slot of a pool back."""
         slot = self.slots.free(memory)
-        self._packets.clear()
         self._request = None
         if slot is not None and self._context is not None:
             self._context.free_memory(slot)
@@ -240,7 +227,6 @@ class Link:
         self.ended_by = cause
         if self._owes_result and self._request is not None:
             retire(self._request.pools)  # the driver may be writing there
-        self._packets.clear()
         self._request = None
         self._requests.close()
         self._results.close()
@@ -267,21 +253,8 @@ class Link:
         if self._context is not None:
             self._context.free_memory(slot)
 
-    def _encode(self, request: Request, measure: MeasureTiming) -> None:
-        """Find the packet of a request other than the last one, or make it."""
-        key = (id(request), measure)
-        known = self._packets.get(key)
-        # The identity alone may be that of a request which has gone.
-        if known is None or known.request() is not request:
-            if len(self._packets) == MAX_PACKETS:
-                self._packets.clear()
-            packet = self._packet_of(in_slabs(request), measure)
-            known = self._packets[key] = _Packet(weakref.ref(request), packet)
-        self._packet = known.data
-        self._request, self._measure = request, measure
-
     def _packet_of(self, request: Request, measure: MeasureTiming) -> bytes:
-        shape = self._shape
+        request, shape = in_slabs(request), self._shape
         if (
             request.inputs is not shape.inputs
             or request.outputs is not shape.outputs

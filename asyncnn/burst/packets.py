@@ -102,6 +102,8 @@ _NEWEST_STATUS = ErrorStatus.INVALID_ARGUMENT
 """Statuses of HAL 1.3 do not travel by burst."""
 
 Arguments: TypeAlias = tuple[RequestArgument, ...]
+Decoded: TypeAlias = tuple[Arguments, Arguments, tuple[int, ...], MeasureTiming]
+"""Inputs, outputs, slots and measurement of a request."""
 
 
 class PacketError(GeneralFailureError):
@@ -151,10 +153,8 @@ class RequestShape:
         return self._prefix + self._tail.pack(*fields, RequestKind.MEASURE, measure)
 
 
-def decode_request(
-    packet: bytes,
-) -> tuple[Arguments, Arguments, tuple[int, ...], MeasureTiming]:
-    """Return inputs, outputs, slots and measurement of a packet that may hold anything.
+def decode_request(packet: bytes) -> Decoded:
+    """Return what a packet says that may hold anything.
 
     The arguments are decoded, not validated.
 

@@ -79,7 +79,6 @@ class BurstServer(CallbackObject):
         self._running: _Execution | None = None
         self._spare: _Execution | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_paused = False
         # Executions belong to the client that calls now, in whatever context they run.
         serve = partial(contextvars.copy_context().run, self._serve)
         self._served = LoopPoller.running().serve(
@@ -136,10 +135,6 @@ class BurstServer(CallbackObject):
         self._is_dead = True
         self._running = None
 
-    @property
-    def _is_executing(self) -> bool:
-        return self._running is not None
-
     def _serve(self) -> None:
         """Take a packet and begin to execute it."""
         packet = self._requests.read_nowait()
@@ -185,8 +180,8 @@ class BurstServer(CallbackObject):
             )
             self.finish(execution, ErrorStatus.GENERAL_FAILURE, (), NO_TIMING)
             return
-        if self._is_executing:
-            self._pause()
+        if self._running is execution:  # packets stay in the queue until it has ended
+            self._served.pause()
         elif not execution.is_dead:
             # Notified within the call, so the model is done with it: use it again.
             execution.unlink_to_death()
@@ -230,28 +225,16 @@ class BurstServer(CallbackObject):
         except QUEUE_ENDED as error:
             self._give_up(error)
             return
-        self._proceed()
+        self._served.resume()
 
     async def _answer_later(self) -> None:
         """Wait until the application has read an earlier result."""
         await self._results.write(_FAILED)
         self._task = None
-        self._proceed()
-
-    def _proceed(self) -> None:
-        """Go on with the next packet."""
-        if self._is_paused:
-            self._is_paused = False
-            self._served.resume()
-
-    def _pause(self) -> None:
-        """Leave packets in the queue until the one under way is answered."""
-        if not self._is_paused:
-            self._is_paused = True
-            self._served.pause()
+        self._served.resume()
 
     def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._pause()
+        self._served.pause()
         # Never eager: its end, which forgets the task, comes after this.
         self._task = asyncio.Task(self._guard(work), loop=asyncio.get_running_loop())
 
@@ -342,7 +325,10 @@ class _Execution(IExecutionCallback):
     may_be_left = True  # the application keeps its deadline, by cancelling it
 
     def __init__(self, server: BurstServer) -> None:
-        super().__init__()
+        # All here, as a call of the base would be felt with tiny models.
+        self.reason = ""
+        self._is_dead = False
+        self._recipients = []
         self._server = server
 
     def notify_1_3(

@@ -1,8 +1,8 @@
 """The slots of a burst: the numbers that its packets name pools by.
 
 `PoolSlots` gives them out on the application's side. On the driver's side a `Binder`
-turns packets into requests, for which its `SlotCache` remembers the memories of slots
-and asks the application for those it does not know.
+turns packets into requests, for which it remembers the memories of slots and asks the
+application for those it does not know.
 
 A slot that is free is taken again first, the latest before all others. Its number has
 changed by then: the driver may still know the old one, because the message that frees a
@@ -15,12 +15,12 @@ import asyncio
 import logging
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from asyncnn.burst.packets import decode_request
+from asyncnn.burst.packets import Decoded, decode_request
 from asyncnn.callbacks import IBurstCallback
 from asyncnn.execution import reusable
 from asyncnn.hal.errors import (
@@ -135,58 +135,93 @@ class PoolSlots(IBurstCallback):
         return slot
 
 
-class SlotCache:
-    """Remembers the memories of slots, and asks the application for others."""
+class BoundRequest(NamedTuple):
+    """The request that a packet stands for."""
 
-    def __init__(self, callback: IBurstCallback, log: SparseLogger) -> None:
+    request: Request
+    measure: MeasureTiming
+
+
+class Binder:
+    """Turns the packets of one burst into requests with their memories.
+
+    It remembers the memories of slots, and asks the application for others. A packet
+    that is equal to one of the last `MAX_BOUND` yields the request that ``prepared``
+    had checked and bound for it; those of a session take turns. All are forgotten when
+    the application frees a slot.
+    """
+
+    def __init__(
+        self, prepared: IPreparedModel, callback: IBurstCallback, log: SparseLogger
+    ) -> None:
+        self._prepared = prepared
         self._callback = callback
         self._log = log
         self._memories: OrderedDict[int, Pool] = OrderedDict()
         self._awaited: set[int] = set()
+        self._bound: dict[bytes, BoundRequest] = {}
 
-    def find(self, slots: Sequence[int]) -> tuple[Pool, ...] | None:
-        """Return the memories of ``slots``; None if not all are known."""
-        memories = self._memories
-        try:
-            found = [memories[slot] for slot in slots]
-        except KeyError:
-            return None
-        for slot in slots:
-            memories.move_to_end(slot)
-        return tuple(found)
+    def bind_nowait(self, packet: bytes) -> BoundRequest | None:
+        """Return the request of a packet; None if `bind` has to ask for memories.
 
-    async def fetch(self, slots: Sequence[int]) -> tuple[Pool, ...]:
-        """Return the memories of ``slots``, asking once for all that are unknown.
-
-        A slot that is freed meanwhile is not remembered.
-
-        :raises AsyncnnError: if the application does not name as many; nothing is
-            remembered then.
+        :raises PacketError: if the packet is malformed.
+        :raises InvalidArgumentError: if the request breaks a rule.
         """
-        known = self._memories
+        bound = self._bound.get(packet)
+        if bound is None:
+            decoded = decode_request(packet)
+            if self._memories.keys() >= set(decoded[2]):
+                bound = self._bound_by(packet, decoded, self._memories)
+        return bound
+
+    async def bind(self, packet: bytes) -> BoundRequest:
+        """Return the request of a packet, asking once for memories that are unknown.
+
+        :raises PacketError: if the packet is malformed.
+        :raises AsyncnnError: if the application does not provide the memories, of which
+            none is remembered then, or the request breaks a rule.
+        """
+        decoded, known = decode_request(packet), self._memories
+        slots = dict.fromkeys(decoded[2])
         found = {slot: known[slot] for slot in slots if slot in known}
         for slot in found:
             known.move_to_end(slot)
-        unknown = [slot for slot in dict.fromkeys(slots) if slot not in found]
+        unknown = [slot for slot in slots if slot not in found]
         # What is freed while the application is asked must not be remembered after.
         self._awaited = set(unknown)
         found.update(zip(unknown, await self._ask(unknown), strict=True))
-        for slot in self._awaited:
-            known[slot] = found[slot]
+        known.update((slot, found[slot]) for slot in unknown if slot in self._awaited)
         # Bounded, as an application can name slots without end.
         while len(known) > max(MAX_CACHED_SLOTS, len(slots)):
             known.popitem(last=False)
-        return tuple([found[slot] for slot in slots])
+        return self._bound_by(packet, decoded, found)
 
     def free(self, slot: int) -> None:
         """Forget the memory of a slot, also one that is being asked for."""
         self._memories.pop(slot, None)
         self._awaited.discard(slot)
+        self._bound.clear()
 
     def clear(self) -> None:
-        """Forget all memories."""
+        """Forget everything that keeps memories alive."""
         self._memories.clear()
         self._awaited.clear()
+        self._bound.clear()
+
+    def _bound_by(
+        self, packet: bytes, decoded: Decoded, found: Mapping[int, Pool]
+    ) -> BoundRequest:
+        inputs, outputs, slots, measure = decoded
+        request = Request(inputs, outputs, tuple([found[slot] for slot in slots]))
+        bound = BoundRequest(reusable(self._prepared, request), measure)
+        known = self._memories
+        if known.keys() >= set(slots):  # none was freed meanwhile
+            for slot in slots:
+                known.move_to_end(slot)
+            if len(self._bound) == MAX_BOUND:
+                self._bound.clear()
+            self._bound[packet] = bound
+        return bound
 
     async def _ask(self, slots: Sequence[int]) -> tuple[Pool, ...]:
         try:
@@ -206,80 +241,6 @@ class SlotCache:
                 f"{len(memories)} memories for {len(slots)} slots"
             )
         return tuple(map(_private_pool, memories))
-
-
-class BoundRequest(NamedTuple):
-    """The request that a packet stands for."""
-
-    request: Request
-    measure: MeasureTiming
-
-
-class Binder:
-    """Turns the packets of one burst into requests with their memories.
-
-    A packet that is equal to one of the last `MAX_BOUND` yields the request that
-    ``prepared`` had checked and bound for it; those of a session take turns. All are
-    forgotten when the application frees a slot.
-    """
-
-    def __init__(
-        self, prepared: IPreparedModel, callback: IBurstCallback, log: SparseLogger
-    ) -> None:
-        self._prepared = prepared
-        self._memories = SlotCache(callback, log)
-        self._bound: dict[bytes, BoundRequest] = {}
-        self._was_freed = False
-
-    def bind_nowait(self, packet: bytes) -> BoundRequest | None:
-        """Return the request of a packet; None if `bind` has to ask for memories.
-
-        :raises PacketError: if the packet is malformed.
-        :raises InvalidArgumentError: if the request breaks a rule.
-        """
-        bound = self._bound.get(packet)
-        if bound is not None:
-            return bound
-        inputs, outputs, slots, measure = decode_request(packet)
-        pools = self._memories.find(slots)
-        if pools is None:
-            return None
-        return self._keep(packet, Request(inputs, outputs, pools), measure)
-
-    async def bind(self, packet: bytes) -> BoundRequest:
-        """Return the request of a packet, asking for the memories that are unknown.
-
-        :raises PacketError: if the packet is malformed.
-        :raises AsyncnnError: if the application does not provide the memories, or the
-            request breaks a rule.
-        """
-        inputs, outputs, slots, measure = decode_request(packet)
-        self._was_freed = False
-        pools = await self._memories.fetch(slots)
-        bound = self._keep(packet, Request(inputs, outputs, pools), measure)
-        if self._was_freed:  # while it was asked: the next packet has to ask again
-            self._bound.clear()
-        return bound
-
-    def free(self, slot: int) -> None:
-        """Forget the memory of a slot."""
-        self._memories.free(slot)
-        self._bound.clear()
-        self._was_freed = True
-
-    def clear(self) -> None:
-        """Forget everything that keeps memories alive."""
-        self._memories.clear()
-        self._bound.clear()
-
-    def _keep(
-        self, packet: bytes, request: Request, measure: MeasureTiming
-    ) -> BoundRequest:
-        request = reusable(self._prepared, request)
-        if len(self._bound) == MAX_BOUND:
-            self._bound.clear()
-        bound = self._bound[packet] = BoundRequest(request, measure)
-        return bound
 
 
 def _next_generation(slot: int) -> int:

@@ -11,7 +11,7 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import ParamSpec, TypeAlias, TypeVar
 
@@ -71,6 +71,37 @@ def opened_for_saving(cache: CacheArguments) -> CacheFiles | None:
     if not cache.model_cache and not cache.data_cache:
         return None
     return _opened(cache, frozenset({os.O_RDWR}))
+
+
+def opened_empty(cache: CacheArguments) -> CacheFiles:
+    """Return the files to save a model in that was prepared before.
+
+    :raises InvalidArgumentError: if they are not what the driver needs, or not empty.
+    :raises GeneralFailureError: if one is no file.
+    """
+    files = _opened(cache, _READABLE | {os.O_WRONLY})
+    check_empty((files.model, files.data))
+    return files
+
+
+def check_empty(files: Iterable[Descriptor]) -> None:
+    """Check that files can be read and written, are empty and at offset 0. May block.
+
+    :raises InvalidArgumentError: if one is not so.
+    :raises GeneralFailureError: if one is no file.
+    """
+    for file in files:
+        status = os.fstat(file.fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise GeneralFailureError("a cache file is not a regular file")
+        if (
+            access_of(file.fd) != os.O_RDWR
+            or status.st_size
+            or os.lseek(file.fd, 0, os.SEEK_CUR)
+        ):
+            raise InvalidArgumentError(
+                "a cache file is not empty, at offset 0 and open for both ways"
+            )
 
 
 def opened_for_loading(cache: CacheArguments) -> CacheFiles:

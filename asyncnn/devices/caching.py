@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from asyncnn.devices.cache_files import (
     CacheFiles,
     asking,
+    opened_empty,
     opened_for_loading,
     opened_for_saving,
     read,
@@ -135,10 +136,7 @@ class ModelCaches:
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
         :raises GeneralFailureError: if it is not saved.
         """
-        files = opened_for_saving(cache)
-        if files is None:
-            raise InvalidArgumentError("there are no files to save the model in")
-        yield from saving(compiled, files, self._key)
+        yield from saving(compiled, opened_empty(cache), self._key)
 
     def _prepare(
         self,

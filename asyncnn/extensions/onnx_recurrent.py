@@ -160,8 +160,9 @@ def _functions(
     known = [bytes(each).decode().lower() for each in names or ()]
     known = known or [each.lower() for each in _ACTIVATIONS[name]] * count
     size = len(_ACTIVATIONS[name])
-    if len(known) != size * count or not set(known) <= _FUNCTIONS.keys():
+    if len(known) < size * count or not set(known) <= _FUNCTIONS.keys():
         raise OperationFailedError(f"activations {known}")
+    known = known[: size * count]  # the schema of RNN has two for one direction, too
     alphas = list(attributes.get("activation_alpha", ()))
     betas = list(attributes.get("activation_beta", ()))
     found: list[_Function] = []

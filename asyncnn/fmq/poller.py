@@ -228,6 +228,7 @@ class LoopPoller:
             return
         for served in tuple(self.served):
             if not served.is_paused and served.queue.is_readable():
+                served.queue.disarm_wakeup()
                 self._handle(served)
                 if not served.is_paused:
                     self.heat(served)
@@ -260,8 +261,7 @@ class LoopPoller:
         self._has_yielded = True
 
     def heat(self, served: Served) -> None:
-        """Spin for a queue from the next turn of the loop on."""
-        served.queue.disarm_wakeup()
+        """Spin for a queue, which is not asleep, from the next turn of the loop on."""
         if served not in self._hot:
             self._hot.append(served)
         if not self._is_scheduled:
@@ -316,7 +316,7 @@ class LoopPoller:
                 self._handle(served)
                 came = True
         if came and self._is_yielding:
-            self._spinner.note_hit()
+            self._spinner.hits += 1
         return came
 
     def _yield_core(self, now: int) -> None:

@@ -44,19 +44,18 @@ yield_core = os.sched_yield
 class AdaptiveSpinner:
     """Decides from how spinning went lately whether it pays now.
 
-    ``looks`` is how often to look at a counter between two yields.
+    ``looks`` is how often to look at a counter between two yields; ``hits`` counts what
+    came after yields that were not slow.
     """
 
     def __init__(self) -> None:
         self.looks = MANY_LOOKS
-        self._hits = 0
+        self.hits = 0
         self._is_crowded = False
         self._yielding = _Backoff(_MAX_SKIPPED_YIELDS, skipped=1)
         self._unyielding = _Backoff(_MAX_SKIPPED_STARES)
-
-    def may_yield(self) -> bool:
-        """Tell whether to spin on after a first look; False skips one wait."""
-        return self._yielding.is_due()
+        self.may_yield = self._yielding.is_due
+        """Tells whether to spin on after a first look; False skips one wait."""
 
     def yielded(self, took_ns: int) -> bool:
         """Note a yield; return whether it was fast enough to spin on."""
@@ -65,20 +64,16 @@ class AdaptiveSpinner:
         self.looks = FEW_LOOKS if took_ns > SHARED_YIELD_NS else MANY_LOOKS
         return True
 
-    def note_hit(self) -> None:
-        """Note that something came after yields that were not slow."""
-        self._hits += 1
-
     def note_late(self, took_ns: int) -> None:
         """Note that something had to wait for a slow yield; maybe skip the next waits.
 
         Skips four times as many as the last time if spinning hardly paid since then.
         """
         if took_ns > LOST_YIELD_NS:
-            if self._hits >= _ENOUGH_HITS:
+            if self.hits >= _ENOUGH_HITS:
                 self._yielding.reset()
             self._yielding.grow()
-            self._hits = 0
+            self.hits = 0
             self._is_crowded = True
 
     def note_miss(self) -> None:
@@ -128,13 +123,14 @@ def spin(
         before = clock()
         yield_core()
         now = clock()
-        if not spinner.yielded(now - before):
-            spinner.note_late(now - before)
+        took_ns = now - before
+        if took_ns > SHARED_YIELD_NS and not spinner.yielded(took_ns):
+            spinner.note_late(took_ns)
             return has_moved(counter, seen, 1)
         if between is not None:
             between()
         if has_moved(counter, seen, spinner.looks):
-            spinner.note_hit()
+            spinner.hits += 1
             return True
     spinner.note_miss()
     return False

@@ -314,8 +314,9 @@ class ISavable(Protocol):
         """Write the model to one cache file of each kind; NONE once it can be loaded.
 
         INVALID_ARGUMENT if there is not one descriptor in each handle, both are of the
-        same file, or the token has not its 32 bytes; GENERAL_FAILURE if a file cannot
-        be read and written, or the device does not cache models.
+        same file, one is not empty, at offset 0 and open for reading and writing, or
+        the token has not its 32 bytes; then nothing is written. GENERAL_FAILURE if one
+        is no file, or the device does not cache models.
         """
 
 

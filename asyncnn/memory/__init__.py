@@ -11,6 +11,8 @@ A pool (`asyncnn.hal.Memory`) is the HAL's word for memory that tensors lie in.
     some of them
 `shared_array`
     an array in such memory, which drivers use where it is instead of copying it
+`posix_array`, `FrameQueue`
+    named POSIX shared memory, for programs that know nothing of this project
 `Mapper`
     the driver's side: maps the pools that a client sends, within a `MappingPolicy`
 
@@ -60,24 +62,32 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from asyncnn.memory.frame_queue import FrameQueue
+    from asyncnn.memory.frame_writer import FrameWriter
     from asyncnn.memory.limits import MapperStatistics, MappingPolicy
     from asyncnn.memory.mapping import Mapper
     from asyncnn.memory.pools import as_array, from_buffer, map_file, part_of, view
+    from asyncnn.memory.posix_memory import open_posix_array, posix_array
     from asyncnn.memory.shared import allocate, allocate_blob, shareable
     from asyncnn.memory.slabs import shared_array
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "asyncnn.memory.frame_queue": "FrameQueue",
+            "asyncnn.memory.frame_writer": "FrameWriter",
             "asyncnn.memory.limits": "MapperStatistics MappingPolicy",
             "asyncnn.memory.mapping": "Mapper",
             "asyncnn.memory.pools": "as_array from_buffer map_file part_of view",
+            "asyncnn.memory.posix_memory": "open_posix_array posix_array",
             "asyncnn.memory.shared": "allocate allocate_blob shareable",
             "asyncnn.memory.slabs": "shared_array",
         },
     )
 
 __all__ = (
+    "FrameQueue",
+    "FrameWriter",
     "Mapper",
     "MapperStatistics",
     "MappingPolicy",
@@ -86,7 +96,9 @@ __all__ = (
     "as_array",
     "from_buffer",
     "map_file",
+    "open_posix_array",
     "part_of",
+    "posix_array",
     "shareable",
     "shared_array",
     "view",

@@ -120,9 +120,8 @@ def shared_array(
         ) from None
     # The view of an empty pool would be read-only.
     size = max(1, math.prod(dimensions) * dtype.itemsize)
-    if isolated or size > MAX_PART_BYTES:
-        return array_in(allocate(size), dtype, dimensions)
-    return array_in(_slabs.allocate(size), dtype, dimensions)
+    memory = allocate(size) if isolated else allocate_in_slab(size)
+    return array_in(memory, dtype, dimensions)
 
 
 def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:

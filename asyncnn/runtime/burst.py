@@ -1,6 +1,7 @@
 """Bursts for applications: arrays in shared memory, run again and again."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from concurrent.futures import CancelledError
@@ -37,8 +38,8 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.buffers import Places
-from asyncnn.runtime.execution_options import copies_of
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places
+from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
 from asyncnn.runtime.opening import Opened, opens
@@ -116,6 +117,11 @@ class Burst(Opened):
         self._inputs = Places(first, make)
         self._is_copying = False
         self._own = ReusableExecution(target, tuple(first), None, carry)
+        infos = (*target.check.infos, *target.space.infos)
+        # As far as shapes are fixed: what is usual then is no longer than that.
+        self._is_short = all(map(has_fixed_shape, infos)) and (
+            sum([math.prod(info.dimensions) for info in infos]) <= SHORT_ELEMENTS
+        )
 
     def input(self, which: str | int = 0) -> Array:
         """Return the array that an input is read from, by name or position.
@@ -170,13 +176,22 @@ class Burst(Opened):
             self._own.check_free()
         self._is_copying = True
         try:
-            last = await self._inputs.put(await self._target.check.converted(inputs))
+            check, places = self._target.check, self._inputs
+            usual = check.usual(inputs)
+            if usual is not None and self._is_short:
+                last = places.put_now(usual)
+            else:
+                last = await places.put(usual or await check.converted(inputs))
             if last:
                 self._move(last)
             if deadline is not None:
                 timeout = seconds_until(deadline)
             views = await self._own.run(timeout=timeout, measure=measure)
-            return await copies_of(views, views)
+            return (
+                copies_now(views, views)
+                if self._is_short
+                else await copies_of(views, views)
+            )
         finally:
             self._is_copying = False
 

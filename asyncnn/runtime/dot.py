@@ -7,12 +7,16 @@ are red, with the reason as a tooltip. Referenced subgraphs are clusters of thei
 Source: graphDump of the HAL's runtime (GraphDump.h).
 """
 
+import sys
 from collections.abc import Iterator
 from itertools import cycle
+from typing import TextIO
 
 from asyncnn.deadlines import format_duration
 from asyncnn.extensions import Vocabulary, names_in, numbered
+from asyncnn.hal.errors import in_one_line
 from asyncnn.hal.types import Model, OperandLifeTime
+from asyncnn.logs import MODEL
 from asyncnn.runtime.dot_subgraphs import (
     FoldedDrawing,
     Reports,
@@ -88,6 +92,19 @@ def dot(
         lines.append("  }")
     lines += [f"  {line}" for line in _references(bare, folded)]
     return "\n".join([*lines, "}", ""])
+
+
+def graph_dump(name: str, model: Model, to: TextIO | None = None) -> None:
+    """Write the Graphviz text of a model to a stream, under a ``name``.
+
+    Without one it goes to the log: that of the tag ``model`` where ``ASYNCNN_VLOG`` has
+    it on, else standard error. The HAL's ``graphDump``.
+    """
+    text = f"// {in_one_line(name)}\n{dot(model)}"
+    if to is None and MODEL.is_on:
+        MODEL(text)
+    else:
+        print(text, end="", file=sys.stderr if to is None else to)
 
 
 def _title(explanation: Explanation) -> list[str]:

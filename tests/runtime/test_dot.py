@@ -1,10 +1,12 @@
+import io
 import re
 
 import pytest
 
+from asyncnn import logs
 from asyncnn.hal.types import Model, Operand, OperandLifeTime, OperandType
 from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.dot import dot
+from asyncnn.runtime.dot import dot, graph_dump
 from asyncnn.runtime.explain import Cause, Explanation, OperationReport
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.mutations.mutant import with_operand
@@ -130,3 +132,32 @@ class TestBareModels:
     def test_one_that_is_not_valid_is_drawn(self) -> None:
         strange = with_operand(q8_model(), 1, type=77, lifetime=99)
         assert "d1 [" in dot(strange)
+
+
+class TestGraphDump:
+    def test_it_writes_to_a_stream(self, capsys: pytest.CaptureFixture[str]) -> None:
+        model = float_model()
+        stream = io.StringIO()
+        graph_dump("two\nlines", model, stream)
+        first, _, rest = stream.getvalue().partition("\n")
+        assert (first, rest) == ("// two lines", dot(model))
+        assert capsys.readouterr() == ("", "")
+
+    def test_without_one_to_standard_error(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        model = float_model()
+        graph_dump("model", model)
+        assert capsys.readouterr() == ("", f"// model\n{dot(model)}")
+
+    def test_or_to_the_log_that_is_on(
+        self, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = float_model()
+        logs.MODEL.switch(True)
+        try:
+            graph_dump("model", model)
+        finally:
+            logs.MODEL.switch(False)
+        assert caplog.messages == [f"// model\n{dot(model)}"]
+        assert capsys.readouterr().err.count("digraph") <= 1

@@ -271,6 +271,8 @@ async def test_a_loaded_model_survives_its_driver(tmp_path: Path) -> None:
         await stack.enter_async_context(Server(reference, path))
         await check_works(client, prepared, quantized=True)
         assert isinstance(prepared, ISavable)
+        for file in (client.model_file, client.data_file):
+            file.unlink()
         with client.opened() as ((model,), (data,)):
             saved = await prepared.save_to_cache(model, data, TOKEN)
         assert saved is ErrorStatus.NONE

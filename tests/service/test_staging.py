@@ -54,7 +54,7 @@ def new_staging() -> Staging:
 
 
 def staged(stage: Staging, request: Request) -> Staged:
-    result = stage.sendable(request)
+    result = stage.sent(request)
     assert isinstance(result, Staged)
     return result
 

@@ -38,6 +38,9 @@ _COMPLETE = frozenset(
 )
 """Operators of any number of inputs, each of which ONNX Runtime reads unseen."""
 
+_AT_LEAST = {b"QLinearLeakyRelu": 5, b"QLinearSigmoid": 5}
+"""Inputs that are read whether they are there or not, as sessions are made."""
+
 _DATA_DEPENDENT = frozenset(name.encode() for name in DATA_DEPENDENT)
 _GRAPH, _FUNCTION = 7, 25
 _NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
@@ -52,6 +55,15 @@ _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _FUNCTION_NAME, _FUNCTION_INPUT, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 4, 7, 10
 _FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
 
+_PARTS: dict[str, dict[int, str]] = {
+    "file": {_GRAPH: "graph", _FUNCTION: "function"},
+    "graph": {_NODE: "node"},
+    "function": {_FUNCTION_NODE: "node"},
+    "node": {_ATTRIBUTE: "attribute"},
+    "attribute": dict.fromkeys(_GRAPHS_OF, "graph"),
+}
+"""What has nodes in it, by the numbers of fields."""
+
 _Name = tuple[bytes, bytes, bytes]
 """Domain, name and overload of a function, or of what a node calls."""
 
@@ -59,12 +71,14 @@ _Name = tuple[bytes, bytes, bytes]
 class Traits(NamedTuple):
     """How a graph may run: for any time, with results of shapes that data decide.
 
-    ``handed_on`` are inputs that are outputs as well.
+    ``handed_on`` are inputs that are outputs as well. Some node of one that is to be
+    trimmed names empty inputs after its last one.
     """
 
     may_loop: bool
     depends_on_data: bool
     handed_on: frozenset[bytes] = frozenset()
+    is_to_be_trimmed: bool = False
 
 
 def check_graph(data: memoryview) -> Traits:
@@ -79,7 +93,36 @@ def check_graph(data: memoryview) -> Traits:
     check = _Check(data)
     check.check()
     handed_on = frozenset(check.inputs & check.outputs)
-    return Traits(check.may_loop, check.depends_on_data, handed_on)
+    return Traits(
+        check.may_loop, check.depends_on_data, handed_on, check.is_to_be_trimmed
+    )
+
+
+def trimmed(content: bytes) -> bytes:
+    """Return a checked file without the empty inputs that nodes name at their ends.
+
+    They mean nothing, and some of ONNX Runtime's kernels read them.
+    """
+    data = memoryview(content)
+    return b"".join(_trimmed(data, Field(0, 0, 0, len(data), True), "file"))
+
+
+def _trimmed(data: memoryview, part: Field, kind: str) -> list[bytes]:
+    found = [*fields(data, part.value, part.end)]
+    dropped = set[int]()
+    for field in reversed(found if kind == "node" else ()):
+        if field.number == _READ:
+            if field.end > field.value:
+                break
+            dropped.add(field.start)
+    parts = list[bytes]()
+    for field in found:
+        inner = _PARTS[kind].get(field.number)
+        if inner is not None and field.is_bytes:
+            parts += message(field.number, _trimmed(data, field, inner))
+        elif field.start not in dropped:
+            parts.append(bytes(data[field.start : field.end]))
+    return parts
 
 
 def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
@@ -122,6 +165,7 @@ class _Check:
         # Whether calls of functions omit inputs, and any operator in those needs all.
         self._omits = self._needs_all = False
         self.inputs, self.outputs = set[bytes](), set[bytes]()
+        self.is_to_be_trimmed = False
         self._functions: dict[_Name, Field] = {}
         self._sizes: dict[_Name, int] = {}
 
@@ -223,12 +267,15 @@ class _Check:
         domain, type_, _ = name
         inputs = self._all(node, _READ)
         omits = b"" in inputs
+        self.is_to_be_trimmed |= inputs[-1:] == [b""]
         if name in self._functions:
             nodes += self._nodes_of(name, callers)
             taken = self._all(self._functions[name], _FUNCTION_INPUT)
             self._omits |= omits or len(inputs) < len(taken)
         elif domain not in DOMAINS or type_ in REFUSED:
             raise InvalidArgumentError(f"operator {_shown(name)} may not be run")
+        elif len(inputs) < _AT_LEAST.get(type_, 0):
+            raise InvalidArgumentError(f"{_shown(name)} of {len(inputs)} inputs")
         elif type_ in _COMPLETE:
             self._needs_all |= bool(callers)
             self._check_complete(omits)

@@ -23,6 +23,7 @@ from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.region_checks import (
     Traits,
     check_graph,
+    trimmed,
     with_copies,
 )
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
@@ -60,6 +61,8 @@ DTYPES = {type_: dtype for dtype, type_ in ELEMENT_TYPES.items()}
 _OPTIONS = {
     # Threads spin only while a run needs them.
     b"session.force_spinning_stop": b"1",
+    # A thread that is late, as others have its processor, is not waited for.
+    b"session.dynamic_block_base": b"4",
 }
 
 
@@ -171,6 +174,8 @@ class Session:
         self._library = library
         self.traits = traits
         self.learnt = learnt
+        if traits.is_to_be_trimmed:
+            content = trimmed(bytes(content))
         if traits.handed_on:
             content = with_copies(bytes(content), traits.handed_on)
         place = content if isinstance(content, bytes) else address_of(content)

@@ -91,6 +91,26 @@ def _log_softmax(node: Node) -> Value:
     return axiswise(node, Op.LOG_SOFTMAX, 1.0)
 
 
+def _hardmax(node: Node) -> Value:
+    value, draft = node.input(0), node.draft
+    axis = node.axis(node.attribute("axis", -1 if node.opset > 12 else 1), value.rank)
+    shape = value.shape
+    if node.opset < 13:
+        rows = int(np.prod(shape[:axis])), int(np.prod(shape[axis:])), 1
+        three = draft.reshape(value, rows)
+    else:
+        three = draft.as_three(value, axis)
+    where = draft.emit(
+        Op.ARGMAX, [three, 1], draft.constant(np.zeros(1, np.int32)).form
+    )
+    outer, length, inner = three.shape
+    steps = np.arange(length, dtype=np.int32).reshape(1, length, 1)
+    is_there = draft.compare(
+        Op.EQUAL, draft.reshape(where, (outer, 1, inner)), draft.constant(steps)
+    )
+    return draft.reshape(draft.cast(is_there, value.dtype), shape)
+
+
 def _unary(type_: Op) -> Converter:
     return lambda node: node.draft.unary(type_, node.input(0))
 
@@ -110,4 +130,5 @@ CONVERTERS: dict[str, Converter] = {
     "Swish": _swish,
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
+    "Hardmax": _hardmax,
 }

@@ -10,18 +10,17 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.reshaping import (
-    concatenate,
     pad,
-    slice_,
     transpose,
 )
+from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
@@ -230,22 +229,7 @@ def convolved(
         return draft.emit(
             Op.GROUPED_CONV_2D, [image, moved, bias, *sliding.explicit, *last]
         )
-    pieces = []
-    size = units // groups
-    for group in range(groups):
-        part = slice_(
-            draft, image, (0, group * depth, 0, 0), _part(image.shape, depth, 1)
-        )
-        own = slice_(
-            draft, filter_, (group * size, 0, 0, 0), _part(filter_.shape, size, 0)
-        )
-        rest = slice_(draft, bias, (group * size,), (size,))
-        pieces.append(convolved(draft, part, own, rest, sliding, 1))
-    return concatenate(draft, pieces, 1)
-
-
-def _part(shape: Shape, length: int, axis: int) -> Shape:
-    return (*shape[:axis], length, *shape[axis + 1 :])
+    raise UnsupportedOperatorError("a convolution of groups with dilation")
 
 
 def _inside(draft: Composer, image: Value, sliding: Sliding) -> tuple[Value, Sliding]:
@@ -267,18 +251,18 @@ def _conv_transpose(node: Node) -> Value:
         spatial(node, "strides", rank),
         spatial(node, "dilations", rank),
     )
+    if groups > 1 or max(dilations) > 1:
+        raise node.refuse("a transposed convolution of groups, or with dilation")
     pads = _transposed_pads(node, value.shape[2:], kernel, rank)
     channels, depth = filter_.shape[:2]
-    if channels != value.shape[1] or groups < 1 or channels % groups:
+    if channels != value.shape[1]:
         raise InvalidArgumentError(f"{value.shape[1]} channels for {channels} filters")
     if rank == 1:
-        strides, dilations, pads = [1, *strides], [1, *dilations], [(0, 0), *pads]
+        strides, pads = [1, *strides], [(0, 0), *pads]
     filter_ = image_filter(draft, filter_)
-    if groups > 1 or max(dilations) > 1:
-        filter_ = _spread(node, filter_, groups, dilations)
     bias = node.input(2) if node.has(2) else None
     if bias is None:
-        bias = draft.constant(np.zeros(depth * groups, value.dtype))
+        bias = draft.constant(np.zeros(depth, value.dtype))
     before = [min(pair[0], 0) for pair in pads]
     (top, bottom), (left, right) = ((max(a, 0), b) for a, b in pads)
     moved = filter_of(draft, filter_, (1, 2, 3, 0), 0)
@@ -319,28 +303,6 @@ def _transposed_pads(
             pair = (0, total)
         found.append((pair[0], pair[1] - extra[axis]))
     return found
-
-
-def _spread(node: Node, filter_: Value, groups: int, dilations: Sequence[int]) -> Value:
-    """Return a filter of one group without dilation, with zeros in between."""
-    data = filter_.data
-    if data is None:
-        raise node.refuse("groups or dilation of a filter that is no constant")
-    channels, depth, height, width = data.shape
-    shape = (
-        channels,
-        depth * groups,
-        (height - 1) * dilations[0] + 1,
-        (width - 1) * dilations[1] + 1,
-    )
-    node.draft.allowance.take_elements(shape)
-    whole = np.zeros(shape, data.dtype)
-    size = channels // groups
-    for group in range(groups):
-        rows = slice(group * size, (group + 1) * size)
-        columns = slice(group * depth, (group + 1) * depth)
-        whole[rows, columns, :: dilations[0], :: dilations[1]] = data[rows]
-    return node.draft.constant(whole)
 
 
 CONVERTERS: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

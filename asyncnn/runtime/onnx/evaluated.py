@@ -28,6 +28,17 @@ NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _SHAPED_BY_RUNS = frozenset({"Loop", "Scan", "STFT"})
 """Operators whose shapes ONNX infers not at all, or not as they are."""
 
+_RANDOM = frozenset(
+    (
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    )
+)
+"""Operators whose results are no constants, even if all inputs are."""
+
+_NEWER_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
+"""Of GridSample, from set 20 on."""
+
 _MOST_KNOWN = 1 << 12
 """Elements of a constant that shapes may follow from."""
 
@@ -75,9 +86,14 @@ def evaluate(node: Node) -> list[Value | None]:
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
     draft = node.draft
+    if node.name in _RANDOM:
+        raise node.refuse("its result is random")
     if node.name == "Scan" and node.opset < 9:
         raise node.refuse("a scan over batches")
-    reads = [draft.plain(v) if v else None for v in node.given_inputs]
+    given = node.given_inputs
+    if node.opset < 11 and node.name in ("Resize", "Upsample"):
+        given = [given[0], None, *given[1:]]  # where a region comes in newer ones
+    reads = [draft.plain(v) if v else None for v in given]
     captured = {}
     for name in _free_names(proto):
         if name not in node.scope:
@@ -86,10 +102,7 @@ def evaluate(node: Node) -> list[Value | None]:
     assert node.reader is not None
     for graph in inner_graphs(proto):
         embed(graph, node.reader)
-    if node.name == "Scatter":  # as it was called before set 11
-        proto.op_type, node.opset = "ScatterElements", max(node.opset, 11)
-    # Set 6 differs from 7 in attributes alone, which `older` has seen to.
-    made = Evaluated(proto, max(node.opset, 7), reads, captured)
+    made = Evaluated(proto, _explicit(proto, node.opset), reads, captured)
     if all(value.is_constant for value in made.all_read):
         arrays = _computed(made, [*map(_data_of, made.all_read)], draft)
         return [
@@ -110,6 +123,44 @@ def evaluate(node: Node) -> list[Value | None]:
     draft.append(made)
     pairs = zip(proto.output, made.outputs, strict=True)
     return [value if name else None for name, value in pairs]
+
+
+def _explicit(proto: Any, opset: int) -> int:
+    """Have a node say what its operator set takes for granted; return a later set.
+
+    The evaluator knows newer rules better, and has the newest defaults for all.
+    """
+    name = str(proto.op_type)
+    attribute = onnx_module("helper").make_attribute
+    if opset < 11 and name in ("Resize", "Upsample"):
+        proto.op_type, opset = "Resize", 11
+        mode = attribute("coordinate_transformation_mode", "asymmetric")
+        proto.attribute.extend([mode, attribute("nearest_mode", "floor")])
+    elif opset < 11 and name == "Scatter":
+        proto.op_type, opset = "ScatterElements", 11
+    elif opset < 16 and name == "RoiAlign":
+        mode = attribute("coordinate_transformation_mode", "output_half_pixel")
+        proto.attribute.append(mode)
+        opset = 16
+    elif opset < 20 and name == "GridSample":
+        for each in proto.attribute:
+            if each.name == "mode":
+                each.s = _NEWER_MODES.get(each.s, each.s)
+        opset = 20
+    opset = max(opset, 7)  # `older` has seen to what it means in set 6
+    if not onnx_module("defs").has(proto.op_type, opset):
+        return opset
+    known = onnx_module("defs").get_schema(proto.op_type, opset).attributes
+    for each in [each for each in proto.attribute if each.name not in known]:
+        proto.attribute.remove(each)
+    given = {each.name for each in proto.attribute}
+    newest = onnx_module("defs").get_schema(proto.op_type).attributes
+    for each_name, declared in known.items():
+        default = declared.default_value
+        is_new = each_name in newest and newest[each_name].default_value == default
+        if default.type and not is_new and each_name not in given:
+            proto.attribute.append(default)
+    return opset
 
 
 def _free_names(proto: Any) -> set[str]:
@@ -134,7 +185,9 @@ def evaluated_constants(node: Node) -> list[Array]:
 
     :raises UnsupportedOperatorError: if the evaluator cannot compute it.
     """
-    made = Evaluated(node.proto, max(node.opset, 7), node.given_inputs, {})
+    proto = type(node.proto)()
+    proto.CopyFrom(node.proto)
+    made = Evaluated(proto, _explicit(proto, node.opset), node.given_inputs, {})
     return _computed(made, [*map(_data_of, made.all_read)], node.draft)
 
 

@@ -45,7 +45,7 @@ class SentExecution(Completion):
 
     __slots__ = ()
     slots: ClassVar[Any] = (
-        *("_line", "_result", "_route", "_waiting"),
+        *("_connection", "_result", "_route", "_waiting"),
         *("is_abandoned", "number", "request", "sendable", "staged"),
     )
 
@@ -54,19 +54,23 @@ class SentExecution(Completion):
     request: Request
     sendable: Sendable
     staged: Staged | None
-    _line: Line
+    _connection: Line
     _route: Route | None
 
-    def __init__(self, line: Line, request: Request, sendable: Sendable) -> None:
-        self._line = line  # type: ignore[misc]  # slots of who has its layout
+    def __init__(
+        self, connection: Line, request: Request, sent: Sendable | Staged
+    ) -> None:
+        self._connection = connection  # type: ignore[misc]  # slots of who has its layout
         self._result = self._waiting = self._route = None  # type: ignore[misc]
         self.is_abandoned = False  # type: ignore[misc]
         self.number = 0  # type: ignore[misc]
-        self.sendable = sendable  # type: ignore[misc]
-        self.request, self.staged = request, None  # type: ignore[misc]
-        if isinstance(sendable, Staged):
-            self.request, self.staged = sendable.request, sendable  # type: ignore[misc]
-            sendable.is_busy = True
+        if isinstance(sent, Staged):
+            self.request, self.staged = sent.request, sent  # type: ignore[misc]
+            self.sendable = sent.sendable  # type: ignore[misc]
+            sent.is_busy = True
+        else:
+            self.request, self.staged = request, None  # type: ignore[misc]
+            self.sendable = sent  # type: ignore[misc]
 
     @abstractmethod
     def _settle(self, result: ExecutionResult, *more: Any) -> None:
@@ -92,13 +96,17 @@ class SentExecution(Completion):
             logger.info("execution failed: %s: %s", status.name, result.reason)
         elif staged is not None and staged.outputs:
             if staged.layout.has_large_outputs:
-                self._line.finish(*self._copying(staged, result, *more))
+                self._connection.finish(*self._copying(staged, result, *more))
                 return
             try:
                 staged.copy_back()
             except Exception as error:
                 result = _not_taken(error)
-        self.let_go(status)
+        if staged is None or status is not _NONE:
+            self.let_go(status)
+        else:
+            self.request, self.staged = _NOTHING, None  # type: ignore[misc]
+            staged.give_back()
         self._settle(result, *more)
 
     def _copying(
@@ -133,8 +141,9 @@ class SentExecution(Completion):
     def expire(self, error: AsyncnnError) -> None:
         """Report that the driver has not answered; its slab stays until it has."""
         if self._result is None:
-            if self.staged is not None:
-                self.staged.release()  # of the client's pools
+            if self.staged is not None and not self.staged.is_held:
+                self.staged.inputs.clear()  # which are the application's
+                self.staged.outputs.clear()
             self.refuse(error)
 
     def refuse(self, error: AsyncnnError) -> None:

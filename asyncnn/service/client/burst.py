@@ -50,9 +50,9 @@ class RemoteBursts:
     Belongs to the event loop.
     """
 
-    def __init__(self, line: Line, known: Numbers) -> None:
-        self._send = line.send
-        self.tell = line.send_if_open
+    def __init__(self, connection: Line, known: Numbers) -> None:
+        self._send = connection.send
+        self.tell = connection.send_if_open
         self._known = known
         self._numbers = itertools.count(1)
         self._callbacks: dict[int, IBurstCallback] = {}

@@ -216,7 +216,8 @@ class Connection:
 
         That is by number if its request has one. A fenced one has ``wait_for``.
 
-        :raises ResourceExhaustedTransientError: if the driver owes too many answers.
+        :raises ResourceExhaustedTransientError: if the driver owes too many answers, or
+            too many fenced ones wait to be sent.
         :raises AsyncnnError: if its pools cannot be sent, as the driver is gone, say.
         """
         deadlines, deadline = self.deadlines, options.deadline
@@ -237,23 +238,17 @@ class Connection:
             order = wire.Execute(number, prepared, *of, *times)
         if wait_for is None:
             self.send(order)
+        elif self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
+            raise ResourceExhaustedTransientError(
+                f"{_MAX_UNSENT_BYTES >> 20} MiB of executions wait to be sent",
+                hint="await some of them first",
+            )
         else:
             self.fences.send(order, wait_for, options.duration)
         execution.number = number  # type: ignore[misc]  # a slot
         self._executing[number] = execution
         if deadline is not None:
             deadlines.watch(number, deadline, self._expire)
-
-    def check_unsent(self) -> None:
-        """Check that the driver reads what it is sent.
-
-        :raises ResourceExhaustedTransientError: if too many executions wait to be sent.
-        """
-        if self._channel.unsent_bytes > _MAX_UNSENT_BYTES:
-            raise ResourceExhaustedTransientError(
-                f"{_MAX_UNSENT_BYTES >> 20} MiB of executions wait to be sent",
-                hint="await some of them first",
-            )
 
     def cancel(self, execution: int) -> None:
         """Tell the driver that nobody waits for an execution."""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -20,6 +19,7 @@ from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given
 
@@ -58,12 +58,12 @@ class RemoteFenced(SentExecution, FencedRun):
     is_remote = True
 
     def __init__(
-        self, connection: "IFencedLine", request: Request, sendable: Sendable
+        self, fences: "RemoteFences", request: Request, sent: Sendable | Staged
     ) -> None:
-        super().__init__(connection, request, sendable)
+        super().__init__(fences.connection, request, sent)
         self._core = self._dependants = self.prepared = None
-        self._fences = connection.fences
-        self.loop = self._fences.loop
+        self._fences = fences
+        self.loop = fences.loop
         self.exported: WriteEnd | None = None
 
     def is_of(self, fences: "RemoteFences") -> bool:
@@ -76,7 +76,7 @@ class RemoteFenced(SentExecution, FencedRun):
 
     def cancel(self) -> None:
         """Tell the driver that nobody waits for it."""
-        self._line.cancel(self.number)
+        self._connection.cancel(self.number)
 
     def pass_on(self, write_end: int) -> None:
         """Write to the descriptor here: the driver said how it ended, and forgot it.
@@ -106,24 +106,21 @@ class RemoteFenced(SentExecution, FencedRun):
             exported.write(outcome_now(error.status))
 
 
-class IFencedLine(Line, Protocol):
-    """A connection with the fenced executions that it has under way."""
-
-    fences: "RemoteFences"
-
-
 class RemoteFences:
     """How fenced executions of a connection are sent, and what they wait for is named.
 
-    ``executing`` are its executions under way, by number. ``seen`` is how many ends the
-    driver has told of. Those ``held`` are sent by the next `flush`. Belongs to the
-    event loop but for `export_soon`.
+    ``executing`` are the executions of its ``connection`` under way, by number;
+    ``seen`` is how many ends the driver has told of. Those ``held`` are sent by the
+    next `flush`. Belongs to the event loop but for `export_soon`.
     """
 
     def __init__(
-        self, line: Line, executing: Mapping[int, SentExecution], max_fds: int
+        self,
+        connection: Line,
+        executing: Mapping[int, SentExecution],
+        max_fds: int,
     ) -> None:
-        self._line = line
+        self.connection = connection
         self._executing = executing
         self._max_fds = max_fds
         self.loop = asyncio.get_running_loop()
@@ -176,16 +173,18 @@ class RemoteFences:
         """
         message = wire.ExecuteFenced(order, wait_for.numbers, duration, self.seen)
         if wait_for.foreign:
-            self._line.send(message, [fence.fileno() for fence in wait_for.foreign])
+            self.connection.send(
+                message, [fence.fileno() for fence in wait_for.foreign]
+            )
         elif not self._is_holding:
-            self._line.send(message)
+            self.connection.send(message)
             self._is_holding = True
             self.loop.call_soon(self._end_turn)
         elif (
             len(encode_given(message)) > _MOST_HELD_BYTES  # it fails alone, if it does
-            or self._line.cause_of_death() is not None
+            or self.connection.cause_of_death() is not None
         ):
-            self._line.send(message)
+            self.connection.send(message)
         else:
             if len(self.held) == _MOST_HELD:
                 self.flush()  # now, when all of these are known to be under way
@@ -193,15 +192,15 @@ class RemoteFences:
 
     def flush(self) -> None:
         """Send the executions that are held; those that cannot be sent fail."""
-        # Emptied first, as `Line.send` flushes what is held.
+        # Emptied first, as `Connection.send` flushes what is held.
         held, self.held = self.held, {}
         if held:
             try:
-                self._line.send(wire.Several(tuple(held.values())))
+                self.connection.send(wire.Several(tuple(held.values())))
             except AsyncnnError as error:
                 failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
                 for number in held:
-                    self._line.end(number, failed)
+                    self.connection.end(number, failed)
 
     def _end_turn(self) -> None:
         self._is_holding = False
@@ -210,15 +209,15 @@ class RemoteFences:
 
     def export_soon(self, fenced: RemoteFenced, write_end: int) -> None:
         """Send a descriptor to be written at the end, and close it; on any thread."""
-        self._line.call_soon(partial(self._export, fenced, Descriptor(write_end)))
+        self.connection.call_soon(partial(self._export, fenced, Descriptor(write_end)))
 
     def _export(self, fenced: RemoteFenced, write_end: Descriptor) -> None:
         try:
             # Another thread has asked for it, and it may have ended since.
             if self._is_under_way(fenced):
-                if fenced.number in self._line.deadlines.due:
+                if fenced.number in self.connection.deadlines.due:
                     fenced.exported = WriteEnd.received(write_end.fd)
-                self._line.send(wire.ExportFence(fenced.number), [write_end.fd])
+                self.connection.send(wire.ExportFence(fenced.number), [write_end.fd])
             else:
                 fenced.pass_on(write_end.fd)
         except AsyncnnError as error:

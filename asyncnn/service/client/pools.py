@@ -46,13 +46,10 @@ Pool: TypeAlias = Memory | BufferToken
 class Sendable:
     """What a driver is sent again and again; a ``number`` stands for it once bound.
 
-    It was sent some ``uses`` without. It ``is_busy`` if one execution alone may use it
-    and does.
+    It was sent some ``uses`` without.
     """
 
     __slots__ = ("__weakref__", "number", "uses")
-
-    is_busy = False
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -76,13 +73,13 @@ class Numbers:
 
     def __init__(
         self,
-        line: Line,
+        connection: Line,
         limits: ServiceLimits,
         free_idle: Callable[[], None] = lambda: None,
         *,
         may_see_slabs: bool = True,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._max_fds = limits.max_fds_per_message
         self._free_idle = free_idle
         self._may_see_slabs = may_see_slabs
@@ -131,13 +128,13 @@ class Numbers:
         if sendable.uses == 1 or len(self._requests) >= self.most_requests:
             return None
         self._forget()  # the driver counts those that it was not told to forget
-        number = next(self._line.numbers)
+        number = next(self._connection.numbers)
         sent = in_slabs(request)
         pools = self.of_pools(sent.pools)
         message = wire.BindRequest(number, prepared, sent.inputs, sent.outputs, pools)
         if len(encode_given(message)) > wire.MAX_BOUND_BYTES:
             return None
-        self._line.send(message)
+        self._connection.send(message)
         sendable.number = number
         self._requests[weakref.ref(sendable, self._lost)] = number
         return number
@@ -151,7 +148,7 @@ class Numbers:
         number = self._buffers.pop(token, None)
         if number is not None:
             self._gone.append(number)
-            self._line.call_soon(partial(self._forget_with, BufferToken(token)))
+            self._connection.call_soon(partial(self._forget_with, BufferToken(token)))
 
     def refused(self, numbers: Collection[int]) -> None:
         """Announce pools anew when they are used again: the driver did not take them.
@@ -181,7 +178,7 @@ class Numbers:
         self._forget()
 
     def _announce(self, memory: Memory) -> int:
-        number = next(self._line.numbers)
+        number = next(self._connection.numbers)
         fds = memory.handle.fds
         _check_descriptors(fds, self._max_fds)
         if type(memory) is Slab and not self._may_see_slabs:
@@ -194,7 +191,7 @@ class Numbers:
         info = wire.PoolInfo(
             number, memory.name, memory.size, memory.handle.ints, len(fds)
         )
-        self._line.send(wire.AnnouncePools((info,)), fds)
+        self._connection.send(wire.AnnouncePools((info,)), fds)
         # Only once it is sent: what could not be is announced the next time.
         self._pools[weakref.ref(memory, self._lost)] = number
         self._sizes[number] = memory.size
@@ -224,13 +221,13 @@ class Numbers:
         if number is not None:
             self._sizes.pop(number, None)
             self._gone.append(number)
-            self._line.call_soon(self._forget)
+            self._connection.call_soon(self._forget)
 
     def _forget(self) -> None:
         while self._gone:
             count = min(len(self._gone), wire.MAX_FORGOTTEN)
             numbers = tuple(self._gone.popleft() for _ in range(count))
-            self._line.send_if_open(wire.ForgetPools(numbers))
+            self._connection.send_if_open(wire.ForgetPools(numbers))
 
 
 def _check_descriptors(fds: Sequence[int], most: int) -> None:
@@ -297,9 +294,9 @@ class RemoteBuffers:
     What asks the driver raises an `AsyncnnError` if it cannot be asked, or is lost.
     """
 
-    def __init__(self, line: Line, numbers: Numbers) -> None:
-        self.cause_of_death = line.cause_of_death
-        self._line = line
+    def __init__(self, connection: Line, numbers: Numbers) -> None:
+        self.cause_of_death = connection.cause_of_death
+        self._connection = connection
         self._numbers = numbers
 
     async def allocate(
@@ -310,8 +307,8 @@ class RemoteBuffers:
         output_roles: Sequence[BufferRole],
     ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
         """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
-        number = next(self._line.numbers)
-        self._line.send(
+        number = next(self._connection.numbers)
+        self._connection.send(
             wire.Allocate(
                 number,
                 tuple(desc.dimensions),
@@ -321,10 +318,10 @@ class RemoteBuffers:
             )
         )
         try:
-            allocated = await self._line.answers.answer(number, wire.Allocated)
+            allocated = await self._connection.answers.answer(number, wire.Allocated)
         except asyncio.CancelledError:
             # Allocated or not by then: no finaliser would free it.
-            self._line.send_if_open(wire.ForgetPools((number,)))
+            self._connection.send_if_open(wire.ForgetPools((number,)))
             raise
         status = wire.status_of(allocated.status)
         if status is not ErrorStatus.NONE:
@@ -341,12 +338,12 @@ class RemoteBuffers:
         A pool without bytes needs none.
         """
         numbers = self._numbers.of_pools((pool,)) if pool.size else (wire.NO_POOL,)
-        return next(self._line.numbers), numbers[0]
+        return next(self._connection.numbers), numbers[0]
 
     async def copy(
         self, message: wire.CopyBufferTo | wire.CopyBufferFrom
     ) -> ErrorStatus:
         """Have the contents of a buffer copied."""
-        self._line.send(message)
-        answer = await self._line.answers.answer(message.call, wire.BufferCopied)
+        self._connection.send(message)
+        answer = await self._connection.answers.answer(message.call, wire.BufferCopied)
         return wire.status_of(answer.status)

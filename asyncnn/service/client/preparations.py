@@ -46,7 +46,7 @@ MakeMessage: TypeAlias = Callable[[Model, tuple[int, ...]], wire.WithModel]
 class ModelSender(msgspec.Struct, frozen=True, eq=False):
     """Sends messages with models. Belongs to the event loop."""
 
-    _line: Line
+    _connection: Line
     _known: Numbers
 
     def takes_long(self, model: Model) -> bool:
@@ -60,7 +60,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
         """Send a message with ``model``."""
         pools = _all_shareable(model.pools)
         message = make(replace(model, pools=()), self._known.of_pools(pools))
-        self._line.send(message, fds)
+        self._connection.send(message, fds)
 
     async def send(
         self,
@@ -77,7 +77,7 @@ class ModelSender(msgspec.Struct, frozen=True, eq=False):
         message = make(replace(model, pools=()), self._known.of_pools(pools))
         file = await offload(_encoded, message)
         if is_wanted():
-            self._line.send(file, fds)
+            self._connection.send(file, fds)
 
 
 def _all_shareable(pools: Sequence[Memory]) -> list[Memory]:
@@ -143,14 +143,14 @@ class Queries(msgspec.Struct, frozen=True, eq=False):
     All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
     """
 
-    _line: Line
+    _connection: Line
     _models: ModelSender
 
     async def supported_operations(
         self, model: Model
     ) -> tuple[ErrorStatus, tuple[bool, ...]]:
         """Ask which operations of a model would run."""
-        call = next(self._line.numbers)
+        call = next(self._connection.numbers)
 
         def question(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
             return wire.GetSupportedOperations(call, model, pools)
@@ -159,7 +159,7 @@ class Queries(msgspec.Struct, frozen=True, eq=False):
             await self._models.send(model, question)
         else:
             self._models.send_now(model, question)
-        answer = await self._line.answers.answer(call, wire.SupportedOperations)
+        answer = await self._connection.answers.answer(call, wire.SupportedOperations)
         return wire.status_of(answer.status), answer.supported
 
     async def statistics(self) -> DeviceStatistics:
@@ -167,9 +167,9 @@ class Queries(msgspec.Struct, frozen=True, eq=False):
 
         :raises AsyncnnError: if it does not tell.
         """
-        call = next(self._line.numbers)
-        self._line.send(wire.GetStatistics(call))
-        answer = await self._line.answers.answer(call, wire.Statistics)
+        call = next(self._connection.numbers)
+        self._connection.send(wire.GetStatistics(call))
+        answer = await self._connection.answers.answer(call, wire.Statistics)
         status = wire.status_of(answer.status)
         if status is not ErrorStatus.NONE:
             raise error_for(status, "the driver tells no statistics")
@@ -179,9 +179,9 @@ class Queries(msgspec.Struct, frozen=True, eq=False):
 
     async def save(self, prepared: int, cache: SentCache) -> ErrorStatus:
         """Have a prepared model written to cache files; return what became of it."""
-        call = next(self._line.numbers)
-        self._line.send(wire.SaveModel(call, prepared, cache.info), cache.fds)
-        answer = await self._line.answers.answer(call, wire.ModelSaved)
+        call = next(self._connection.numbers)
+        self._connection.send(wire.SaveModel(call, prepared, cache.info), cache.fds)
+        answer = await self._connection.answers.answer(call, wire.ModelSaved)
         return wire.status_of(answer.status)
 
 
@@ -218,7 +218,7 @@ class Preparations(msgspec.Struct, eq=False):
     ``release`` has the driver release a prepared model, or stop preparing it.
     """
 
-    _line: Line
+    _connection: Line
     _models: ModelSender
     _tasks: OwnedTasks
     _release: Callable[[int], None]
@@ -239,7 +239,7 @@ class Preparations(msgspec.Struct, eq=False):
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
             listener is not told then.
         """
-        number = next(self._line.numbers)
+        number = next(self._connection.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
 
         def message(model: Model, pools: tuple[int, ...]) -> wire.WithModel:
@@ -264,9 +264,9 @@ class Preparations(msgspec.Struct, eq=False):
         self, deadline: int | None, cache: SentCache, listener: PreparationListener
     ) -> None:
         """Have a model prepared from its cache."""
-        number = next(self._line.numbers)
+        number = next(self._connection.numbers)
         message = wire.PrepareModelFromCache(number, cache.info, deadline)
-        self._line.send(message, cache.fds)
+        self._connection.send(message, cache.fds)
         self._listen(number, listener, deadline)
 
     def cancel(self, number: int) -> None:
@@ -312,7 +312,7 @@ class Preparations(msgspec.Struct, eq=False):
             self._unsent.discard(number)
 
     def _expire(self, number: int) -> None:
-        self._give_up(number, unanswered(self._line.deadlines.grace_s))
+        self._give_up(number, unanswered(self._connection.deadlines.grace_s))
 
     def _give_up(self, number: int, error: AsyncnnError) -> None:
         if number in self._listeners:
@@ -325,7 +325,7 @@ class Preparations(msgspec.Struct, eq=False):
     ) -> None:
         self._listeners[number] = listener
         if deadline is not None:
-            self._line.deadlines.watch(number, deadline, self._expire)
+            self._connection.deadlines.watch(number, deadline, self._expire)
         listener.link_to_death(partial(self.cancel, number))
 
     def _tell(
@@ -338,7 +338,7 @@ class Preparations(msgspec.Struct, eq=False):
     ) -> None:
         """Tell one listener; if it fails, the others are still told."""
         self._unsent.discard(number)
-        self._line.deadlines.answered(number)
+        self._connection.deadlines.answered(number)
         # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:

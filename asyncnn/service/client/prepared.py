@@ -117,10 +117,10 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             return ErrorStatus.INVALID_ARGUMENT
         try:
             options = execution_options(measure, deadline, loop_timeout_duration)
-            sendable = self._staging.sendable(request)
+            sent = self._staging.sent(request)
         except AsyncnnError as error:
             return refuse_execution(callback, error)
-        execution = NotifyingExecution(self._connection, request, sendable)
+        execution = NotifyingExecution(self._connection, request, sent)
         execution.callback = callback
         refused = self.launch(execution, options).result
         if refused is not None:
@@ -142,7 +142,7 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
                 return None
         idle = plain.idle()
         try:
-            staged = idle.pop() if idle else self._staging.take(plain, ())
+            staged = idle.pop() if idle else self._staging.take(plain)
         except AsyncnnError:
             return None  # the other way says why
         arrays, count = cast("Sequence[Array]", tensors), len(plain.inputs)
@@ -173,8 +173,8 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             EXECUTION("send", model=self.number, deadline_ns=options.deadline)
         try:
             if not isinstance(execution, RemoteExecution):
-                sendable = self._staging.sendable(execution)
-                execution = RemoteExecution(self._connection, execution, sendable)
+                sent = self._staging.sent(execution)
+                execution = RemoteExecution(self._connection, execution, sent)
         except AsyncnnError as error:
             refused = ExecutionFuture()
             refuse_execution(refused, error)
@@ -205,9 +205,8 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         named = connection.fences.named(wait_for) if wait_for else NO_FENCES
         if options.deadline is not None:
             check_deadline(options.deadline)
-        connection.check_unsent()
-        sendable = self._staging.sendable(request, is_fenced=True)
-        fenced = RemoteFenced(connection, request, sendable)
+        sent = self._staging.sent(request, is_fenced=True)
+        fenced = RemoteFenced(connection.fences, request, sent)
         staged = fenced.staged
         try:
             if staged is not None and staged.layout.has_large_inputs:
@@ -249,7 +248,7 @@ class RemoteExecution(SentExecution):
         """Tell the driver that nobody waits, or send it no more."""
         self.is_abandoned = True
         if self.number:
-            self._line.cancel(self.number)
+            self._connection.cancel(self.number)
 
 
 class NotifyingExecution(RemoteExecution):

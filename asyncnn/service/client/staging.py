@@ -3,7 +3,8 @@
 A request may use pools that cannot travel: plain arrays of the application. Their bytes
 are copied into a slab of shared memory before the request is sent, and out of it when
 it is done: it is `Staged`. One whose pools all travel is sent as it is: `Travelling`.
-Either is known to the driver by a number once it comes again.
+Either is known to the driver by a number once it comes again, what is staged with the
+places of those of its pools that travel.
 
 What comes again is found by one key, in `Staging.known`: its arguments, and the pools
 that travel. It need not be checked any more, nor worked out where its arguments go in a
@@ -15,6 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import call
 
 import msgspec
 import numpy as np
@@ -46,6 +48,9 @@ LARGE_BYTES = 256 * 1024
 
 MAX_KNOWN = 1024
 """Requests that are remembered."""
+
+MAX_PLACES = 4
+"""Places of pools that travel beside one slab that are remembered."""
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -125,47 +130,52 @@ class Layout:
         return tuple(placed), moves
 
 
-class Staged(Sendable):
+class _Placed(Sendable):
+    """What lies in ``slab`` and, as far as pools travel, at a place of these ``files``.
+
+    What is in a slab where another pool has been before is the same to the driver.
+    """
+
+    __slots__ = ("files", "slab")
+
+    def __init__(self, slab: Memory, kept: Sequence[Pool]) -> None:
+        super().__init__()
+        self.slab = slab
+        self.files = [_watched(p.slab if type(p) is Part else p) for p in kept]
+
+    def names(self, pool: Pool) -> bool:
+        """See `Sendable`."""
+        files = [each() for each in self.files]
+        return any(_is_part(each, pool) for each in (self.slab, *files))
+
+
+class Staged:
     """A request whose pools all travel, and what to copy back when it is done.
 
     ``targets`` and ``sources`` are the places in its slab that are copied to before it
     is sent, and from when it is done; ``inputs`` and ``outputs`` the client's bytes
-    while it stands for any. Its number stands for it with those of the client's pools
-    that travel, which are known by their ``places``: what lies in a slab where another
-    has lain before is the same to the driver. It ``is_held`` by a request that was
-    bound, and not given back.
+    while it stands for any. ``sendable`` is what the driver knows of it, together with
+    those of the client's pools that travel. It ``is_busy`` while it is executed, and
+    ``is_held`` by a request that was bound, and not given back.
     """
 
     __slots__ = (
-        *("_files", "inputs", "is_busy", "is_held", "layout", "outputs", "places"),
-        *("request", "slab", "sources", "targets"),
+        *("_placed", "inputs", "is_busy", "is_held", "layout", "outputs", "request"),
+        *("sendable", "slab", "sources", "targets"),
     )
 
-    def __init__(
-        self, layout: Layout, slab: Memory, kept: Sequence[Pool], places: Sequence[int]
-    ) -> None:
+    def __init__(self, layout: Layout, slab: Memory) -> None:
         assert slab.buffer is not None
-        super().__init__()
         self.is_busy = self.is_held = False
         self.layout = layout
         self.slab = slab
         self.request = Request(layout.inputs, layout.outputs, (slab,))
-        self.places = places
-        self._files = [
-            _watched(pool.slab if type(pool) is Part else pool) for pool in kept
-        ]
+        self.sendable = _Placed(slab, ())
+        self._placed: dict[tuple[int, ...], _Placed] = {}
         self.targets = [_part(slab.buffer, move) for move in layout.moves_in]
         self.sources = [_part(slab.buffer, move) for move in layout.moves_out]
         self.inputs: list[memoryview] = []
         self.outputs: list[memoryview] = []
-
-    def names(self, pool: Pool) -> bool:
-        """See `Sendable`."""
-        return any(_is_part(each, pool) for each in (self.slab, *self.files()))
-
-    def files(self) -> list[Pool | None]:
-        """Return what its places are in; None for what has gone, and with it these."""
-        return [each() for each in self._files]
 
     def stand_for(self, pools: Sequence[Pool]) -> None:
         """Move arguments between these pools and the slab from now on.
@@ -193,8 +203,25 @@ class Staged(Sendable):
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
-            of = *map(pools.__getitem__, layout.kept), self.slab
-            self.request = Request(layout.inputs, layout.outputs, of)
+            self._place_beside([pools[index] for index in layout.kept])
+
+    def _place_beside(self, kept: Sequence[Pool]) -> None:
+        layout = self.layout
+        places: tuple[int, ...] = ()
+        for pool in kept:
+            if type(pool) is Part:
+                places += id(pool.slab), pool.offset
+            else:
+                places += (-1 - pool.token if type(pool) is BufferToken else id(pool),)
+        placed = self._placed.get(places)
+        # What has gone has left its identity to others.
+        if placed is None or None in map(call, placed.files):
+            self._placed.pop(places, None)
+            if len(self._placed) == MAX_PLACES:
+                del self._placed[next(iter(self._placed))]
+            placed = self._placed[places] = _Placed(self.slab, kept)
+        self.sendable = placed
+        self.request = Request(layout.inputs, layout.outputs, (*kept, self.slab))
 
     def fill(self) -> None:
         """Copy the inputs into the slab."""
@@ -219,20 +246,16 @@ class Staged(Sendable):
             else:
                 _copy_large(source, target)
 
-    def release(self) -> None:
-        """Let go of the pools, but for those that were bound with it."""
-        if not self.is_held:
-            self.inputs.clear()
-            self.outputs.clear()
-            if self.layout.kept:
-                self.request = replace(self.request, pools=(self.slab,))
-
     def give_back(self) -> None:
         """Keep the slab of a request that is done for the next one."""
         self.is_busy = False
         if not self.is_held:
-            self.release()
-            idle = self.layout.idle()
+            layout = self.layout
+            self.inputs.clear()
+            self.outputs.clear()
+            if layout.kept:
+                self.request = Request(layout.inputs, layout.outputs, (self.slab,))
+            idle = layout.idle()
             if idle is not None and len(idle) < MAX_IDLE_SLABS:
                 idle.append(self)
 
@@ -247,7 +270,7 @@ class BoundRequest(Request, frozen=True, eq=False):
 
     staging: "Staging"
     is_strict: bool
-    sendable: Sendable | None
+    sent: "Travelling | Staged | None"
     layout: Layout | None
 
 
@@ -272,7 +295,7 @@ class Staging:
         self._known: dict[tuple[int, ...], Travelling | Layout] = {}
         self._idle: defaultdict[int, _Idle] = defaultdict(_Idle)
 
-    def sendable(self, request: Request, is_fenced: bool = False) -> Sendable:
+    def sent(self, request: Request, is_fenced: bool = False) -> Travelling | Staged:
         """Return what to send for a request, with its inputs unless these are large.
 
         :raises InvalidArgumentError: if it is not valid, or an output lies in memory
@@ -286,16 +309,18 @@ class Staging:
             and request.staging is self
             and request.is_strict >= is_fenced
         ):
-            sendable, known = request.sendable, request.layout
-            if sendable is not None and not sendable.is_busy:
-                if isinstance(sendable, Staged) and not known.has_large_inputs:  # type: ignore[union-attr]
-                    sendable.fill()
-                return sendable
+            sent, known = request.sent, request.layout
+            if isinstance(sent, Travelling):
+                return sent
+            if sent is not None and not sent.is_busy:
+                if not sent.layout.has_large_inputs:
+                    sent.fill()
+                return sent
         if known is None:
             known = self.known(request, is_fenced)
         if isinstance(known, Travelling):
             return known
-        staged = self.take(known, request.pools)
+        staged = self.take(known)
         try:
             staged.stand_for(request.pools)
             if not known.has_large_inputs:
@@ -318,7 +343,7 @@ class Staging:
         if isinstance(known, Travelling):
             return BoundRequest(*of, known, None)
         try:
-            staged = self.take(known, request.pools)
+            staged = self.take(known)
             staged.stand_for(request.pools)
         except AsyncnnError:  # an execution says why
             return BoundRequest(*of, None, known)
@@ -390,42 +415,23 @@ class Staging:
         layout.idle = weakref.ref(self._idle[0])
         return layout
 
-    def take(self, layout: Layout, pools: Sequence[Pool]) -> Staged:
-        """Return what is sent for a request in these pools; it stands for none yet.
+    def take(self, layout: Layout) -> Staged:
+        """Return what is sent that stands for nothing yet.
 
         :raises ResourceExhaustedTransientError: if there is no shared memory left.
         """
-        kept: list[Pool] = []
-        places: list[int] = []
-        for index in layout.kept:
-            pool = pools[index]
-            kept.append(pool)
-            if type(pool) is Part:
-                places += id(pool.slab), pool.offset
-            else:
-                places.append(
-                    -1 - pool.token if type(pool) is BufferToken else id(pool)
-                )
         idle = layout.idle() or _Idle()
         for index in reversed(range(len(idle))):
-            staged = idle[index]
-            if (
-                staged.layout is layout
-                and staged.places == places
-                # What has gone has left its identity to others.
-                and not (kept and None in staged.files())
-            ):
+            if idle[index].layout is layout:
                 return idle.pop(index)
         if len(idle) == MAX_IDLE_SLABS:
-            slab = idle.pop(0).slab
-        else:
-            make = allocate_in_slab if self._may_see_slabs else allocate
-            try:
-                slab = make(layout.slab_bytes)
-            except ResourceExhaustedTransientError:
-                self._free_idle()
-                slab = make(layout.slab_bytes)
-        return Staged(layout, slab, kept, places)
+            return Staged(layout, idle.pop(0).slab)
+        make = allocate_in_slab if self._may_see_slabs else allocate
+        try:
+            return Staged(layout, make(layout.slab_bytes))
+        except ResourceExhaustedTransientError:
+            self._free_idle()
+            return Staged(layout, make(layout.slab_bytes))
 
     def trim(self) -> None:
         """Free the slabs that wait for the next request."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices.cache_files import file_of, replace_together
+from asyncnn.devices.cache_files import check_empty, file_of, replace_together
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -310,6 +310,17 @@ class ReceivedCache:
             return False
         self._copies = [_copy() for _ in self._files]
         return True
+
+    def prepare_to_save(self) -> None:
+        """Make empty copies.
+
+        :raises InvalidArgumentError: if the files cannot be written, or are not empty.
+        :raises GeneralFailureError: if one is no file.
+        """
+        # The copies are: what a device checks of its files is checked of the client's.
+        with os_errors("a cache file"):
+            check_empty(self._files)
+        self.prepare_to_write()
 
     def read(self, most_bytes: int) -> None:
         """Copy the files, which must not have more bytes altogether.

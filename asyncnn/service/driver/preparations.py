@@ -218,8 +218,7 @@ class Preparations(SessionPart):
 
     async def _save(self, call: int, model: ISavable, cache: ReceivedCache) -> None:
         with self._answering(partial(wire.ModelSaved, call)):
-            if not cache.prepare_to_write():
-                raise GeneralFailureError("a cache file cannot be read and written")
+            await self._pools.on_thread(cache.prepare_to_save)
             (model_file,), (data_file,), token = cache.arguments
             status = await model.save_to_cache(model_file, data_file, token)
             if status is ErrorStatus.NONE:

@@ -156,6 +156,12 @@ async def test_operators_of_any_number_of_inputs_have_all(by_function: bool) -> 
     await is_refused(model.SerializeToString(), "may lack one of them")
 
 
+@pytest.mark.parametrize("type_", ["QLinearSigmoid", "QLinearLeakyRelu"])
+async def test_operators_have_the_inputs_that_are_always_read(type_: str) -> None:
+    node = helper.make_node(type_, ["x"] * 4, ["y"], domain="com.microsoft")
+    await is_refused(graph([node], *ends()), f"{type_} of 4 inputs")
+
+
 async def test_functions_that_grow_without_bounds_are_refused() -> None:
     calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
     content = functions(*calls, ("F8", ["Relu"]))

@@ -360,3 +360,25 @@ def test_lengths_of_results_that_follow_are_kept() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     ends = [("x", FLOAT, ["n", 2])], [("y", FLOAT, ["n", 5])]
     assert load(graph(nodes, *ends, [weights])).outputs[0].shape == (None, 5)
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+async def test_inputs_that_are_omitted_at_the_end_are_not_there(
+    device: Device, is_inner: bool
+) -> None:
+    scale = numpy_helper.from_array(np.full(4, 2, F32), "scale")
+    y = [("y", FLOAT, [2, 4])]
+    nodes = [helper.make_node("LayerNormalization", ["x", "scale", ""], ["y"])]
+    if is_inner:
+        ends = [helper.make_tensor_value_info(*y[0])]
+        inner = helper.make_graph(nodes, "inner", [], ends)
+        branches = {"then_branch": inner, "else_branch": inner}
+        nodes = [helper.make_node("If", ["c"], ["y"], **branches)]
+    ends = [("x", FLOAT, [2, 4]), ("c", TensorProto.BOOL, [])]
+    content = graph(nodes, ends, y, [scale])
+    prepared = await device.prepare(load(content))
+    x = np.arange(8, dtype=F32).reshape(2, 4)
+    for _ in range(3):
+        (found,) = (await prepared.run([x, np.array(True)])).values()
+        expected = 2 * (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-4)

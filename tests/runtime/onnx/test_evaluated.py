@@ -147,6 +147,11 @@ class TestGroups:
         np.testing.assert_allclose(found["w"], 2 * steps[3], rtol=1e-5)
         np.testing.assert_allclose(found["z"], -np.stack(steps[:3]), rtol=1e-5)
 
+    def test_what_is_random_is_refused(self) -> None:
+        proto = model([node("RandomNormal", [], ["y"], shape=[2])], [], ["y"])
+        with pytest.raises(UnsupportedOperatorError, match="random"):
+            imported(proto)
+
     def test_are_refused_where_the_hal_alone_is_asked_for(self) -> None:
         proto = model([node("Erf", ["x"], ["y"])], [tensor("x", (2,))], ["y"])
         with pytest.raises(UnsupportedOperatorError, match="Erf") as refused:

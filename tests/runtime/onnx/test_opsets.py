@@ -105,6 +105,34 @@ CASES: list[tuple[int, Any, dict[str, Any]]] = [
         "c": np.array([True, False, True, False]), "w": np.float32([9])}),
     (16, node("PRelu", ["x", "s"], ["y"]), {"s": np.float32([[0.1], [0.2], [0.3]])}),
     (20, node("Gelu", ["x"], ["y"]), {}),
+    (9, node("Upsample", ["x", "s"], ["y"], mode="linear"),
+     {"s": np.float32([1, 1, 1.5, 2])}),
+    (10, node("Resize", ["x", "s"], ["y"], mode="linear"),
+     {"s": np.float32([1, 1, 1.5, 2.5])}),
+    *((opset, node("RoiAlign", ["x", "r", "b"], ["y"], output_height=2,
+                   output_width=2, sampling_ratio=2),
+       {"r": np.float32([[0.5, 0.5, 2.4, 1.7]]), "b": np.int64([1])})
+      for opset in (10, 16)),
+    *((opset, node("GridSample", ["x", "g"], ["y"]),
+       {"g": np.float32([[[[0.1, -0.2], [0.7, 0.9]]]] * 2)}) for opset in (16, 20)),
+    (9, node("Scatter", ["x", "i", "u"], ["y"], axis=3),
+     {"i": np.int64([[[[1]]]]), "u": np.float32([[[[7]]]])}),
+    *((opset, node("ScatterElements", ["x", "i", "u"], ["y"], axis=-1),
+       {"i": np.int64([[[[-1]]]]), "u": np.float32([[[[7]]]])})
+      for opset in (11, 16)),
+    *((opset, node("LpPool", ["x"], ["y"], kernel_shape=[2, 2]), {})
+      for opset in (11, 18)),
+    *((opset, node("ReduceLogSumExp", ["x"], ["y"], axes=[1, 3]), {})
+      for opset in (11, 13)),
+    *((opset, node("ArgMax", ["x"], ["y"], axis=-1), {}) for opset in (7, 11)),
+    (12, node("ArgMax", ["x"], ["y"], axis=-1, select_last_index=1), {}),
+    *((opset, node("EyeLike", ["w"], ["y"], k=1), {"w": np.float32(np.ones((2, 3)))})
+      for opset in (9, 22)),
+    *((opset, node("Einsum", ["x", "w"], ["y"], equation="abcd,de->abce"),
+       {"w": np.float32(np.ones((4, 2)))}) for opset in (12, 17)),
+    *((opset, node("Pow", ["x", "p"], ["y"]), {"p": np.float32([3])})
+      for opset in (7, 12)),
+    *((opset, node("IsInf", ["x"], ["y"]), {}) for opset in (10, 20)),
     (20, node("Gelu", ["x"], ["y"], approximate="tanh"), {}),
 ]  # fmt: skip
 
@@ -120,8 +148,10 @@ async def test_each_operator_set_has_its_rules(
     outputs = [name for name in made.output if name]
     names = {name for name in made.input if name} | set(outputs)
     inputs = [tensor("x", SHAPE)] if "x" in names else []
+    dtypes = {("TopK", "z"): np.int64, ("ArgMax", "y"): np.int64}
+    dtypes["IsInf", "y"] = np.bool_
     places = [
-        tensor(name, None, np.int64) if (made.op_type, name) == ("TopK", "z") else name
+        tensor(name, None, dtypes.get((made.op_type, name), np.float32))
         for name in outputs
     ]
     proto = model([made], inputs, places, weights, opset=opset)

@@ -21,7 +21,7 @@ MOST = {
     ("accelerated", INPROCESS): {
         RUN: 24,
         EXECUTION: 22,
-        FENCED: 34,
+        FENCED: 32,
         CALLBACK: 30,
         BURST: 34,
         BURST_IN_PLACE: 26,
@@ -29,17 +29,17 @@ MOST = {
     ("reference", INPROCESS): {
         RUN: 76,
         EXECUTION: 74,
-        FENCED: 86,
+        FENCED: 84,
         CALLBACK: 82,
         BURST: 86,
         BURST_IN_PLACE: 78,
     },
     ("accelerated", REMOTE): {
-        RUN: 21,
+        RUN: 20,
         EXECUTION: 20,
         FENCED: 45,
         CALLBACK: 30,
-        BURST: 50,
+        BURST: 42,
         BURST_IN_PLACE: 36,
     },
 }
