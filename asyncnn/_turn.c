@@ -26,6 +26,9 @@ typedef struct {
     PyObject *run; /* names, made once */
     PyObject *result;
     PyObject *waiting;
+    PyObject *value;
+    PyObject *elsewhere;
+    PyObject *loop;
     int64_t turned_ns; /* when one that did not wait gave the loop a turn */
 } State;
 
@@ -35,7 +38,7 @@ static _Thread_local PyObject *woken;
 typedef struct {
     PyObject_HEAD
     PyObject *loop;
-    PyObject *end; /* whose end is awaited; NULL once the task has gone on */
+    PyObject *end; /* that is awaited; NULL once the task has gone on */
     PyObject *result;
     PyObject *callback;
     PyObject *context;
@@ -43,6 +46,7 @@ typedef struct {
     PyObject *message; /* of who has cancelled it */
     char blocking;
     bool is_cancelled;
+    bool waits; /* it had no result at once */
     bool rests; /* it gives the loop a turn before its result, which it had at once */
 } Waiter;
 
@@ -185,6 +189,25 @@ Waiter_get_loop(Waiter *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self->loop);
 }
 
+/* Return what awaiting gives: the result, or what the end makes of it. */
+static PyObject *
+value_of(Waiter *self)
+{
+    PyObject *result = Waiter_result(self, NULL), *end = self->end;
+    if (!result || !end)
+        return result;
+    self->end = NULL;
+    PyObject *told = result;
+    PyObject *make = PyObject_GetAttr(end, state_of(self)->value);
+    if (make != Py_None) {
+        told = make ? PyObject_CallFunctionObjArgs(make, result, NULL) : NULL;
+        Py_DECREF(result);
+    }
+    Py_XDECREF(make);
+    Py_DECREF(end);
+    return told;
+}
+
 static PySendResult
 Waiter_send(Waiter *self, PyObject *Py_UNUSED(value), PyObject **result)
 {
@@ -195,8 +218,7 @@ Waiter_send(Waiter *self, PyObject *Py_UNUSED(value), PyObject **result)
         return PYGEN_NEXT;
     }
     if (has_ended(self)) {
-        *result = Waiter_result(self, NULL);
-        Py_CLEAR(self->end);
+        *result = value_of(self);
         return *result ? PYGEN_RETURN : PYGEN_ERROR;
     }
     if (self->blocking || self->callback) {
@@ -236,7 +258,7 @@ Waiter_throw(Waiter *self, PyObject *args)
     self->end = NULL;
     bool is_instance = PyExceptionInstance_Check(type);
     PyObject *kind = is_instance ? (PyObject *)Py_TYPE(type) : type;
-    int leaves = end ? PyObject_IsSubclass(kind, state->cancelled) : 0;
+    int leaves = end && self->waits ? PyObject_IsSubclass(kind, state->cancelled) : 0;
     if (leaves > 0) {
         PyObject *told = PyObject_CallMethod(end, "_leave", "O", (PyObject *)self);
         leaves = told ? 0 : -1;
@@ -307,20 +329,49 @@ note(State *state, PyObject *end, PyObject *waiter)
     return is_noted;
 }
 
+/* Tell whether an end that belongs to one loop is awaited there: 1, 0 or -1. */
+static int
+is_on(State *state, PyObject *end, PyObject *loop)
+{
+    PyObject *elsewhere = PyObject_GetAttr(end, state->elsewhere);
+    if (!elsewhere)
+        return -1;
+    Py_DECREF(elsewhere);
+    if (elsewhere == Py_None)
+        return 1;
+    PyObject *own = PyObject_GetAttr(end, state->loop);
+    Py_XDECREF(own);
+    return own ? own == loop : -1;
+}
+
 static PyObject *
 End_await(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args),
           Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(names))
 {
     State *state = PyType_GetModuleState(type);
     PyObject *result = PyObject_GetAttr(self, state->result);
-    if (!result)
+    PyObject *loop = result == Py_None ? PyObject_CallNoArgs(state->running_loop) : NULL;
+    if (!result || (result == Py_None && !loop)) {
+        Py_XDECREF(result);
         return NULL;
+    }
+    if (loop) {
+        int is_here = is_on(state, self, loop);
+        if (is_here != 1) {
+            Py_DECREF(loop);
+            Py_DECREF(result);
+            return is_here ? NULL
+                           : PyObject_CallMethodObjArgs(self, state->elsewhere, NULL);
+        }
+    }
     PyObject *made = PyType_GenericNew(state->waiter, NULL, NULL);
     if (!made) {
+        Py_XDECREF(loop);
         Py_DECREF(result);
         return NULL;
     }
     Waiter *waiter = (Waiter *)made;
+    waiter->end = Py_NewRef(self);
     if (result != Py_None) {
         waiter->result = result;
         int64_t now = now_ns();
@@ -330,9 +381,9 @@ End_await(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args),
         return made;
     }
     Py_DECREF(result);
-    waiter->loop = PyObject_CallNoArgs(state->running_loop);
-    waiter->end = Py_NewRef(self);
-    if (!waiter->loop || !note(state, self, made))
+    waiter->loop = loop;
+    waiter->waits = true;
+    if (!note(state, self, made))
         Py_CLEAR(made);
     return made;
 }
@@ -536,6 +587,11 @@ execute(PyObject *module)
                  || !(state->run = PyUnicode_InternFromString("run"))
                  || !(state->result = PyUnicode_InternFromString("_result"))
                  || !(state->waiting = PyUnicode_InternFromString("_waiting"))
+                 || !(state->value = PyUnicode_InternFromString("_value"))
+                 || !(state->elsewhere = PyUnicode_InternFromString("_wait_elsewhere"))
+                 || !(state->loop = PyUnicode_InternFromString("loop"))
+                 || PyObject_SetAttr(end, state->value, Py_None)
+                 || PyObject_SetAttr(end, state->elsewhere, Py_None)
                  || !take("asyncio", "get_running_loop", &state->running_loop)
                  || !take("asyncio", "current_task", &state->current_task)
                  || !take("asyncio", "CancelledError", &state->cancelled);
@@ -565,6 +621,9 @@ clear(PyObject *module)
     Py_CLEAR(state->run);
     Py_CLEAR(state->result);
     Py_CLEAR(state->waiting);
+    Py_CLEAR(state->value);
+    Py_CLEAR(state->elsewhere);
+    Py_CLEAR(state->loop);
     return 0;
 }
 

@@ -11,7 +11,7 @@ from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -241,11 +241,17 @@ class FencedRun(Completion, IFencedExecutionCallback):
         if self._waiting is not None:
             self._waiting.pop(waiter, None)
 
-    def __await__(self) -> Generator[Any, None, Outputs]:  # type: ignore[override]
-        if self._result is None and running_loop() is not self.loop:
-            with suppress(AsyncnnError):
-                yield from self.fence.__await__()
-        result = yield from super().__await__()
+    if TYPE_CHECKING:
+
+        def __await__(self) -> Generator[Any, None, Outputs]: ...  # type: ignore[override]
+
+    def _wait_elsewhere(self) -> Generator[Any, None, Any]:
+        """Wait on another loop, by the fence."""
+        with suppress(AsyncnnError):
+            yield from self.fence.__await__()
+        return (yield from Completion.__await__(self))
+
+    def _value(self, result: ExecutionResult) -> Outputs:
         if result.status is not _NONE:
             is_gone = result.status is ErrorStatus.DEVICE_UNAVAILABLE
             cause = cause_of_death(self.prepared) if is_gone else None

@@ -95,10 +95,17 @@ class PythonEnd:
     ``_result`` is None until then, and ``_waiting`` has what tasks wait for, if any
     do. A series of ends that are there at once still gives the loop a turn every
     `TURN_NS`.
+
+    ``_value``, if it is not None, makes of the result what awaiting gives. An end of
+    one ``loop`` has ``_wait_elsewhere``, which waits for it on others.
     """
 
     __slots__ = ()
 
+    _value: ClassVar[Callable[[Any, Any], Any] | None] = None
+    _wait_elsewhere: ClassVar[Callable[[Any], Generator[Any, None, Any]] | None] = None
+
+    loop: Any
     _result: Any
     _waiting: "dict[Waiter, None] | None"
     _turned_ns: ClassVar[int] = 0
@@ -129,12 +136,19 @@ class PythonEnd:
                     _turn.woken.append(waiter)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._result is not None:
+        result = self._result
+        if result is not None:
             now = time.monotonic_ns()
             if now - PythonEnd._turned_ns > TURN_NS:
                 PythonEnd._turned_ns = now
                 yield
-            return self._result
+        elif self._wait_elsewhere and self.loop is not asyncio.get_running_loop():
+            return (yield from self._wait_elsewhere())
+        else:
+            result = yield from self._waited()
+        return result if self._value is None else self._value(result)
+
+    def _waited(self) -> Generator[Any, None, Any]:
         waiter = PythonWaiter(loop=asyncio.get_running_loop())
         waiter.callbacks = []
         if self._waiting is None:

@@ -20,15 +20,16 @@ from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.auto_device import default_device_name
 from asyncnn.execution import Outputs
 from asyncnn.extensions import Extension
-from asyncnn.hal.errors import InvalidArgumentError, counted
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
+from asyncnn.offload import offload_steps
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import form_for
+from asyncnn.runtime.translation import form_for, translating
 from asyncnn.tools.samples import (
     Sample,
     Tolerance,
@@ -260,7 +261,11 @@ def _report(
 
 async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> str:
     """Return a line that names where results begin to differ; empty if unknown."""
-    model, recorded = await form_for(device.hal, job.model), job.arrays
+    form, recorded = await form_for(device.hal, job.model), job.arrays
+    try:  # within a region there is nothing to name
+        model = await offload_steps(translating(form))
+    except AsyncnnError:
+        return ""
     first = {state.info.name: state.first_value() for state in model.states}
     for position, operation in enumerate(model.model.main.operations):
         name = model.vocabulary.operation_type(operation.type)

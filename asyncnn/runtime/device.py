@@ -47,7 +47,12 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_cache import ModelCache, prepare
 from asyncnn.runtime.opening import Opened
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.runtime.translation import engine_forms, has_extensions_of, translate
+from asyncnn.runtime.translation import (
+    divisible,
+    engine_forms,
+    has_extensions_of,
+    translate,
+)
 
 DEFAULT_MAX_IN_FLIGHT = 256
 
@@ -195,6 +200,7 @@ class Device(Opened):
         self, named: NamedModel, prepare_one: _PrepareOne, deadline: int | None
     ) -> tuple[NamedModel, IPreparedModel]:
         """Prepare a model as the region that it is, or else its translation."""
+        named = await _until(deadline, divisible(self.hal, named))
         forms = engine_forms(named)
         if not forms:
             return named, await prepare_one(named)

@@ -7,7 +7,6 @@ rule that is broken, or the type that is unknown.
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -50,7 +49,7 @@ from asyncnn.pacing import Steps
 from asyncnn.runtime.device import Device, numbered_ends
 from asyncnn.runtime.framework.partition import Plan
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.translation import form_for
+from asyncnn.runtime.translation import IPlanning, form_for
 from asyncnn.runtime.unsupported import UnsupportedOperator
 
 _NEWEST = max(HalVersion)
@@ -241,27 +240,6 @@ def _named(
     """
     known = Extensions(extensions).resolved(model)
     return known, Vocabulary(model, joined(names, names_in(known)))
-
-
-@runtime_checkable
-class IPlanning(Protocol):
-    """A device that divides models among others."""
-
-    async def plan(self, model: Model, preference: int) -> Plan:
-        """Return how a model would be divided.
-
-        :raises AsyncnnError: if no device supports some operation.
-        """
-        ...
-
-    async def engine_shares_of(
-        self, model: Model, plan: Plan
-    ) -> list[tuple[Capabilities, EngineShare]]:
-        """Return which engines of its devices compute what, and these' capabilities.
-
-        :raises AsyncnnError: if the model cannot be prepared.
-        """
-        ...
 
 
 def _with_shares(

@@ -27,7 +27,12 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_description import ModelMetadata, TensorOutline
 from asyncnn.runtime.model_file import load, outline_of
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.translation import engine_forms, takes, translating
+from asyncnn.runtime.translation import (
+    divisible,
+    engine_forms,
+    takes,
+    translating,
+)
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants
@@ -269,7 +274,7 @@ async def _support(
     taken: list[NamedModel] = []
     try:
         async with open_device(name, extensions=extensions) as device:
-            forms = engine_forms(named)
+            forms = engine_forms(await divisible(device.hal, named))
             taken = [each for each in forms if await takes(device.hal, each.model)]
             form = taken[0] if taken else translation
             explanation = await explain(device, form, extensions=extensions)

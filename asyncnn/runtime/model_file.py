@@ -320,8 +320,8 @@ async def load_model(
         that asyncnn brings and that packages have installed.
     :param strict: translate the file into the HAL's own operations at once. Without it,
         an ONNX file is one region, which devices with an engine for such files take as
-        it is; it is translated when another device prepares it. A TFLite file is one if
-        it cannot be translated.
+        it is; it is translated when another device prepares it. So is a TFLite file in
+        which nothing is lost by that, or that cannot be translated.
     :param timeout: seconds from now until it is given up.
     :raises InvalidArgumentError: if the file is empty, damaged or of no known kind, has
         no such signature, or none of what is given is for files of its kind.

@@ -5,19 +5,46 @@ which of both forms of a model a device prepares.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ENGINES, ONNX, Region, region_of
+from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions, Model
+from asyncnn.hal.routes import EngineShare
+from asyncnn.hal.types import Capabilities, Dimensions, Model
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import NamedModel, TensorInfo, located
 from asyncnn.runtime.tflite import importing_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+
+if TYPE_CHECKING:
+    from asyncnn.runtime.framework.partition import Plan
+
+
+@runtime_checkable
+class IPlanning(Protocol):
+    """A device that divides models among others."""
+
+    async def plan(self, model: Model, preference: int) -> "Plan":
+        """Return how a model would be divided.
+
+        :raises AsyncnnError: if no device supports some operation.
+        """
+        ...
+
+    async def engine_shares_of(
+        self, model: Model, plan: "Plan"
+    ) -> list[tuple[Capabilities, EngineShare]]:
+        """Return which engines of its devices compute what, and these' capabilities.
+
+        :raises AsyncnnError: if the model cannot be prepared.
+        """
+        ...
 
 
 def has_extensions_of(device: IDevice, model: Model) -> bool:
@@ -40,11 +67,26 @@ async def form_for(device: IDevice, named: NamedModel) -> NamedModel:
 
     :raises AsyncnnError: as translating does.
     """
+    named = await divisible(device, named)
     forms = engine_forms(named)
     for form in forms:
         if await takes(device, form.model):
             return form
     return await translate(named) if forms else named
+
+
+async def divisible(device: IDevice, named: NamedModel) -> NamedModel:
+    """Translate a TFLite file for a framework, if it can be.
+
+    One of its devices takes over from another only with operations that both have.
+
+    :raises AsyncnnError: as translating does, but for operators without a HAL form.
+    """
+    region = region_of(named.model) if isinstance(device, IPlanning) else None
+    if region is not None and region.extension == LITERT:
+        with suppress(UnsupportedOperatorError):
+            return await translate(named)
+    return named
 
 
 async def translate(named: NamedModel, *, is_refused: bool = False) -> NamedModel:
@@ -102,6 +144,7 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
         else:
             given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
             translated = yield from importing_tflite(region.graph, input_shapes=given)
+            translated = replace(translated, open_shapes=named.open_shapes)
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),

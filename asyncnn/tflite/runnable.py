@@ -6,12 +6,15 @@ graph is walked in its order, and every such file refused. What the values of te
 may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
+import weakref
 from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import Memory
+from asyncnn.memory.handles import is_immutable, seals_of, span_of
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     BUILTIN_OPTIONS,
@@ -98,6 +101,31 @@ def check(contents: Contents) -> None:
     for graph in contents.graphs:
         _check_graph(graph)
     _check_calls(contents)
+
+
+_checked: dict[tuple[int, int], Contents] = {}
+"""By the addresses and sizes of files. Contents refer to their file, so that no other
+one comes to lie there.
+"""
+
+
+def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
+    """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
+
+    Loading a file and preparing it, in one process, check it once, if it is sealed:
+    whoever could write to it might change what was checked.
+    """
+    if memory.buffer is None or not memory.handle.fds:
+        return
+    if is_immutable(seals_of(span_of(memory).fd)):
+        place = address, memory.size
+        _checked[place] = contents
+        weakref.finalize(memory, _checked.pop, place, None).atexit = False
+
+
+def checked(address: int, size: int) -> Contents | None:
+    """Return what was kept of a file of ``size`` bytes."""
+    return _checked.get((address, size))
 
 
 def _check_graph(graph: Graph) -> None:

@@ -83,6 +83,18 @@ async def test_a_live_driver_keeps_its_socket(service: Service) -> None:
     assert await is_served(service.path)
 
 
+async def test_a_driver_that_is_about_to_listen_keeps_its_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(path))
+        starting = Server(ReferenceDevice(), path)
+        opening = asyncio.create_task(starting.__aenter__())
+        await asyncio.sleep(server._NEW_S / 10)
+        other.listen()
+        with pytest.raises(DeviceUnavailableError, match=r"serves .* already"):
+            await opening
+        assert can_connect(path)
+
+
 async def test_a_file_in_the_way_is_not_removed(path: Path) -> None:
     path.write_text("precious")
     async with ReferenceDevice() as device:

@@ -169,13 +169,16 @@ _COPIED_BYTES = 1 << 20
 
 
 def _contents(graph: Array) -> Contents:
-    """Read and check a file.
+    """Read and check a file, unless that was done when it was loaded.
 
-    Whoever has it may write to its memory at any time. So what is checked is a copy, of
-    all but the weights, and what LiteRT gets is written of that.
+    Whoever has it may write to its memory at any time, if it is not sealed. So what is
+    checked is a copy, of all but the weights, and what LiteRT gets is written of that.
 
     :raises InvalidArgumentError: if LiteRT does not get it.
     """
+    known = runnable.checked(address_of(graph), graph.nbytes)
+    if known is not None:
+        return known
     with decoding("TFLite"):
         if graph.nbytes <= _COPIED_BYTES:
             contents = completed(reading_contents(graph.copy().data))

@@ -229,6 +229,11 @@ def _inferred(
                 shape.dim.add()
             if length:
                 shape.dim[axis].dim_value = length
+    for graph in graphs_in(model.graph):
+        for node in graph.node:
+            # The package's inference reads them, and ends the process.
+            while node.input and not node.input[-1]:
+                del node.input[-1]
     from_array = import_module("onnx.numpy_helper").from_array
     model.graph.initializer.extend(from_array(v, n) for n, v in fixed.items())
     infer = import_module("onnx.shape_inference").infer_shapes

@@ -34,9 +34,11 @@ def open_lengths(tensor: Tensor) -> tuple[int | str, ...]:
 def checked_shape(name: str, tensor: Tensor, shape: Sequence[int] | None) -> Dimensions:
     """Return the shape that is given for an input; without one, that of the file.
 
+    A tensor without axes may be given the one of length 1 that it has in models.
+
     :raises InvalidArgumentError: if the input cannot have it.
     """
-    if shape is None:
+    if shape is None or (not tensor.shape and tuple(shape) == (1,)):
         return tensor.shape
     if len(shape) != len(tensor.shape) or any(length < 1 for length in shape):
         raise InvalidArgumentError(

@@ -135,6 +135,20 @@ def importing_tflite(
     with decoding("TFLite"):
         contents = yield from reading_contents(view(memory))
         graph = chosen_graph(contents, signature)
+    return (
+        yield from importing_contents(contents, graph, memory, input_shapes, extensions)
+    )
+
+
+def importing_contents(
+    contents: Contents,
+    graph: Graph,
+    memory: Memory,
+    input_shapes: InputShapes,
+    extensions: Iterable[Extension | str],
+) -> Steps[NamedModel]:
+    """Import a graph of what was read of ``memory``, in steps."""
+    with decoding("TFLite"):
         customs = CustomOperators(extensions)
         is_large = len(graph.operators) > LARGE_OPERATIONS
         with building_large() if is_large else nullcontext():

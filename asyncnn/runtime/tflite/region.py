@@ -1,22 +1,27 @@
 """TFLite files whose graph is handed to LiteRT as it is: one operation, a region.
 
-That is for files that have no form in operations of the HAL. A device with LiteRT runs
-them, others refuse the operation. Inputs and outputs have the axes of the file.
+A device with LiteRT runs them, others a translation, if there is one. Inputs and
+outputs have the axes of the file.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import AnyOperandType
 from asyncnn.hal.types import Dimensions, Memory, OperandType
 from asyncnn.hal.validate import validating
 from asyncnn.input_files import decoding
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.model import InputShapes, NamedModel, shapes_by_name
 from asyncnn.runtime.tflite.borders import (
     checked_shape,
@@ -25,13 +30,15 @@ from asyncnn.runtime.tflite.borders import (
     signatures_of,
     unique_names,
 )
-from asyncnn.runtime.tflite.importer import importing_tflite
+from asyncnn.runtime.tflite.importer import importing_contents
 from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import reading_contents
-from asyncnn.tflite.tables import ALL_DTYPES, Tensor
+from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
+
+_HAL_TYPES = frozenset({"FLOAT32", "FLOAT16", "INT32", "INT8", "UINT8", "BOOL"})
 
 
 def loading_tflite(
@@ -41,22 +48,35 @@ def loading_tflite(
     extensions: Iterable[Extension | str],
     strict: bool,
 ) -> Steps[NamedModel]:
-    """Import a file in steps; unless ``strict``, one without a HAL form is a region.
+    """Load a file in steps, as a region if nothing is lost by it, else translated.
+
+    One that cannot be translated is a region all the same, unless ``strict``.
 
     :raises InvalidArgumentError: as `region_of_tflite`.
     :raises UnsupportedOperatorError: if LiteRT does not run it either.
     """
-    importing = importing_tflite(
-        memory, signature=signature, input_shapes=input_shapes, extensions=extensions
-    )
+    with decoding("TFLite"):
+        contents = yield from reading_contents(view(memory))
+        graph = chosen_graph(contents, signature)
+        region = partial(_region, contents, graph, memory, input_shapes)
+        if not strict and _loses_nothing(contents, graph, input_shapes):
+            # What is wrong with it, if anything, its translation says in more words.
+            unwanted = suppress(InvalidArgumentError, UnsupportedOperatorError)
+            with unwanted, decoding("TFLite"):
+                return (yield from region())
     try:
-        return (yield from importing)
+        return (
+            yield from importing_contents(
+                contents, graph, memory, input_shapes, extensions
+            )
+        )
     except UnsupportedOperatorError as error:
         if strict:
             raise
         refused = error
     try:
-        return (yield from making_region(memory, signature, input_shapes))
+        with decoding("TFLite"):
+            return (yield from region())
     except UnsupportedOperatorError as error:
         raise UnsupportedOperatorError(
             f"{refused.message}; {error.message}",
@@ -79,53 +99,78 @@ def region_of_tflite(
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.
     :raises UnsupportedOperatorError: if LiteRT does not run it by itself.
     """
-    return completed(making_region(memory, signature, input_shapes))
+    with decoding("TFLite"):
+        contents = completed(reading_contents(view(memory)))
+        graph = chosen_graph(contents, signature)
+        return completed(_region(contents, graph, memory, input_shapes))
 
 
-def making_region(
-    memory: Memory, signature: str | None = None, input_shapes: InputShapes = None
+def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) -> bool:
+    """Tell whether a region is to its users what the translation is.
+
+    Its ends are tensors of the HAL, of lengths that are known without a run, it can be
+    stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
+    rounded that the translation keeps.
+    """
+    if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
+        return False
+    if any(_is_hybrid(graph, each) for each in graph.operators):
+        return False
+    ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
+    return all(
+        each.type in _HAL_TYPES and len(each.shape) <= MAX_RANK and all(each.shape)
+        for each in ends
+    )
+
+
+def _is_hybrid(graph: Graph, operator: Operator) -> bool:
+    """Tell whether LiteRT quantises floats on the fly, to multiply them by integers."""
+    types = {graph.tensors[index].type for index in operator.inputs if index >= 0}
+    return "FLOAT32" in types and not types.isdisjoint(("INT8", "UINT8"))
+
+
+def _region(
+    contents: Contents, graph: Graph, memory: Memory, input_shapes: InputShapes
 ) -> Steps[NamedModel]:
     """Make the model in steps, between which it may be left; see `region_of_tflite`."""
-    with decoding("TFLite"):
-        contents = yield from reading_contents(view(memory))
-        graph = chosen_graph(contents, signature)
-        refusal = runnable.refusal(contents)
-        if graph.index:
-            refusal = f"the signature is of {graph.label}, not of the main one"
-        if refusal:
-            raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
-        runnable.check(contents)
-        input_names = unique_names(graph, graph.inputs)
-        output_names = unique_names(graph, graph.outputs)
-        shapes = shapes_by_name(input_names, input_shapes)
-        given = {
-            name: graph.tensors[index]
-            for name, index in zip(input_names, graph.inputs, strict=True)
-        }
-        inputs = [
-            _port(tensor, checked_shape(name, tensor, shapes.get(name)))
-            for name, tensor in given.items()
-        ]
-        made = [graph.tensors[index] for index in graph.outputs]
-        is_usual = all(
-            shapes.get(name, tensor.shape) == tensor.shape
-            for name, tensor in given.items()
-        )
-        is_known = is_usual and all(0 not in each.shape for each in made)
-        outputs = [_port(each, each.shape if is_known else None) for each in made]
-        model = region_model(LITERT, memory, inputs, outputs)
-        named = NamedModel.of(model, input_names, output_names)
-        opened = {
-            name: lengths
-            for name, tensor in given.items()
-            if name not in shapes and (lengths := open_lengths(tensor))
-        }
-        named = replace(
-            named,
-            signatures=signatures_of(contents, graph, input_names, output_names),
-            metadata=read_metadata(contents.metadata, graph, view(memory)),
-            open_shapes=opened,
-        )
+    refusal = runnable.refusal(contents)
+    if graph.index:
+        refusal = f"the signature is of {graph.label}, not of the main one"
+    if refusal:
+        raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
+    runnable.check(contents)
+    address = address_of(np.frombuffer(view(memory), np.uint8))
+    runnable.keep_checked(memory, address, contents)
+    input_names = unique_names(graph, graph.inputs)
+    output_names = unique_names(graph, graph.outputs)
+    shapes = shapes_by_name(input_names, input_shapes)
+    given = {
+        name: graph.tensors[index]
+        for name, index in zip(input_names, graph.inputs, strict=True)
+    }
+    inputs = [
+        _port(tensor, checked_shape(name, tensor, shapes.get(name)))
+        for name, tensor in given.items()
+    ]
+    made = [graph.tensors[index] for index in graph.outputs]
+    is_usual = all(
+        shapes.get(name, tensor.shape) == tensor.shape for name, tensor in given.items()
+    )
+    is_known = is_usual and all(0 not in each.shape for each in made)
+    outputs = [_port(each, each.shape if is_known else None) for each in made]
+    model = region_model(LITERT, memory, inputs, outputs)
+    named = NamedModel.of(model, input_names, output_names)
+    opened = {
+        name: lengths
+        for name, tensor in given.items()
+        if name not in shapes and (lengths := open_lengths(tensor))
+    }
+    named = replace(
+        named,
+        signatures=signatures_of(contents, graph, input_names, output_names),
+        metadata=read_metadata(contents.metadata, graph, view(memory)),
+        open_shapes=opened,
+    )
     yield from validating(named.model)
     return named
 

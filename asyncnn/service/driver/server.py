@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
@@ -50,6 +51,9 @@ MAX_CONNECTIONS = 256
 
 _FOR_OTHERS_DIVISOR = 8
 """That part of all places is for processes that have no connection yet."""
+
+_NEW_S = 0.05
+"""A socket that was made no longer ago may be one that is about to listen."""
 
 _CLOSING_S = 2.0
 """How long closing waits for threads that work for clients."""
@@ -199,6 +203,7 @@ class Server:
         return listener
 
     def _bound(self) -> Steps["_Bound"]:
+        yield  # who was cancelled before this began must not take another's path
         bound = _Bound(self._listen(), self._remove_path)
         try:
             self._identity = _identity(self._path)
@@ -355,12 +360,18 @@ def _bind_abstract(listener: socket.socket, path: Path) -> None:
 def _remove_stale(path: Path) -> None:
     """Remove a socket that a dead driver left."""
     try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            return  # something else: binding is going to fail
+        status = path.stat()
     except FileNotFoundError:
         return
+    if not stat.S_ISSOCK(status.st_mode):
+        return  # something else: binding is going to fail
     if can_connect(path):
         raise DeviceUnavailableError(f"a driver serves {path} already")
+    if time.time() - status.st_ctime < _NEW_S:
+        # It may have been bound a moment ago, and not listen yet.
+        time.sleep(_NEW_S)
+        if can_connect(path):
+            raise DeviceUnavailableError(f"a driver serves {path} already")
     path.unlink(missing_ok=True)
 
 

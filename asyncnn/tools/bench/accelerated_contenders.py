@@ -36,10 +36,13 @@ from asyncnn.engine.delegation import Step
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
+from asyncnn.pacing import completed
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
 from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
 from asyncnn.tools.bench.measured_models import (
@@ -281,13 +284,17 @@ class _Parted(LiteRtDelegate):
             yield from (start + at for at in barriers(part))
 
 
+def _parted(named: NamedModel) -> Program:
+    return Program(completed(translating(named)).model, delegate=_Parted(load_engine()))
+
+
 async def measure_cancelling(candidate: Candidate, rounds: int) -> Measured:
     """Measure how long a lane goes on with what was cancelled, or has missed its time.
 
     Beside that, the longest part between two barriers, or step of a kernel.
     """
     named, inputs = candidate.named, candidate.inputs
-    parted = Program(named.model, delegate=_Parted(load_engine()))
+    parted = _parted(named)
     results: defaultdict[str, list[float]] = defaultdict(list)
     async with opened(_ONE_LANE) as device:
         prepared = await device.prepare(named)
@@ -313,8 +320,7 @@ def _closed(results: Mapping[str, Sequence[float]]) -> Rounds:
 
 async def measure_priorities(candidate: Candidate, rounds: int) -> Measured:
     """Measure urgent runs of a small model while others saturate the device."""
-    parted = Program(candidate.named.model, delegate=_Parted(load_engine()))
-    inputs = candidate.inputs
+    parted, inputs = _parted(candidate.named), candidate.inputs
     results: defaultdict[str, list[float]] = defaultdict(list)
     async with opened() as device:
         with _small_model() as path:

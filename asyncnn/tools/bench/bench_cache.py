@@ -189,7 +189,7 @@ class _CacheFolder(msgspec.Struct, frozen=True):
 def _bench_model(
     path: Path, folder: _CacheFolder, rounds: int, is_largest: bool
 ) -> CachedModel:
-    named = load(path)
+    named = load(path, strict=True)
     figures = anyio.run(_measure, named, folder, rounds)
     # A process that has prepared nothing itself, spawned so as to share nothing.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

@@ -178,7 +178,7 @@ def _engine_call(
     path: Path, inputs: Sequence[Array]
 ) -> tuple[Callable[[], object], list[Array]]:
     """Return what runs the plan, and its outputs, which each run writes again."""
-    program = Program(load(path).model)
+    program = Program(load(path, strict=True).model)
     plan = program.plan(tuple(array.shape for array in inputs))
     outputs = run_straight(program, plan, inputs, [None])
     return partial(run_straight, program, plan, inputs, outputs), outputs

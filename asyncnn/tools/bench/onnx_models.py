@@ -21,7 +21,9 @@ from asyncnn.hal.operations.windows import (
     pool_window,
 )
 from asyncnn.hal.types import FusedActivationFunc, OperationType
+from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.environment import peer_module
 from asyncnn.tools.other_runtimes import (
     OnnxFile,
@@ -125,7 +127,7 @@ def onnx_file(named: NamedModel) -> bytes:
     :raises PeerMissingError: if the package onnx is not installed.
     :raises PeerRefusedError: if an operation cannot be rewritten.
     """
-    program = Program(named.model)
+    program = Program(completed(translating(named)).model)
     if program.declared_shapes is None:
         raise PeerRefusedError("the shapes of the model's inputs are open")
     plan = program.plan(program.declared_shapes)

@@ -106,7 +106,7 @@ def test_damaged_weights_of_trained_models_give_wrong_numbers_at_worst(
     folder: Folder, shared: Path
 ) -> None:
     for path in sorted((shared / "models").glob("*.tflite")):
-        saved = shape_of_plans(folder.save(load_model(path).model))
+        saved = shape_of_plans(folder.save(load_model(path, strict=True).model))
         damage = Damage(folder.data, seed=3)
         for _ in range(5):
             damage.inflict()

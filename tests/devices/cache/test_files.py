@@ -58,7 +58,7 @@ def test_trained_models_have_the_plans_that_were_saved(
     folder: Folder, shared: Path
 ) -> None:
     for path in sorted((shared / "models").glob("*.tflite")):
-        saved = folder.save(load_model(path).model)
+        saved = folder.save(load_model(path, strict=True).model)
         assert plans_of(folder.load().program) == plans_of(saved), path.name
 
 

@@ -63,7 +63,7 @@ def models(shared: Path) -> Iterator[Model]:
     yield dense(quantized=True).model
     yield dense(quantized=False).model
     for name in MODELS:
-        yield load(shared / "models" / f"{name}.tflite").model
+        yield load(shared / "models" / f"{name}.tflite", strict=True).model
 
 
 def test_they_are_loaded_as_they_were_written(
@@ -88,7 +88,7 @@ def test_they_are_loaded_as_they_were_written(
 
 
 def test_what_was_loaded_can_be_saved_again(folder: Folder, shared: Path) -> None:
-    model = load(shared / "models" / "kws_ref_model.tflite").model
+    model = load(shared / "models" / "kws_ref_model.tflite", strict=True).model
     want = outputs_of(folder.save(model))
     first = folder.load().program.records()
     second = folder.load().program.records()
@@ -104,7 +104,9 @@ def test_what_was_loaded_can_be_saved_again(folder: Folder, shared: Path) -> Non
 def test_what_was_loaded_tells_its_longest_operations(
     folder: Folder, shared: Path
 ) -> None:
-    saved = folder.save(load(shared / "models" / "vww_96_float.tflite").model)
+    saved = folder.save(
+        load(shared / "models" / "vww_96_float.tflite", strict=True).model
+    )
     loaded = folder.load().program
     told, again = (
         [step.longest_name for step in program.plan(program.declared_shapes).steps]
@@ -116,7 +118,7 @@ def test_what_was_loaded_tells_its_longest_operations(
 
 def test_damaged_data_give_wrong_numbers_at_worst(folder: Folder, shared: Path) -> None:
     """What is packed from damaged data is that of the damaged data."""
-    model = load(shared / "models" / "vww_96_int8.tflite").model
+    model = load(shared / "models" / "vww_96_int8.tflite", strict=True).model
     want = outputs_of(folder.save(model))
     whole = folder.data.read_bytes()
     rng = random.Random(4)

@@ -238,7 +238,7 @@ MODELS = sorted((SHARED / "models").glob("*.tflite"))
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_trained_models_are_claimed_but_for_quantised_lstm(path) -> None:
-    program = Program(asyncnn.load(path).model)
+    program = Program(asyncnn.load(path, strict=True).model)
     assert program.declared_shapes is not None
     steps = program.plan(program.declared_shapes).steps
     left = {

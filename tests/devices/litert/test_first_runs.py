@@ -51,7 +51,7 @@ class CountingEngine(Engine):
 
 
 def convolutions() -> Model:
-    return load(mobilenet_v1(quantized=False, size=32, width=0.25)).model
+    return load(mobilenet_v1(quantized=False, size=32, width=0.25), strict=True).model
 
 
 def branches() -> Model:

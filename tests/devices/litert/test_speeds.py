@@ -56,7 +56,7 @@ def mobilenet(folder: Path) -> Model:
     """Return one that takes some milliseconds."""
     path = folder / "mobilenet.tflite"
     path.write_bytes(mobilenet_v1(quantized=False, size=160, width=0.5))
-    return load(path).model
+    return load(path, strict=True).model
 
 
 def test_speeds_are_those_of_the_time_that_runs_take(

@@ -302,3 +302,14 @@ class TestRegionsOfModels:
 def cut(operation: Any) -> Any:
     """Return an operation that reads an operand which is not there."""
     return replace(operation, inputs=(*operation.inputs[:-1], 99))
+
+
+def test_inputs_that_are_omitted_at_the_end_do_not_end_the_process() -> None:
+    ends = [
+        helper.make_tensor_value_info("x", Types.FLOAT, [16, 2]),
+        *(helper.make_tensor_value_info(y, Types.FLOAT, ["n", 2]) for y in "yz"),
+    ]
+    split = node("Split", ["x", ""], ["y", "z"], num_outputs=2)
+    graph = helper.make_graph([split], "g", ends[:1], ends[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    assert [each.shape for each in loaded(proto).outputs] == [(8, 2), (8, 2)]

@@ -21,7 +21,7 @@ MOST = {
     ("accelerated", INPROCESS): {
         RUN: 24,
         EXECUTION: 22,
-        FENCED: 34,
+        FENCED: 32,
         CALLBACK: 30,
         BURST: 34,
         BURST_IN_PLACE: 26,
@@ -29,7 +29,7 @@ MOST = {
     ("reference", INPROCESS): {
         RUN: 76,
         EXECUTION: 74,
-        FENCED: 86,
+        FENCED: 84,
         CALLBACK: 82,
         BURST: 86,
         BURST_IN_PLACE: 78,

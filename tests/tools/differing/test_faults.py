@@ -178,7 +178,7 @@ def in_real_models(
     number: int = 0,
 ) -> Tally:
     tally = Tally()
-    models = [load(shared / "models" / f"{name}.tflite") for name in names]
+    models = [load(shared / "models" / f"{name}.tflite", strict=True) for name in names]
     for attempt in range(3 * wanted):
         if tally.kinds.total() >= wanted:
             break

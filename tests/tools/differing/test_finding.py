@@ -412,7 +412,7 @@ class TestPeers:
 
     def test_files_name_tensors_as_litert_does(self, shared: Path) -> None:
         path = shared / "models" / "kws_ref_model.tflite"
-        named = load(path)
+        named = load(path, strict=True)
         main = named.model.main
         written = [index for each in main.operations for index in each.outputs]
         names = {named.operand_names[index]: index for index in written}
@@ -423,7 +423,7 @@ class TestPeers:
         assert tensors.keys() == names.keys()
         for name, index in names.items():
             assert tensors[name].shape == main.operands[index].dimensions
-        assert load(path).knowing(()).operand_names == named.operand_names
+        assert load(path, strict=True).knowing(()).operand_names == named.operand_names
 
     def test_files_name_tensors_as_onnx_runtime_does(self) -> None:
         pytest.importorskip("onnxruntime")
@@ -438,8 +438,9 @@ class TestPeers:
     async def test_all_tensors_of_litert_are_compared(self, shared: Path) -> None:
         path = shared / "models" / "kws_ref_model.tflite"
         for between_ in (("reference", "litert"), ("litert", "reference")):
+            named = load(path, strict=True)
             report = await answer(
-                Inquiry(path=path, named=load(path), against=None, between=between_)
+                Inquiry(path=path, named=named, against=None, between=between_)
             )
             assert report.first is None
             assert report.tensors == len(report.operations) == 13
@@ -450,7 +451,7 @@ class TestPeers:
         report = await answer(
             Inquiry(
                 path=path,
-                named=load(path),
+                named=load(path, strict=True),
                 against=None,
                 between=("reference", "litert"),
                 random=4,

@@ -55,7 +55,7 @@ async def test_stages_and_operations_are_all_of_a_run(
 ) -> None:
     if device == "accelerated":
         pytest.importorskip("ai_edge_litert")
-    model = load(shared / "models" / f"{name}.tflite")
+    model = load(shared / "models" / f"{name}.tflite", strict=True)
     async with asyncnn.open_device(device) as opened:
         order = Order(name, model, random_sample(model.inputs), "random", 6)
         profile = await measure(opened, order)
@@ -78,9 +78,8 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
 ) -> None:
     if sys.gettrace() is not None:
         pytest.skip("measuring of coverage takes longer than small operations do")
-    program = Program(
-        load(shared / "models" / f"{name}.tflite").model, delegate=delegate_of(device)
-    )
+    named = load(shared / "models" / f"{name}.tflite", strict=True)
+    program = Program(named.model, delegate=delegate_of(device))
     assert program.declared_shapes is not None
     plan = program.plan(program.declared_shapes)
     arrays = [
