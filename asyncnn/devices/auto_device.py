@@ -12,12 +12,6 @@ from contextlib import asynccontextmanager
 from asyncnn.devices.accelerated import AcceleratedDevice, load_litert
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.engine_device import loaded
-from asyncnn.devices.onnxruntime.onnx_device import (
-    OnnxRuntimeDevice,
-    found_onnx_runtime,
-    load_onnx_runtime,
-    onnx_extension,
-)
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.errors import (
@@ -52,6 +46,11 @@ async def usual_device_name() -> str:
 
 async def _fastest_device_name() -> str:
     """Return ``auto``, or the device of the only engine there is, or ``reference``."""
+    from asyncnn.devices.onnxruntime.onnx_device import (
+        found_onnx_runtime,
+        load_onnx_runtime,
+    )
+
     has_litert = await _works("LiteRT", load_litert)
     has_onnx_runtime = bool(found_onnx_runtime())
     if has_litert:
@@ -82,14 +81,15 @@ async def default_device(
     :raises InvalidArgumentError: if ``name`` is none of them, nor empty.
     :raises GeneralFailureError: if it names a device whose engine does not work here.
     """
-    devices = {each.name.partition("-")[2]: each for each in _DEVICES}
-    if name and name not in devices:
+    if name and name not in _DEVICES:
+        known = ", ".join(_DEVICES)
         named = f"{DEVICE_VARIABLE} names it; " if name == default_device_name() else ""
         raise InvalidArgumentError(
             f"there is no device {name!r} for a driver of one's own to publish",
-            hint=f"{named}known: {', '.join(devices)}; asyncnn serve --device has more",
+            hint=f"{named}known: {known}; asyncnn serve --device has more",
         )
-    async with devices[name or await _fastest_device_name()](settings) as device:
+    kind = _DEVICES[name or await _fastest_device_name()]()
+    async with kind(settings) as device:
         yield device
 
 
@@ -110,6 +110,11 @@ class AutoDevice(AcceleratedDevice):
 
         :raises EngineUnavailableError: if there is neither.
         """
+        from asyncnn.devices.onnxruntime.onnx_device import (
+            found_onnx_runtime,
+            onnx_extension,
+        )
+
         version = found_onnx_runtime()
         try:
             delegate: Delegate | None = await super().load_delegate()
@@ -122,9 +127,16 @@ class AutoDevice(AcceleratedDevice):
         return delegate
 
 
-_DEVICES: tuple[type[ReferenceDevice], ...] = (
-    AutoDevice,
-    AcceleratedDevice,
-    OnnxRuntimeDevice,
-    ReferenceDevice,
-)
+def _onnx_runtime_device() -> type[ReferenceDevice]:
+    from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
+
+    return OnnxRuntimeDevice
+
+
+# A driver of one device does not import the engines of the others.
+_DEVICES: dict[str, Callable[[], type[ReferenceDevice]]] = {
+    "auto": lambda: AutoDevice,
+    "accelerated": lambda: AcceleratedDevice,
+    "onnxruntime": _onnx_runtime_device,
+    "reference": lambda: ReferenceDevice,
+}

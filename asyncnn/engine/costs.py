@@ -11,6 +11,7 @@ type stands for an operation, and for IF and WHILE.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,6 +30,9 @@ from asyncnn.hal.types import (
     PerformanceInfo,
     Subgraph,
 )
+
+if TYPE_CHECKING:
+    from asyncnn.tflite.tables import Graph, Operator
 
 
 class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +119,36 @@ def estimated_of_shapes_ns(
     elements = sum(map(math.prod, inputs)) + sum(map(math.prod, outputs))
     moving_ns = elements * max(1, element_size_bytes(element)) / of_type.bytes
     return speeds.call_ns + moving_ns + _multiply_adds(type_, inputs, outputs) / speed
+
+
+_ALIKE = {
+    "CONV_2D": OperationType.CONV_2D,
+    "CONV_3D": OperationType.CONV_2D,
+    "DEPTHWISE_CONV_2D": OperationType.DEPTHWISE_CONV_2D,
+    "FULLY_CONNECTED": OperationType.FULLY_CONNECTED,
+    "TRANSPOSE_CONV": OperationType.TRANSPOSE_CONV_2D,
+    "BATCH_MATMUL": OperationType.BATCH_MATMUL,
+}
+"""Of TFLite's operators, those that take what operations do, not what they move."""
+
+
+def estimated_of_operator_ns(
+    graph: "Graph", operator: "Operator", speeds: Speeds = USUAL
+) -> int:
+    """Return the same of an operator of a TFLite file, by its recorded shapes."""
+    read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
+    made = [graph.tensors[index] for index in operator.outputs]
+    if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first
+        read.reverse()
+    elif operator.name == "CONV_3D" and len(read) > 1:  # filters are [..., outputs]
+        read[1] = read[1][-1:] + read[1][:-1]
+    is_recurrent = operator.name.endswith(("LSTM", "RNN"))
+    type_ = OperationType.LSTM if is_recurrent else _ALIKE.get(operator.name, -1)
+    element = OperandType.TENSOR_FLOAT32
+    if made and made[0].scales:
+        element = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+    shapes = [each.shape for each in made]
+    return int(estimated_of_shapes_ns(type_, read, shapes, element, speeds))
 
 
 def _multiply_adds(

@@ -19,7 +19,6 @@ from asyncnn.hal.types import Capabilities, Dimensions, Model
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.model import NamedModel, TensorInfo, located
-from asyncnn.runtime.tflite import importing_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 if TYPE_CHECKING:
@@ -142,6 +141,8 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
         if region.extension == ONNX:
             translated = yield from _onnx(region)
         else:
+            from asyncnn.runtime.tflite import importing_tflite
+
             given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
             translated = yield from importing_tflite(region.graph, input_shapes=given)
             translated = replace(translated, open_shapes=named.open_shapes)

@@ -22,10 +22,9 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.devices.litert.writer import write_graphs
 from asyncnn.engine.array_memory import address_of
-from asyncnn.engine.costs import Speeds, estimated_of_shapes_ns
+from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite import tables as tflite
 from asyncnn.tflite.runnable import quantized_axis
@@ -42,16 +41,6 @@ _VECTORS = {
 
 _REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
-
-_ALIKE = {
-    "CONV_2D": OperationType.CONV_2D,
-    "CONV_3D": OperationType.CONV_2D,
-    "DEPTHWISE_CONV_2D": OperationType.DEPTHWISE_CONV_2D,
-    "FULLY_CONNECTED": OperationType.FULLY_CONNECTED,
-    "TRANSPOSE_CONV": OperationType.TRANSPOSE_CONV_2D,
-    "BATCH_MATMUL": OperationType.BATCH_MATMUL,
-}
-"""Operations that take as long; what others take is in the elements that they move."""
 
 
 def region_file(
@@ -150,7 +139,7 @@ def _add_divided(
     for each in operators:
         varying = tuple(i for i in each.inputs if i >= 0 and i not in constant)
         if varying:
-            cost_ns = _cost_ns(source, each, speeds)
+            cost_ns = estimated_of_operator_ns(source, each, speeds)
             timed.append(_Timed(cost_ns, varying, each.outputs))
         else:
             constant.update(each.outputs)
@@ -168,22 +157,6 @@ def _add_divided(
         inputs = [renamed.get(index, index) for index in each.inputs]
         graph.operators.append(_operator(each, inputs))
         alive += own.outputs
-
-
-def _cost_ns(graph: tflite.Graph, operator: tflite.Operator, speeds: Speeds) -> int:
-    read = [graph.tensors[index].shape for index in operator.inputs if index >= 0]
-    made = [graph.tensors[index] for index in operator.outputs]
-    if operator.name == "TRANSPOSE_CONV":  # the shape of the output comes first
-        read.reverse()
-    elif operator.name == "CONV_3D":  # filters are [..., outputs]
-        read[1] = read[1][-1:] + read[1][:-1]
-    is_recurrent = operator.name.endswith(("LSTM", "RNN"))
-    type_ = OperationType.LSTM if is_recurrent else _ALIKE.get(operator.name, -1)
-    element = OperandType.TENSOR_FLOAT32
-    if made[0].scales:
-        element = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
-    shapes = [each.shape for each in made]
-    return int(estimated_of_shapes_ns(type_, read, shapes, element, speeds))
 
 
 def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> Operator:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.engine.array_memory import address_of
+from asyncnn.engine.costs import estimated_of_operator_ns
 from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import LITERT, Port, region_model, type_of
 from asyncnn.hal.errors import InvalidArgumentError
@@ -37,6 +38,9 @@ from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
+
+_MOST_NS = 4_500_000
+"""Estimated time of a graph that a pause has begin anew; see `cuts.SEGMENT_NS`."""
 
 _HAL_TYPES = frozenset({"FLOAT32", "FLOAT16", "INT32", "INT8", "UINT8", "BOOL"})
 
@@ -110,11 +114,17 @@ def _loses_nothing(contents: Contents, graph: Graph, input_shapes: InputShapes) 
 
     Its ends are tensors of the HAL, of lengths that are known without a run, it can be
     stopped anywhere, as LiteRT cannot within graphs that others run, and no numbers are
-    rounded that the translation keeps.
+    rounded that the translation keeps. Nor is it so long that what an urgent run takes
+    the lane from has much to compute again: translations are divided into segments.
     """
     if len(contents.graphs) > 1 or input_shapes or runnable.may_surprise(contents):
         return False
     if any(_is_hybrid(graph, each) for each in graph.operators):
+        return False
+    if (
+        sum(estimated_of_operator_ns(graph, each) for each in graph.operators)
+        > _MOST_NS
+    ):
         return False
     ends = [graph.tensors[index] for index in {*graph.inputs, *graph.outputs}]
     return all(

@@ -6,6 +6,7 @@ import os
 import signal
 import weakref
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,20 @@ def of_integer_weights() -> bytes:
     return write([operator], [x], [y])
 
 
+def of_long_runs() -> bytes:
+    """Some 10 ms, which a pause within one graph would lose."""
+    x, y = f32(1, 1024), f32(1, 1024)
+    ends = [x, *(f32(1, 1024) for _ in range(499)), y]
+    weights = const(np.zeros((1024, 1024)), np.float32)
+    operators = [
+        Op("FULLY_CONNECTED", [a, weights], [b], "FullyConnectedOptions")
+        for a, b in pairwise(ends)
+    ]
+    return write(operators, [x], [y])
+
+
 TRANSLATED = {
+    "long runs": of_long_runs,
     "integer weights for floats": of_integer_weights,
     "variables": of_variables,
     "branches": of_branches,

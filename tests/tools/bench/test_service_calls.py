@@ -38,18 +38,18 @@ async def test_echoes_are_as_long_as_messages_of_an_execution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    send_now = Channel._send_now
+    send = Channel.send
 
-    def watched(self: Channel, packet: bytes, fds: Any) -> bool:
-        sent.append(len(packet))
-        return send_now(self, packet, fds)
+    def watched(self: Channel, data: bytes, fds: Any = ()) -> None:
+        sent.append(len(data))
+        send(self, data, fds)
 
     path = tmp_path / "driver.sock"
     async with ReferenceDevice() as hal, Server(hal, path), connect(path) as device:
         call = await execute_call(device)
         for _ in range(2):  # the second one binds the request
             await call()
-        monkeypatch.setattr(Channel, "_send_now", watched)
+        monkeypatch.setattr(Channel, "send", watched)
         assert (await call()).status is ErrorStatus.NONE
     exchange = exchanged_bytes()
     # Small numbers take up to two bytes less, timings are what they are.
