@@ -19,6 +19,7 @@ from tests.distributions import ROOT, Distributions
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 COMPILED = {
+    "asyncnn/_turn.abi3.so",
     "asyncnn/engine/_job.abi3.so",
     "asyncnn/fmq/_ring.abi3.so",
     "asyncnn/kernels/_compiled.abi3.so",

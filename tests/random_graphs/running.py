@@ -97,6 +97,9 @@ class Spoil(Pause):
     Nothing that anyone still reads may lie there, least of all its own inputs.
     """
 
+    interrupt = from_ns = None
+    threads = 2  # for one, a plan of kernels in C is run in one go
+
     def __init__(self, execution: PlanExecution) -> None:
         self._execution = execution
 
