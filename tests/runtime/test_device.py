@@ -251,14 +251,14 @@ class TestCancellation:
             await prepared.run(FOREVER, path=path)
         assert late.cancelled_caught
 
-        async def fail() -> None:
-            await anyio.sleep(0.01)
-            raise ValueError("of a sibling")
-
-        with pytest.raises(ExceptionGroup) as failed:
+        async def beside_one_that_fails() -> None:
             async with anyio.create_task_group() as group:
                 group.start_soon(prepared.run, FOREVER)
-                group.start_soon(fail)
+                await anyio.sleep(0.01)
+                raise ValueError("of a sibling")
+
+        with pytest.raises(ExceptionGroup) as failed:
+            await beside_one_that_fails()
         assert failed.group_contains(ValueError, match="sibling")
         with anyio.CancelScope() as scope:
             async with asyncnn.open_device() as other:
