@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeAlias, TypeVar
 import msgspec
 
 from asyncnn.deadlines import deadline_after
+from asyncnn.devices.cache_seal import READABLE, is_at_hand, read_all
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import (
     GeneralFailureError,
@@ -37,10 +38,7 @@ from asyncnn.pacing import Steps
 MODEL_FILES = 1
 DATA_FILES = 1
 
-_WORTH_PAGES_BYTES = 2**16
 _OTHERS_WRITE = 0o022
-_READABLE = frozenset({os.O_RDONLY, os.O_RDWR})
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,7 +77,7 @@ def opened_empty(cache: CacheArguments) -> CacheFiles:
     :raises InvalidArgumentError: if they are not what the driver needs, or not empty.
     :raises GeneralFailureError: if one is no file.
     """
-    files = _opened(cache, _READABLE | {os.O_WRONLY})
+    files = _opened(cache, READABLE | {os.O_WRONLY})
     check_empty((files.model, files.data))
     return files
 
@@ -110,7 +108,7 @@ def opened_for_loading(cache: CacheArguments) -> CacheFiles:
     :raises InvalidArgumentError: if they are not what the driver needs.
     :raises GeneralFailureError: if one cannot be read.
     """
-    return _opened(cache, _READABLE)
+    return _opened(cache, READABLE)
 
 
 def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
@@ -143,7 +141,7 @@ def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
         raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
     (fd,) = handle.fds
     try:
-        kind = Descriptor if _is_at_hand(fd) else ReceivedDescriptor
+        kind = Descriptor if is_at_hand(fd) else ReceivedDescriptor
         descriptor = kind(os.dup(fd))
         access = access_of(descriptor.fd)
         status = os.fstat(descriptor.fd)
@@ -180,7 +178,7 @@ def asking(
 
     :raises GeneralFailureError: then.
     """
-    if all(_is_at_hand(file.fd) for file in files):
+    if all(is_at_hand(file.fd) for file in files):
         return function(*args, **kwargs)
     what, limit = "using cache files", deadline_after(PATIENCE_S)
     try:
@@ -191,18 +189,6 @@ def asking(
         )
     except (MissedDeadlineError, ResourceExhaustedError) as error:
         raise GeneralFailureError(error.message) from error
-
-
-def _is_at_hand(fd: int) -> bool:
-    """Tell whether a file is in memory, or on a disk of this machine that was read."""
-    if seals_of(fd):
-        return True
-    try:
-        # File systems that wait for others than this machine refuse this flag.
-        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
-    except OSError:
-        return False
-    return True
 
 
 def replace_together(files: Sequence[Descriptor], contents: Sequence[Chunks]) -> None:
@@ -236,27 +222,12 @@ def _replace_contents(fd: int, chunks: Chunks) -> None:
     os.fdatasync(fd)
 
 
-def read(file: Descriptor, most: int) -> memoryview:
-    """Return the contents of a file, read once.
+def read(file: Descriptor) -> memoryview:
+    """Return the contents of a file, which stays open until it was read.
 
-    :raises GeneralFailureError: if there are more bytes than ``most``, or none can be
-        read.
+    :raises GeneralFailureError: if there are too many bytes, or none can be read.
     """
-    size = os.fstat(file.fd).st_size
-    if size > most:
-        raise GeneralFailureError(f"a cache file of {size} bytes")
-    try:
-        # One byte more than there is: what is appended meanwhile is not overlooked.
-        buffer = _short_lived(size + 1)
-        return buffer[: os.preadv(file.fd, [buffer], 0)].toreadonly()
-    except OSError as error:
-        raise GeneralFailureError(f"a cache file: {error.strerror}") from error
-
-
-def _short_lived(size: int) -> memoryview:
-    """Return memory that goes back to the system at once if it is much."""
-    is_much = size >= _WORTH_PAGES_BYTES
-    return memoryview(mmap.mmap(-1, size) if is_much else bytearray(size))
+    return read_all(file.fd)
 
 
 def read_or_map(file: Descriptor, size: int, header: bytes, *, may_map: bool) -> Memory:
