@@ -170,7 +170,7 @@ class OpenCache:
     def check(self, key: CacheKey) -> None:
         """Check the model caches, as far as that takes no time to speak of.
 
-        :raises GeneralFailureError: as `loading`, or if that of a partition has changed.
+        :raises GeneralFailureError: as `loading`, or if a partition's has changed.
         """
         self._unsealed = unsealed_at_once(PlanRecord, self.own, key)
         if self._unsealed is None:
