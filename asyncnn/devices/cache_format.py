@@ -1,8 +1,8 @@
 """The contents of a model cache, how they become bytes, and the key that seals them.
 
-Within what `cache_seal` closes, a file is the length of an envelope, the envelope around
-a `CacheRecord` as MessagePack, and slices: those of the model, then those of each plan.
-A file whose tag does not fit is not decoded.
+Within what `cache_seal` closes lie the length of an envelope, the envelope around a
+`CacheRecord` as MessagePack, and slices: those of the model, then those of each plan. A
+file whose tag does not fit is not decoded.
 """
 
 import hmac

@@ -401,7 +401,7 @@ class Memories(_Message, frozen=True):
 class ConfigureBurst(_Message, frozen=True):
     """`IPreparedModel.configure_execution_burst`; the client numbers the burst.
 
-    The first ``request_fds`` descriptors are of the requests' queue, others of the other.
+    The first ``request_fds`` descriptors are those of the queue for requests.
     """
 
     burst: int
