@@ -1,6 +1,6 @@
 """The contents of a model cache, how they become bytes, and the key that seals them.
 
-Within what `cache_seal` closes lie the length of an envelope, the envelope around a
+Within what `cache_files` closes lie the length of an envelope, the envelope around a
 `CacheRecord` as MessagePack, and slices: those of the model, then those of each plan. A
 file whose tag does not fit is not decoded.
 """
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from asyncnn import __version__
-from asyncnn.devices.cache_seal import TAG_BYTES, closed, content_of
+from asyncnn.devices.cache_files import TAG_BYTES, closed, content_of
 from asyncnn.devices.private_files import (
     read_private,
     state_folder,

@@ -31,12 +31,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import (
+    MOST_BYTES,
     CacheFiles,
     asking,
+    check_digest,
     opened_empty,
     opened_for_loading,
     opened_for_saving,
     read,
+    read_at_once,
     read_or_map,
 )
 from asyncnn.devices.cache_format import (
@@ -54,7 +57,6 @@ from asyncnn.devices.cache_format import (
     unsealed,
 )
 from asyncnn.devices.cache_saving import new_identity, saving
-from asyncnn.devices.cache_seal import MOST_BYTES, check_digest, read_at_once
 from asyncnn.devices.support import check_memory, fitting
 from asyncnn.engine import PlanRecord, Program
 from asyncnn.engine.arena import ArenaLayout

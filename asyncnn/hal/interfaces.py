@@ -460,7 +460,7 @@ def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
 
 
 def seals_caches(device: object) -> bool:
-    """Tell whether a device closes its first model cache as `devices.cache_seal` does.
+    """Tell whether a device closes its first model cache as `devices.cache_files` does.
 
     It says so itself, by an attribute of this name.
     """

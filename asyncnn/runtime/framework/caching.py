@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.devices.cache_files import CacheFiles
+from asyncnn.devices.cache_files import CacheFiles, check_unchanged
 from asyncnn.devices.cache_format import COMPILATION_BYTES, CacheKey, ModelRecord
 from asyncnn.devices.cache_saving import (
     Layout,
@@ -31,7 +31,6 @@ from asyncnn.devices.cache_saving import (
     with_placed_constants,
     writing,
 )
-from asyncnn.devices.cache_seal import check_unchanged
 from asyncnn.devices.caching import reading, unsealed_at_once, unsealing
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import seals_caches

@@ -9,7 +9,7 @@ from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.deadlines import DEADLINE_GRACE_S, check_grace
-from asyncnn.devices.cache_seal import check_unchanged
+from asyncnn.devices.cache_files import check_unchanged
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,

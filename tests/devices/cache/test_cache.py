@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices import DeviceSettings, ReferenceDevice, cache_seal
+from asyncnn.devices import DeviceSettings, ReferenceDevice, cache_files
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle, OperationType, Priority
@@ -336,7 +336,7 @@ class TestTellingAtOnce:
         self, client: CacheClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A long file, or one whose file system waits for others, is read beside."""
-        monkeypatch.setattr(cache_seal, "MOST_AT_ONCE_BYTES", 100)
+        monkeypatch.setattr(cache_files, "MOST_AT_ONCE_BYTES", 100)
         await client.save_file(dense(False))
         flip(client.model_file, 999)
         assert await client.load_file() == FAILED

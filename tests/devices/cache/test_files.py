@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn.devices.cache_files import TAG_BYTES
 from asyncnn.devices.cache_format import CacheRecord, Compiled, unsealed
 from asyncnn.devices.cache_saving import saving
-from asyncnn.devices.cache_seal import TAG_BYTES
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.slices import joined
