@@ -30,6 +30,7 @@ from asyncnn.memory.mapping import Mapper
 from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
+from asyncnn.service.driver.isolating import OpenIsolated
 from asyncnn.service.driver.quotas import Clients, DriverResources
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR
 from asyncnn.service.driver.session import Session
@@ -74,7 +75,9 @@ class Server:
 
     Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
     them first may have missed something. Those of this process's user and of root are
-    run; with ``trust_regions``, those of all other users as well.
+    run, for each connection in another process if ``isolated`` opens the device there;
+    ``device`` is to run none then. With ``trust_regions``, ``device`` runs those of all
+    users.
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
@@ -105,6 +108,7 @@ class Server:
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
         trust_regions: bool = False,
+        isolated: OpenIsolated | None = None,
     ) -> None:
         self._device = device
         self._path = Path(path)
@@ -116,6 +120,7 @@ class Server:
         self._max_connections = max_connections
         self._trust_same_uid = trust_same_uid
         self._trust_regions = trust_regions
+        self._isolated = None if trust_regions else isolated
         self._sessions: set[Session] = set()
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
@@ -312,6 +317,7 @@ class Server:
             self._resources.of_process(client.number, peer),
             sees_others=is_own,
             may_run_regions=is_own or self._trust_regions,
+            isolated=self._isolated if is_own else None,
         )
 
     def _left(self, session: Session) -> None:

@@ -24,6 +24,7 @@ from asyncnn.service.decoding import FromClient, Unread, decode_to_driver
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders
+from asyncnn.service.driver.isolating import Isolated, OpenIsolated
 from asyncnn.service.driver.parts import Common
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
@@ -52,7 +53,8 @@ class Session:
     """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
 
     ``resources`` are what its process may take of the driver. A client that
-    ``sees_others`` is told of the work of other clients, too.
+    ``sees_others`` is told of the work of other clients, too. Its regions are run by a
+    device that is ``isolated``, or else by that of all.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Session:
         *,
         sees_others: bool = False,
         may_run_regions: bool = False,
+        isolated: OpenIsolated | None = None,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -83,6 +86,7 @@ class Session:
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
         self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
+        self._isolated = isolated and Isolated(isolated, limits.max_bursts)
         common = Common(
             client.name,
             device,
@@ -93,6 +97,7 @@ class Session:
             resources.validating,
             self._send,
             may_run_regions,
+            self._isolated,
         )
         self._may_run_regions = may_run_regions
         self._preparations = Preparations(common, quotas.prepared_models)
@@ -137,6 +142,8 @@ class Session:
         """Wait until no thread works for the client any more, once it is closed."""
         await self._channel.wait_ended()
         await self._tasks.wait_ended()
+        if self._isolated is not None:
+            await self._isolated.wait_ended()
 
     def _lost(self, reason: str) -> None:
         name = self._name
@@ -160,6 +167,8 @@ class Session:
             self._is_released = True
             self._resources.reading.closed()
         with ExitStack() as parts:
+            if self._isolated is not None:
+                parts.callback(self._isolated.close)
             parts.callback(self._descriptors.close)
             parts.callback(self._mappings.close)
             parts.callback(self._pools.close)
