@@ -8,6 +8,7 @@ which ends the connection. What goes wrong with a call is the answer to that cal
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,11 +18,13 @@ from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
-from asyncnn.service.driver.isolating import Isolated
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.quotas import Table
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
 
 
 class Common(msgspec.Struct, frozen=True, eq=False):
@@ -42,7 +45,7 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     validating: SerialOffload
     send: Callable[[wire.ToClient], None]
     may_run_regions: bool
-    isolated: Isolated | None
+    isolated: "Isolated | None"
 
 
 class SessionPart:
@@ -61,7 +64,7 @@ class SessionPart:
         self._may_run_regions = common.may_run_regions
         self._isolated = common.isolated
 
-    def _isolated_for(self, model: Model) -> Isolated | None:
+    def _isolated_for(self, model: Model) -> "Isolated | None":
         """Return what runs a model with regions; None if it is the driver's device.
 
         :raises GeneralFailureError: if engines may not read what the client sends.

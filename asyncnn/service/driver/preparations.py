@@ -7,6 +7,7 @@ it, which then finds that it was checked already.
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -24,13 +25,15 @@ from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
 from asyncnn.service import wire
-from asyncnn.service.driver.isolating import Isolated
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import ReceivedCache, are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
 from asyncnn.service.limits import is_large
 from asyncnn.service.wire import CacheInfo
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
 
 
 class Preparations(SessionPart):
@@ -184,7 +187,7 @@ class Preparations(SessionPart):
         pools: tuple[Memory, ...],
         cache: ReceivedCache,
         callback: "_Preparing",
-        isolated: Isolated | None,
+        isolated: "Isolated | None",
     ) -> None:
         try:
             if isolated is not None:
@@ -235,7 +238,7 @@ class Preparations(SessionPart):
         deadline: int | None,
         cache: ReceivedCache,
         callback: "_Preparing",
-        isolated: Isolated,
+        isolated: "Isolated",
     ) -> None:
         try:
             callback.device = await isolated.device()

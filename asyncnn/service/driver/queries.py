@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -20,12 +21,14 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
-from asyncnn.service.driver.isolating import Isolated
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import are_mapped
 from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import is_large
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
 
 
 class Queries(SessionPart):
@@ -66,7 +69,7 @@ class Queries(SessionPart):
         message: wire.GetSupportedOperations[Model],
         pools: tuple[Memory, ...],
         large: bool,
-        isolated: Isolated | None,
+        isolated: "Isolated | None",
     ) -> None:
         answer = partial(wire.SupportedOperations, message.call)
         try:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after
 from asyncnn.hal.errors import (
@@ -30,7 +30,6 @@ from asyncnn.memory.mapping import Mapper
 from asyncnn.pacing import Steps
 from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
-from asyncnn.service.driver.isolating import OpenIsolated
 from asyncnn.service.driver.quotas import Clients, DriverResources
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR
 from asyncnn.service.driver.session import Session
@@ -44,6 +43,9 @@ from asyncnn.service.process import (
     peer_of,
     socket_address,
 )
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import OpenIsolated
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ class Server:
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
         trust_regions: bool = False,
-        isolated: OpenIsolated | None = None,
+        isolated: "OpenIsolated | None" = None,
     ) -> None:
         self._device = device
         self._path = Path(path)

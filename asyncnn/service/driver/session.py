@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
@@ -24,7 +25,6 @@ from asyncnn.service.decoding import FromClient, Unread, decode_to_driver
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.fenced import FencedOrders
-from asyncnn.service.driver.isolating import Isolated, OpenIsolated
 from asyncnn.service.driver.parts import Common
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
@@ -33,6 +33,9 @@ from asyncnn.service.driver.quotas import ProcessResources, Table, UserQuotas
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated, OpenIsolated
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -70,7 +73,7 @@ class Session:
         *,
         sees_others: bool = False,
         may_run_regions: bool = False,
-        isolated: OpenIsolated | None = None,
+        isolated: "OpenIsolated | None" = None,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -86,7 +89,7 @@ class Session:
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
         self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
-        self._isolated = isolated and Isolated(isolated, limits.max_bursts)
+        self._isolated = None if isolated is None else _apart(isolated, limits)
         common = Common(
             client.name,
             device,
@@ -402,3 +405,10 @@ class Session:
         if status is not self._told_status:
             self._told_status = status
             self._send(wire.StatusChanged(status))
+
+
+def _apart(isolated: "OpenIsolated", limits: ServiceLimits) -> "Isolated":
+    # A driver that runs regions itself has no use for it.
+    from asyncnn.service.driver.isolating import Isolated
+
+    return Isolated(isolated, limits.max_bursts)
