@@ -136,7 +136,7 @@ BENCHMARKS = {
         announced,
     ),
     "awaiting": Benchmark(
-        "waits.awaiting",
+        "bench_waits.awaiting",
         "Measure awaiting a tiny addition beside asyncio.to_thread.",
         (_ROUNDS,),
     ),
@@ -153,19 +153,19 @@ BENCHMARKS = {
         _counted,
     ),
     "service": Benchmark(
-        "waits.service",
+        "bench_waits.service",
         "Measure a driver process beside other ways to call another process.\n\n"
         "Needs grpcio for one of them: pip install asyncnn\\[bench].",
         (_ROUNDS,),
     ),
     "burst": Benchmark(
-        "bursts.burst",
+        "bench_burst.burst",
         "Measure bursts and their queues beside other ways to call another process.\n\n"
         "Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.",
         (_ROUNDS, _GATES),
     ),
     "fence": Benchmark(
-        "waits.fence",
+        "bench_waits.fence",
         "Measure waiting for fences beside other ways to wait.",
         (_ROUNDS,),
     ),

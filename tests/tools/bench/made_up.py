@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from asyncnn.tools.bench import (
     bench_accelerated,
+    bench_burst,
     bench_cache,
     bench_kernels,
     bench_loading,
@@ -15,8 +16,7 @@ from asyncnn.tools.bench import (
     bench_sessions,
     bench_steps,
     bench_threads,
-    bursts,
-    waits,
+    bench_waits,
 )
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
@@ -41,10 +41,10 @@ def figures(**us: float) -> dict[str, Figure]:
 
 def awaiting(*, met: bool) -> Report:
     """Return a report on awaiting."""
-    measured = figures(**dict.fromkeys(waits.AwaitingReport.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.AwaitingReport.CONTENDERS, 100.0))
     measured |= figures(run=30.0 if met else 31.0)
-    (verdict,) = judge([waits.AWAITING_GOAL], measured)
-    placed = waits.AwaitingPlacement(
+    (verdict,) = judge([bench_waits.AWAITING_GOAL], measured)
+    placed = bench_waits.AwaitingPlacement(
         placement="pinned to 1",
         figures=measured,
         verdicts=(verdict,),
@@ -52,7 +52,7 @@ def awaiting(*, met: bool) -> Report:
         limit=verdict.limit,
         met=verdict.met,
     )
-    return waits.AwaitingReport(**_BASIS, placements=(placed,))
+    return bench_waits.AwaitingReport(**_BASIS, placements=(placed,))
 
 
 def steps(*, met: bool) -> Report:
@@ -93,25 +93,25 @@ def threads(*, met: bool) -> Report:
 
 def fence(*, met: bool) -> Report:
     """Return a report on fences."""
-    measured = figures(**dict.fromkeys(waits.FenceReport.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.FenceReport.CONTENDERS, 100.0))
     measured |= figures(pending=150.0 if met else 151.0, chain=1.0, pipeline=1.0)
-    verdicts = judge(waits.FENCE_GOALS, measured)
+    verdicts = judge(bench_waits.FENCE_GOALS, measured)
     placed = Placement(placement="apart", figures=measured, verdicts=verdicts)
-    return waits.FenceReport(**_BASIS, placements=(placed,))
+    return bench_waits.FenceReport(**_BASIS, placements=(placed,))
 
 
 def service(*, met: bool) -> Report:
     """Return a report on the service, without one of its peers."""
-    measured = figures(**dict.fromkeys(waits.ServiceReport.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.ServiceReport.CONTENDERS, 100.0))
     measured |= figures(execute=160.0 if met else 161.0, image=5.0)
     del measured["grpc_aio"]
     placed = Placement(
         placement="apart",
         figures=measured,
-        verdicts=judge(waits.SERVICE_GOALS, measured),
+        verdicts=judge(bench_waits.SERVICE_GOALS, measured),
         refusals={"grpc_aio": REFUSAL},
     )
-    return waits.ServiceReport(
+    return bench_waits.ServiceReport(
         **_BASIS, placements=(placed,), exchange=Exchange(218, 95)
     )
 
@@ -124,7 +124,7 @@ def burst(*, met: bool) -> Report:
             is_apart=is_apart,
             figures=measured,
             p99_us={name: 2 * figure.us for name, figure in measured.items()},
-            verdicts=bursts.judge_burst(measured, is_apart),
+            verdicts=bench_burst.judge_burst(measured, is_apart),
             refusals={"pyzmq": REFUSAL},
         )
         for is_apart, measured in (
@@ -132,11 +132,11 @@ def burst(*, met: bool) -> Report:
             (False, figures(burst=10.0, pipe=30.0 if met else 28.0)),
         )
     ]
-    return bursts.BurstReport(
+    return bench_burst.BurstReport(
         **_BASIS,
         exchange=Exchange(256, 256),
         placements=tuple(placements),
-        headline=bursts.judge_headline(
+        headline=bench_burst.judge_headline(
             [(placed.is_apart, placed.figures) for placed in placements]
         ),
     )

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from asyncnn.fmq import IS_COMPILED
-from asyncnn.tools.bench.bursts import BurstReport
+from asyncnn.tools.bench.bench_burst import BurstReport
 
 ATTEMPTS = 4
 

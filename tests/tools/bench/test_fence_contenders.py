@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import numpy as np
 import pytest
 
+from asyncnn.tools.bench.bench_waits import FENCE
 from asyncnn.tools.bench.environment import CpuPair
 from asyncnn.tools.bench.placed import Place
-from asyncnn.tools.bench.waits import FENCE
 from tests.tools.bench.calling import CPU
 
 STREAMS = ("pipeline", "one_by_one", "queues")

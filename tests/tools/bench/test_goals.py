@@ -4,6 +4,17 @@ from statistics import median
 
 import pytest
 
+from asyncnn.tools.bench.bench_burst import (
+    MILLISECOND,
+    PIPE,
+    PIPE_STREAM,
+    QUEUE,
+    QUEUE_BATCHES,
+    QUEUE_HOGS,
+    goals_of,
+    judge_burst,
+    judge_headline,
+)
 from asyncnn.tools.bench.bench_cache import (
     MATTERS_ABOVE_BYTES,
     MATTERS_ABOVE_US,
@@ -19,21 +30,10 @@ from asyncnn.tools.bench.bench_qos import (
     judge_beside,
     judge_qos,
 )
-from asyncnn.tools.bench.bursts import (
-    MILLISECOND,
-    PIPE,
-    PIPE_STREAM,
-    QUEUE,
-    QUEUE_BATCHES,
-    QUEUE_HOGS,
-    goals_of,
-    judge_burst,
-    judge_headline,
-)
+from asyncnn.tools.bench.bench_waits import AWAITING_GOAL, FENCE_GOALS, SERVICE_GOALS
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.report import Goal, judge
-from asyncnn.tools.bench.waits import AWAITING_GOAL, FENCE_GOALS, SERVICE_GOALS
 from tests.tools.bench.made_up import cached, figures
 
 LARGE = MATTERS_ABOVE_BYTES

@@ -11,15 +11,15 @@ from onnx import helper
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import (
+    bench_burst,
     bench_cache,
     bench_kernels,
     bench_loading,
     bench_models,
     bench_qos,
-    bursts,
+    bench_waits,
     placed,
     rounds,
-    waits,
 )
 from asyncnn.tools.bench.bench_models import (
     ACCELERATED,
@@ -51,7 +51,7 @@ def test_awaiting_is_measured_in_two_placements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
-    report = waits.awaiting(rounds=2)
+    report = bench_waits.awaiting(rounds=2)
     assert len(report.placements) == 2
     for found in report.placements:
         assert is_whole(found, set(report.CONTENDERS))
@@ -66,18 +66,20 @@ async def _missing(place: placed.Place) -> Call:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("benchmark", [waits.fence, waits.service, bursts.burst])
+@pytest.mark.parametrize(
+    "benchmark", [bench_waits.fence, bench_waits.service, bench_burst.burst]
+)
 def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
     monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., placed.PlacedReport]
 ) -> None:
     monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
     monkeypatch.setattr(placed, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
-    monkeypatch.setitem(waits.SERVICE.contenders, "grpc_aio", _missing)
+    monkeypatch.setitem(bench_waits.SERVICE.contenders, "grpc_aio", _missing)
     report = benchmark(rounds=2)
     (found,) = report.placements
     assert is_whole(found, set(report.CONTENDERS) - set(found.refusals))
     assert report.CONTENDERS.keys() >= found.refusals.keys()
-    if benchmark is waits.service:
+    if benchmark is bench_waits.service:
         assert found.refusals == {"grpc_aio": "no grpcio [here]"}
     assert f"CPU {CPU}" in found.placement
 

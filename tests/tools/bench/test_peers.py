@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.tools.bench.bursts import (
+from asyncnn.tools.bench.bench_burst import (
     BATCH,
     pipe_stream,
     queue_echo,

@@ -11,8 +11,8 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from asyncnn.service.channel import Channel
+from asyncnn.tools.bench.bench_waits import execute_call, image_call
 from asyncnn.tools.bench.peers import IMAGE_SHAPE, cut, exchanged_bytes
-from asyncnn.tools.bench.waits import execute_call, image_call
 
 
 @pytest.fixture(scope="module")
