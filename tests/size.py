@@ -241,10 +241,7 @@ def mistakes(figures: Mapping[str, int], text: str) -> list[str]:
     kept = bounds(text)
     unknown = figures.keys() ^ kept.keys()
     return [
-        *(
-            f"{name}: not in both, {BOUNDS.name} and what is counted"
-            for name in unknown
-        ),
+        *(f"{name}: either not counted, or not in {BOUNDS.name}" for name in unknown),
         *(
             f"{name}: {figures[name]}, and {bound.most} is the most: less is better, "
             f"else raise it in {BOUNDS.name} and say why"
