@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched, seals_caches
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -390,6 +390,7 @@ class Session:
                 max_bound_requests=self._limits.max_bound_requests,
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
+                seals_caches=seals_caches(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
