@@ -231,17 +231,18 @@ def _created(
         for key, value in _OPTIONS.items():
             library.call("AddSessionConfigEntry", options, key, value)
         for weight in weights:
-            place = address_of(data) + weight.start, weight.end - weight.start
-            values.append(library.tensor(*place, weight.lengths, weight.element_type))
+            start, size = address_of(data) + weight.start, weight.end - weight.start
+            kind = weight.lengths, weight.element_type
+            values.append(library.tensor(start, size, *kind))
         if weights:
             names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])
             given = (ctypes.c_void_p * len(weights))(*values)
             library.call("AddExternalInitializers", options, names, given, len(weights))
-        place = library.environment, rest, len(rest)
-        return library.create("CreateSessionFromArray", *place, options)
+        file = library.environment, rest, len(rest)
+        return library.create("CreateSessionFromArray", *file, options)
     finally:
-        for value in values:
-            library.release("Value", value)
+        for made in values:
+            library.release("Value", made)
         library.release("SessionOptions", options)
 
 
