@@ -140,7 +140,9 @@ class Lanes(ABC):
                 pass  # it is called by something else
         inbox.is_due = False
         works, port = inbox.works, natives.port
-        for lane, outcome, started_ns, ended_ns, used_ns in port.drain() if port else ():
+        for lane, outcome, started_ns, ended_ns, used_ns in (
+            port.drain() if port else ()
+        ):
             has_ended, work = True, lane.work
             # The system has run others in its place, and an ordinary lane is free.
             had_ns = ended_ns - started_ns if lane.idle is natives.idle_nice else 0

@@ -367,7 +367,7 @@ class Stopping(Noted):
 async def test_what_is_there_when_an_application_is_stopped_is_handled_later(
     scheduler: Scheduler,
 ) -> None:
-    busy, gate = await held(scheduler)
+    _, gate = await held(scheduler)
     works = [Stopping(), Noted(), Noted()]
     for work in works:
         scheduler.submit(work)
