@@ -57,7 +57,7 @@ class Lanes(ABC):
     ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
     time. A thread starts when there is work for it. ``open`` has all work of which
     nobody has reported the end. What has ended goes to ``inbox``, or to `_finish_here`
-    on its lane if it ``ends_anywhere``. Thread-safe, but for `deliver`, and for what
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`, and for what
     others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
@@ -130,7 +130,7 @@ class Lanes(ABC):
                     self.open.remove(work)
                     raise
 
-    def deliver(self) -> None:
+    def _deliver(self) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
         if inbox.fd >= 0:

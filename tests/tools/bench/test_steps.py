@@ -38,7 +38,7 @@ MOST = {
         RUN: 20,
         EXECUTION: 20,
         FENCED: 45,
-        CALLBACK: 29,
+        CALLBACK: 30,
         BURST: 42,
         BURST_IN_PLACE: 36,
     },
