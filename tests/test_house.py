@@ -13,7 +13,7 @@ import asyncnn
 ROOT = Path(asyncnn.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
-MOST_FILES = 525
+MOST_FILES = 528
 MOST_LINES = 500
 SMALL, MOST_SMALL = 60, 20
 MEDIAN_LINES = range(120, 221)
