@@ -74,6 +74,7 @@ simulate: $(READY)
 docs: $(READY)
 	$(BIN)/python -m docs.operations_page
 	$(BIN)/python -m docs.accelerated_page
+	$(BIN)/python -m docs.hal_page
 	$(BIN)/python -m docs.tflite_page
 	$(BIN)/python -m docs.onnx_page
 

@@ -13,19 +13,21 @@ everybody therefore has ``only_for_names``: requests that name another host are 
 """
 
 import asyncio
-import contextlib
 import email.message
 import email.parser
 import ipaddress
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Self, TypeAlias
 
 import anyio
 import msgspec
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
+from anyio.streams.buffered import BufferedByteReceiveStream
+from anyio.streams.stapled import MultiListener
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.logs import SparseLogger
@@ -117,10 +119,11 @@ class HttpServer:
         self._port = port
         self._timeout_s = timeout_s
         self._names = only_for_names
-        self._listeners = contextlib.ExitStack()
-        self._accepting: list[asyncio.Task[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None], float] = {}
+        self._listeners: MultiListener[SocketStream]
+        self._serving: asyncio.Task[None]
+        self._connections: set[anyio.CancelScope] = set()
+        self._waiting: dict[anyio.CancelScope, float] = {}
+        self._left = anyio.Event()
 
     @property
     def port(self) -> int:
@@ -130,7 +133,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """Number of clients that are connected."""
-        return len(self._tasks)
+        return len(self._connections)
 
     @property
     def url(self) -> str:
@@ -140,99 +143,85 @@ class HttpServer:
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        # It finds the addresses, and would accept all who are there in one turn of the
-        # loop: more than there is room for, before the first of them is read from.
-        server = await loop.create_server(
-            asyncio.Protocol, self._host, self._port, start_serving=False
+        self._listeners = await anyio.create_tcp_listener(
+            local_host=self._host, local_port=self._port, backlog=_BACKLOG
         )
-        with contextlib.closing(server), contextlib.ExitStack() as opened:
-            listeners = [
-                opened.enter_context(_listening(each.fileno()))
-                for each in server.sockets
-            ]
-            self._listeners = opened.pop_all()
-        self._port = listeners[0].getsockname()[1]
-        self._accepting = [loop.create_task(self._accept(each)) for each in listeners]
+        self._port = self._listeners.extra(SocketAttribute.local_port)
+        # A task of its own, as another may leave the context than has entered it.
+        self._serving = asyncio.get_running_loop().create_task(self._serve_all())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        with self._listeners:
-            for tasks in (self._accepting, self._tasks):
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        async with self._listeners:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _serve_all(self) -> None:
+        async with anyio.create_task_group() as group:
+            for listener in self._listeners.listeners:
+                assert isinstance(listener, SocketListener)
+                group.start_soon(self._accept, listener, group)
+
+    async def _accept(self, listener: SocketListener, group: TaskGroup) -> None:
         while True:
-            await anyio.wait_readable(listener)
+            # All who are there would be accepted in one turn of the loop: more than
+            # there is room for, before the first of them is read from.
+            await anyio.wait_readable(listener.extra(SocketAttribute.raw_socket))
             await self._make_room()
             try:
-                peer, _ = listener.accept()
+                peer = await listener.accept()
             except OSError as error:  # too few descriptors, or it has gone
                 _log.log(logging.WARNING, "nobody is accepted: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                await anyio.sleep(_PAUSE_S)
                 continue
-            self._begin(
-                *await asyncio.open_connection(sock=peer, limit=_MAX_REQUEST_BYTES)
-            )
-
-    def _begin(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(ended)  # of one that is cancelled before it begins, too
+            scope = anyio.CancelScope()
+            self._connections.add(scope)
+            group.start_soon(self._serve, peer, scope)
 
     async def _make_room(self) -> None:
         """Wait until there is room; hang up on the peer that is waited for longest.
 
         Not before it has had its least time: others may come faster than requests do.
         """
-        clock = asyncio.get_running_loop().time
-        while len(self._tasks) >= MAX_CONNECTIONS:
+        while len(self._connections) >= MAX_CONNECTIONS:
             longest = next(iter(self._waiting), None)
-            if longest and clock() >= self._waiting[longest] + _LEAST_TIME_S:
+            now = anyio.current_time()
+            if longest and now >= self._waiting[longest] + _LEAST_TIME_S:
                 del self._waiting[longest]
                 longest.cancel()
-            await asyncio.wait(
-                self._tasks,
-                timeout=_LEAST_TIME_S,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            with anyio.move_on_after(_LEAST_TIME_S):
+                await self._left.wait()
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, peer: SocketStream, scope: anyio.CancelScope) -> None:
         """Answer one request and hang up."""
-        peer_errors = (asyncio.IncompleteReadError, TimeoutError, ConnectionError)
-        with contextlib.suppress(*peer_errors):
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._respond(reader)
-                with self._waiting_for_peer():
-                    writer.write(answer)
-                    writer.close()
-                    await writer.wait_closed()
+        errors = anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError
+        scope.deadline = anyio.current_time() + self._timeout_s
+        try:
+            with scope, suppress(*errors):
+                answer = await self._respond(peer, scope)
+                with self._waiting_for_peer(scope):
+                    await peer.send(answer)
+        finally:
+            self._connections.discard(scope)
+            self._left.set()
+            self._left = anyio.Event()
+            await anyio.aclose_forcefully(peer)
 
-    @contextlib.contextmanager
-    def _waiting_for_peer(self) -> Iterator[None]:
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiting[task] = asyncio.get_running_loop().time()
+    @contextmanager
+    def _waiting_for_peer(self, scope: anyio.CancelScope) -> Iterator[None]:
+        self._waiting[scope] = anyio.current_time()
         try:
             yield
         finally:
-            self._waiting.pop(task, None)
+            self._waiting.pop(scope, None)
 
-    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
+    async def _respond(self, peer: SocketStream, scope: anyio.CancelScope) -> bytes:
         try:
-            with self._waiting_for_peer():
-                head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
+            with self._waiting_for_peer(scope):
+                head = await BufferedByteReceiveStream(peer).receive_until(
+                    b"\r\n\r\n", _MAX_REQUEST_BYTES
+                )
+        except anyio.DelimiterNotFound:
             refused = HttpResponse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             return refused.encoded(with_body=False)
         request = _parsed(head)
@@ -257,14 +246,6 @@ class HttpServer:
         if self._names is not None and not _is_own(request.host, self._names):
             return HttpResponse(HTTPStatus.MISDIRECTED_REQUEST)
         return None
-
-
-def _listening(bound: int) -> socket.socket:
-    """Return what listens where a descriptor is bound, which may be closed then."""
-    listener = socket.socket(fileno=os.dup(bound))
-    listener.setblocking(False)
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _parsed(head: bytes) -> HttpRequest | None:

@@ -12,6 +12,7 @@ import typer
 from asyncnn.cli.options import (
     ExtensionOption,
     PathOption,
+    SocketOption,
     TransportOption,
     chosen,
     console,
@@ -61,6 +62,7 @@ def conformance(
             "$ASYNCNN_DEVICE, or reference."
         ),
     ] = None,
+    socket: SocketOption = None,
     through: Annotated[
         str | None,
         typer.Option(
@@ -84,6 +86,8 @@ def conformance(
 ) -> None:
     """Run conformance vectors and print a table by operation and type.
 
+    With --socket they go to the driver that serves it, whatever it publishes.
+
     With --mutate, models, requests and packets of bursts that have one thing
     wrong are tried instead, and the table is by row of mutations.
 
@@ -104,14 +108,24 @@ def conformance(
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
+    if socket is not None:
+        if device is not None or extensions:
+            raise InvalidArgumentError("a driver that runs has its own device")
+        transports = [REMOTE]
     if mutate and (device not in (None, "reference") or layers):
         raise InvalidArgumentError("mutants are for the reference device itself")
     name = device or default_device_name(exact=True)
     opener_of(name)
+    served = None if socket is None else str(socket)
     check_writable(json)
     specs = specs_below(directory)
     if mutate:
-        plan = Plan(limit=mutants or None, pattern=pattern, extensions=extensions)
+        plan = Plan(
+            limit=mutants or None,
+            pattern=pattern,
+            extensions=extensions,
+            socket=served,
+        )
         totals = _mutate(specs, transports, plan, json, workers)
     else:
         run = Run(
@@ -119,6 +133,7 @@ def conformance(
             pattern=pattern,
             extensions=extensions,
             device=name,
+            socket=served,
             oldest=version == _OLDEST,
             cached=cache,
             through_framework=bool(layers),

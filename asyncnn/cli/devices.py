@@ -8,7 +8,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from asyncnn.cli.options import console, print_json, progress
+from asyncnn.cli.options import SocketOption, console, print_json, progress
 from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
@@ -120,12 +120,14 @@ def capabilities(
         bool,
         typer.Option(help="Measure the accelerated device by reference models, too."),
     ] = True,
+    socket: SocketOption = None,
     json: _JsonOption = False,
 ) -> None:
     """Show or measure how fast the reference device is beside plain NumPy.
 
     The accelerated device is measured beside it by MobileNets and networks for
-    speech, as the HAL's documentation recommends. Devices that are opened
+    speech, as the HAL's documentation recommends. With --socket, the driver that
+    serves it is measured in place of both, and nothing is kept. Devices that are opened
     later report what was measured. It stays the same until asyncnn, NumPy, its
     BLAS or the CPU changes.
     """
@@ -134,12 +136,18 @@ def capabilities(
     from asyncnn.devices.measured_capabilities import store_measurement
     from asyncnn.tools.capabilities import CapabilitiesReport, measure_capabilities
 
+    measuring = partial(
+        measure_capabilities,
+        models=models,
+        progress=partial(progress, description="measuring"),
+    )
+    if socket is not None:
+        chosen = anyio.run(partial(measuring, socket=socket))
+        _show(CapabilitiesReport.of(chosen), json=json, whose=f"the driver at {socket}")
+        return
     found, ignored = _found()
     if again or (measure and found is None):
-        measuring = partial(progress, description="measuring")
-        found = anyio.run(
-            partial(measure_capabilities, models=models, progress=measuring)
-        )
+        found = anyio.run(measuring)
         _show(CapabilitiesReport.of(found), json=json)
         store_measurement(found)
     else:
@@ -155,7 +163,7 @@ def _found() -> "tuple[Measurement | None, str]":
         return None, str(error)
 
 
-def _show(report: "CapabilitiesReport", *, json: bool) -> None:
+def _show(report: "CapabilitiesReport", *, json: bool, whose: str = "") -> None:
     from rich.table import Table
 
     if json:
@@ -166,13 +174,15 @@ def _show(report: "CapabilitiesReport", *, json: bool) -> None:
         table.add_row(workload, f"{ratio:.2f}")
     screen = console()
     screen.print(table)
-    screen.print("time: of the device, relative to plain NumPy on the CPU")
+    device = whose or "the device"
+    screen.print(f"time: of {device}, relative to plain NumPy on the CPU")
     if report.model_times:
         by_models = Table("reference model", "time")
         for name, each in report.model_times.items():
             by_models.add_row(name, f"{each.time:.2f}")
         screen.print(by_models)
-        screen.print("time: of the accelerated device, relative to the reference one")
+        device = whose or "the accelerated device"
+        screen.print(f"time: of {device}, relative to the reference one")
     if report.measured_at is not None:
         source = f"measured on {report.measured_at:%Y-%m-%d} with {report.surroundings}"
     else:

@@ -12,6 +12,7 @@ from asyncnn.cli.options import (
     AtolOption,
     LsbOption,
     RtolOption,
+    SocketOption,
     TransportOption,
     chosen,
     console,
@@ -58,6 +59,7 @@ def mlts(
             "default all but samples.",
         ),
     ] = None,
+    socket: SocketOption = None,
     path: Annotated[
         str,
         typer.Option(
@@ -101,6 +103,9 @@ def mlts(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots there.")
     ] = None,
+    opens: Annotated[
+        bool, typer.Option("--open", help="Show the page of --html in a browser.")
+    ] = False,
     history: Annotated[
         list[Path] | None,
         typer.Option(help="An earlier JSON file, for the page; repeatable."),
@@ -117,6 +122,9 @@ def mlts(
     in one run. Outputs are judged by the .npz file beside a model, or by a
     labelled data set.
 
+    With --socket, the driver that serves it is measured, and of the devices those
+    that --device names.
+
     Exits with 1 if outputs of a device are off, with 2 on bad input. A model
     that a device refuses is a line that says why.
 
@@ -126,12 +134,14 @@ def mlts(
 
     if history and html is None:
         raise InvalidArgumentError("a history is drawn on a page", hint="give --html")
+    if opens and html is None:
+        raise InvalidArgumentError("--open shows a page", hint="give --html")
     check_writable(json, csv, html)
     earlier = [read_report(each) for each in history or ()]
     if source is not None:
-        if folder is not None or builtin:
+        if folder is not None or builtin or socket is not None:
             raise InvalidArgumentError(
-                "--from measures nothing", hint="leave out the models"
+                "--from measures nothing", hint="leave out the models and --socket"
             )
     elif folder is None and not builtin:
         raise InvalidArgumentError(
@@ -144,12 +154,14 @@ def mlts(
         else:
             report = _measured(
                 _wanted(folder, builtin, pattern, dataset, accuracy, (lsb, rtol, atol)),
-                _suite(device or (), path, transport, peers, runs, seconds),
+                _suite(device or (), socket, path, transport, peers, runs, seconds),
                 interruption,
             )
         if report is not None:
             _print(report)
             _write(report, earlier, json, csv, html)
+            if opens and html is not None:
+                _open(html)
     interruption.exit()
     if report is not None and not report.passed:
         raise typer.Exit(1)
@@ -182,6 +194,7 @@ def _wanted(
 
 def _suite(
     devices: Sequence[str],
+    socket: Path | None,
     path: str,
     transport: str,
     peers: bool,
@@ -193,8 +206,12 @@ def _suite(
     from asyncnn.tools.mlts.contenders import PATHS, PEERS
 
     names = [name.strip() for each in devices for name in each.split(",")]
+    asked = [name for name in names if name]
+    if not asked and socket is None:
+        asked = [ALL]
     return Suite(
-        devices=chosen_devices([name for name in names if name] or [ALL]),
+        devices=chosen_devices(asked),
+        socket=socket,
         paths=chosen("path", path, PATHS),
         transports=chosen("transport", transport, (IN_PROCESS, REMOTE)),
         peers=PEERS if peers else (),
@@ -223,6 +240,14 @@ def _measured(
         finally:
             progress.end()
     return whole or next(iter(kept), None)
+
+
+def _open(page: Path) -> None:
+    """Show a page in the browser that the user has, if there is one."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        typer.echo(f"there is no browser to show {page}", err=True)
 
 
 class _Progress:

@@ -77,6 +77,12 @@ TransportOption: TypeAlias = Annotated[
     str,
     typer.Option(metavar="WAY,...", help="Ways to the device: inprocess or remote."),
 ]
+SocketOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH", help="Take the driver that serves this socket, as it runs."
+    ),
+]
 SamplesOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(

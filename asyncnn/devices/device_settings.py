@@ -84,7 +84,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     the latest after twice that, and closing the device waits for that long at most; 0
     waits for ever.
 
-    ``extensions`` are what the device has of operations and types beyond the HAL's.
+    ``extensions`` are what the device has of operations and types beyond the HAL's. One
+    that has an engine ``runs_regions`` of its files; else it names their extensions and
+    refuses the regions, which are for another process.
 
     :raises InvalidArgumentError: if a limit is not positive.
     """
@@ -109,6 +111,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     idle_after_s: float = 2.0
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
+    runs_regions: bool = True
 
     def __post_init__(self) -> None:
         check_least(

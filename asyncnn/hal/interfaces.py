@@ -459,6 +459,14 @@ def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
     return next((cause for cause in causes if cause is not None), None)
 
 
+def seals_caches(device: object) -> bool:
+    """Tell whether a device closes its first model cache as `devices.cache_files` does.
+
+    It says so itself, by an attribute of this name.
+    """
+    return bool(getattr(device, "seals_caches", False))
+
+
 def refusal_of(prepared: object, what: str) -> str:
     """Return ``what``, with the reason for it if an `IExplaining` knows that."""
     reason = prepared.refusal if isinstance(prepared, IExplaining) else ""

@@ -1,64 +1,14 @@
-"""Frames under way: the bound on their number, their stages, and results in order."""
+"""Frames under way: their stages, and results in order."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pipeline.frame import Frame, Slot, StateMemory
 from asyncnn.pipeline.results import StageCounter, StageStatistics
 from asyncnn.pipeline.wiring import Stage, Wiring
-
-
-class Room:
-    """A number of places, given to waiters in the order of their arrival."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._is_open = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def take_nowait(self) -> bool:
-        """Take a place; False if none is free."""
-        if self._is_open:
-            return True
-        if not self._free or self._waiting:
-            return False
-        self._free -= 1
-        return True
-
-    async def take(self) -> None:
-        """Take a place as soon as one is free."""
-        if self.take_nowait():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                with suppress(ValueError):
-                    self._waiting.remove(turn)
-            else:
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """Give a place to the task that has waited longest, or free it."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
-
-    def open(self) -> None:
-        """Let all in, now and later: there is nothing left to wait for."""
-        self._is_open = True
-        while self._waiting:
-            self.give()
 
 
 class Flow:

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, get_args
 
+import anyio
+
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.flow import Flow, Room
+from asyncnn.pipeline.flow import Flow
 from asyncnn.pipeline.frame import Frame, StateMemory
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage, wire
@@ -64,7 +66,7 @@ class Pipeline:
         self._drops = when_full == "drop_oldest"
         self._skips = when_failed == "skip"
         self._timeout_ns = None if timeout is None else round(timeout * 1e9)
-        self._room = Room(in_flight)
+        self._room: anyio.Semaphore
         self._flow: Flow | None = None
         self._home = Home()
         self._outside: deque[Frame] = deque()
@@ -89,6 +91,7 @@ class Pipeline:
             else None
             for index, stage in enumerate(self._stages)
         ]
+        self._room = anyio.Semaphore(self._in_flight, fast_acquire=True)
         self._flow = Flow(
             self._stages, self._wiring, memories, self._in_flight, outside, self._ended
         )
@@ -129,7 +132,8 @@ class Pipeline:
         if len(self._open_flow):
             # Devices that run short stages on the loop do so while it turns.
             await asyncio.sleep(0)
-        await self._room.take()
+            self._check_open()
+        await self._room.acquire()
         return self._put_in_room(inputs)
 
     def put_nowait(self, inputs: Inputs) -> int:
@@ -140,13 +144,16 @@ class Pipeline:
         :raises InvalidArgumentError: as `put`, which raises the other errors as well.
         """
         self._check_open()
-        if self._room.take_nowait():
+        try:
+            self._room.acquire_nowait()
+        except anyio.WouldBlock:
+            if not self._drops:
+                raise ResourceExhaustedTransientError(
+                    f"{self._in_flight} frames are on their way, the limit",
+                    hint="await put, or take the results",
+                ) from None
+        else:
             return self._put_in_room(inputs)
-        if not self._drops:
-            raise ResourceExhaustedTransientError(
-                f"{self._in_flight} frames are on their way, the limit",
-                hint="await put, or take the results",
-            )
         arrays = self._checked(inputs)
         if len(self._outside) == self._backlog:
             self._open_flow.drop(self._outside.popleft())
@@ -242,7 +249,7 @@ class Pipeline:
             self._check_open()
             frame = self._frame(self._checked(inputs))
         except BaseException:
-            self._room.give()
+            self._room.release()
             raise
         self._open_flow.launch(frame)
         return frame.number
@@ -264,7 +271,7 @@ class Pipeline:
         if self._outside:
             self._open_flow.launch(self._outside.popleft())
         else:
-            self._room.give()
+            self._room.release()
 
     def _ended(self, frame: Frame) -> None:
         """Turn a frame into a result, or deal with its failure."""
@@ -292,7 +299,8 @@ class Pipeline:
         while self._outside:
             self._open_flow.drop(self._outside.popleft())
         self._open_flow.cancel()
-        self._room.open()
+        for _ in range(self._room.statistics().tasks_waiting):
+            self._room.release()  # whoever waits to put hears of the end
 
     def _fail(self, error: Exception | None) -> None:
         if self._error is None and error is not None:

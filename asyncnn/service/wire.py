@@ -81,6 +81,7 @@ class Welcome(_Message, frozen=True):
     max_bound_requests: int
     max_pools: int
     max_pool_bytes: int
+    seals_caches: bool = False
 
 
 class Refused(_Message, frozen=True):
@@ -400,8 +401,7 @@ class Memories(_Message, frozen=True):
 class ConfigureBurst(_Message, frozen=True):
     """`IPreparedModel.configure_execution_burst`; the client numbers the burst.
 
-    Of the descriptors beside it, the first ``request_fds`` are those of the queue for
-    requests, all others those of the queue for results.
+    The first ``request_fds`` descriptors are those of the queue for requests.
     """
 
     burst: int

@@ -101,3 +101,14 @@ def test_reference_models_can_be_left_out(asyncnn_command: Command) -> None:
     assert "0.25" in shown
     ran = asyncnn_command("capabilities", "--again", "--no-models", "--json")
     assert json.loads(ran.out)["model_times"] == {}
+
+
+def test_a_driver_that_runs_is_measured_and_nothing_is_kept(
+    asyncnn_command: Command, calls: list[float], state: Path
+) -> None:
+    ran = asyncnn_command("capabilities", "--socket", "/run/d.sock")
+    assert ran.status == 0
+    assert "of the driver at /run/d.sock, relative to plain NumPy" in ran.out
+    assert "of the driver at /run/d.sock, relative to the reference" in ran.out
+    assert calls == [0.5]
+    assert not list(state.iterdir())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance.mutations.campaign import RowResult
 from tests.cli.conftest import Ran
 
@@ -30,9 +31,32 @@ def test_a_selection_is_run_and_counted(
     assert last == f"{len(verdicts)} passed, 0 failed, 0 skipped"
 
 
+@pytest.mark.parametrize("how", [(), ("--mutate",)], ids=["vectors", "mutants"])
+def test_a_driver_that_runs_is_asked(
+    asyncnn_command: Command, shared: Path, tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    report = tmp_path / "report.json"
+    options = ("--filter", "add_*", "--path", "sync", "--workers", 1, *how)
+    with driver_process(tmp_path / "d.sock") as driver:
+        ran = asyncnn_command(
+            *("conformance", shared / "vts" / "V1_0", *options, "--json", report),
+            *("--socket", driver.path),
+        )
+    assert ran.status == 0, ran.out + ran.err
+    verdicts = json.loads(report.read_bytes())
+    assert {verdict["transport"] for verdict in verdicts} == {"remote"}
+    gone = asyncnn_command(
+        *("conformance", shared / "vts" / "V1_0", *options, "--socket", driver.path)
+    )
+    assert gone.status == 2
+    assert gone.err.startswith("asyncnn: no driver at")
+    assert gone.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--socket", "s", "--device", "reference"), "has its own device"),
         (("--path", "carrier"), "no path 'carrier'"),
         (("--transport", "pigeon"), "no transport 'pigeon'"),
         (("--through", "glass"), "no layer 'glass'"),

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,28 +12,54 @@ import pytest
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.accelerated import AcceleratedDevice
+from asyncnn.devices.auto_device import AutoDevice
+from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
+from asyncnn.extensions.regions import LITERT, ONNX
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import ErrorStatus, MeasureTiming, Request
 from asyncnn.runtime.device import Device
 from asyncnn.service import RemoteDevice, Server
+from tests.networks import as_regions
+
+REGIONS = {
+    "accelerated regions": (AcceleratedDevice, LITERT),
+    "onnxruntime regions": (OnnxRuntimeDevice, ONNX),
+    "auto regions": (AutoDevice, ONNX),
+}
+"""Devices with an engine, and whose regions the models of `networks` are there."""
 
 
-@pytest.fixture(params=["lane", "inline", "remote", "accelerated"])
+@contextmanager
+def regions_of(name: str) -> Iterator[type[ReferenceDevice]]:
+    """Let models be the regions that are meant by a name; return the kind of device."""
+    kind, engine = REGIONS[name]
+    package = "ai_edge_litert" if engine == LITERT else "onnxruntime"
+    if find_spec(package) is None or find_spec("onnx") is None:
+        pytest.skip(f"{package} or onnx is not installed")
+    with as_regions(engine):
+        yield kind
+
+
+@pytest.fixture(params=["lane", "inline", "remote", "accelerated", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[IDevice]:
     """A device in this process or behind a socket.
 
-    The reference device runs on its lane only, or inline whenever it can; the
-    accelerated one on its two lanes only.
+    The reference device runs on its lane only, or inline whenever it can; the others on
+    their two lanes only. Where its name says so, models are regions.
     """
-    is_accelerated = request.param == "accelerated"
-    if is_accelerated:
-        pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
-    kind = AcceleratedDevice if is_accelerated else ReferenceDevice
-    limit = {"inline": 1e9, "remote": 50.0}.get(request.param, 0.0)
-    lanes = 2 if is_accelerated else None
-    async with kind(DeviceSettings(inline_below_us=limit, lanes=lanes)) as device:
+    async with AsyncExitStack() as stack:
+        kind = ReferenceDevice
+        if request.param == "accelerated":
+            pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+            kind = AcceleratedDevice
+        elif request.param in REGIONS:
+            kind = stack.enter_context(regions_of(request.param))
+        limit = {"inline": 1e9, "remote": 50.0}.get(request.param, 0.0)
+        lanes = None if kind is ReferenceDevice else 2
+        settings = DeviceSettings(inline_below_us=limit, lanes=lanes)
+        device = await stack.enter_async_context(kind(settings))
         if request.param != "remote":
             yield device
             return

@@ -137,6 +137,13 @@ async def test_an_uninitialised_buffer_cannot_be_read(
     assert await (await buffer_of(device, kind, OPEN)).read(size) is FAILURE
 
 
+async def test_a_wrong_size_is_told_before_a_lack_of_contents(
+    device: IDevice, kind: Kind
+) -> None:
+    size = kind.data(1).nbytes
+    assert await (await buffer_of(device, kind)).read(size // 2) is INVALID
+
+
 @pytest.mark.parametrize("dimensions", [SHAPE, OPEN])
 async def test_pools_to_copy_to_have_the_size_of_the_contents(
     device: IDevice, kind: Kind, dimensions: tuple[int, ...]

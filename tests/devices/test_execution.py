@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from asyncnn.callbacks import IExecutionCallback, PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
@@ -25,10 +26,12 @@ from asyncnn.hal.types import (
     RequestArgument,
     Timing,
 )
-from asyncnn.memory.pools import from_buffer
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.memory.shared import allocate
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
+from tests.memory.foreign import sent
 from tests.networks import F32, FOREVER, addition, chain, counting_up
 from tests.qos.recorded import until
 
@@ -140,6 +143,74 @@ async def test_a_short_output_is_insufficient_and_its_shape_is_reported(
     assert result.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
     assert result.output_shapes == (OutputShape((2, 2), False),)
     assert result.timing == NO_TIMING
+
+
+async def test_beside_a_short_output_all_others_have_their_shapes(
+    device: IDevice, execute: Caller
+) -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (0, 2))
+    for name in ("short", "y", "z"):
+        result = Operand(F32, (0, 2))
+        builder.output(builder.operation(OperationType.FLOOR, [x], result), name)
+    prepared = await prepare(device, builder.build())
+    pool = from_buffer(bytearray(128))
+    place = [(0, 24), (24, 23), (48, 24), (72, 40)]
+    x_argument, *others = (
+        RequestArgument(False, DataLocation(0, *each), (3, 2) if not each[0] else ())
+        for each in place
+    )
+    result = await execute(prepared, Request((x_argument,), tuple(others), (pool,)))
+    assert result.status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+    assert result.output_shapes == (
+        OutputShape((3, 2), False),
+        OutputShape((3, 2), True),
+        OutputShape((3, 2), True),
+    )
+
+
+@pytest.mark.parametrize("at", [0, 8, 32], ids=["in place", "across", "on an output"])
+async def test_outputs_over_other_arguments_write_nothing_else(
+    device: IDevice, execute: Caller, at: int
+) -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (4,))
+    for name in ("y", "z"):
+        result = Operand(F32, (4,))
+        builder.output(builder.operation(OperationType.FLOOR, [x], result), name)
+    prepared = await prepare(device, builder.build())
+    pool = bytearray(b"\xaa" * 64)
+    pool[:16] = X.tobytes()
+    x_argument, y, z = (
+        RequestArgument(False, DataLocation(0, offset, 16)) for offset in (0, 32, at)
+    )
+    request = Request((x_argument,), (y, z), (from_buffer(pool),))
+    result = await execute(prepared, request)
+    assert result.status in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT)
+    written = {*range(16), *range(32, 48), *range(at, at + 16)}
+    assert all(pool[place] == 0xAA for place in range(64) if place not in written)
+
+
+async def test_constants_stay_when_the_client_lets_go_of_them(
+    device: IDevice, execute: Caller
+) -> None:
+    builder = ModelBuilder()
+    x = builder.input("x", F32, (64,))
+    weights = np.arange(64, dtype=np.float32)
+    inputs = [x, builder.constant(weights), builder.scalar(0)]
+    builder.output(builder.operation(OperationType.ADD, inputs, Operand(F32, (64,))))
+    named = builder.build()
+    (large,) = named.model.pools
+    pool = allocate(large.size)
+    view(pool)[:] = view(large)
+    model = replace(named.model, pools=(sent(pool),))
+    prepared = await prepare(device, NamedModel(model, named.inputs, named.outputs))
+    del pool, model, large, named, builder, inputs
+    gc.collect()
+    z = np.empty(64, np.float32)
+    result = await execute(prepared, request_for([weights], [z]))
+    assert result.status is ErrorStatus.NONE
+    np.testing.assert_array_equal(z, 2 * weights)
 
 
 async def test_an_output_longer_than_needed_is_accepted(
@@ -261,6 +332,16 @@ class TestDeadline:
             ErrorStatus.MISSED_DEADLINE_TRANSIENT,
             ErrorStatus.MISSED_DEADLINE_PERSISTENT,
         )
+        assert result.output_shapes == ()
+        assert result.timing == NO_TIMING
+
+    async def test_a_loop_without_end_ends_at_its_timeout(
+        self, device: IDevice, execute: Caller
+    ) -> None:
+        prepared = await prepare(device, counting_up())
+        request = request_for([FOREVER], [np.empty_like(FOREVER)])
+        result = await execute(prepared, request, YES, loop_timeout=1_000_000)
+        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
         assert result.output_shapes == ()
         assert result.timing == NO_TIMING
 

@@ -53,6 +53,7 @@ def of_onnx_runtime() -> NamedModel:
 MODELS: dict[str, Callable[[], NamedModel]] = {
     "accelerated": of_litert,
     "onnxruntime": of_onnx_runtime,
+    "auto": of_onnx_runtime,
 }
 one_lane = DeviceSettings(lanes=1, inline_below_us=0)
 

@@ -27,7 +27,7 @@ from asyncnn.memory.shared import allocate_blob
 from asyncnn.runtime.requests import RequestBuilder
 from tests.devices.conftest import Caller
 from tests.memory.foreign import pool_of
-from tests.networks import addition, chain
+from tests.networks import addition, as_regions, chain
 
 SIZE = 16
 FAST, MEDIUM = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
@@ -69,7 +69,8 @@ def undecodable(request: pytest.FixtureRequest) -> Iterator[Memory]:
 
 def with_constants_in(pool: Memory) -> Model:
     """Return ``z = x + 1``, whose 1 begins ``pool``."""
-    model = chain(1, 4).model
+    with as_regions(""):
+        model = chain(1, 4).model
     operands = tuple(
         replace(
             operand,

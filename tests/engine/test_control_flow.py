@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from asyncnn.engine import PlanExecution, Program
+from asyncnn.engine import PlanExecution, Program, plan_execution
 from asyncnn.engine.boundaries import Pause
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
@@ -237,3 +237,13 @@ class TestWhile:
         endless = launch(while_model((3,)), scalar(0), X, scalar(1), loop_timeout_ns=0)
         with pytest.raises(MissedDeadlineTransientError):
             endless.advance()
+
+    def test_no_timeout_is_longer_than_the_longest(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert plan_execution.LOOP_TIMEOUT_MAXIMUM_NS == 15 * 10**9
+        monkeypatch.setattr(plan_execution, "LOOP_TIMEOUT_MAXIMUM_NS", 1_000_000)
+        model, hours = while_model((3,), endless=True), 10**16
+        execution = launch(model, scalar(1), X * 0, scalar(0), loop_timeout_ns=hours)
+        with pytest.raises(MissedDeadlineTransientError, match=r"its 0\.001 s"):
+            execution.advance()

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
-from tests.networks import F32
+from tests.networks import F32, is_region, region_of_sums
 
 I32 = OperandType.TENSOR_INT32
 X = np.array([1, 2, 3, 4], np.float32)
@@ -16,10 +16,19 @@ FIRST = 7
 
 def counting() -> NamedModel:
     """``total += x`` and ``steps += 1``, which is 7 at first; ``y = 2 total``."""
+    first = np.array([FIRST], np.int32)
+    if is_region():
+        reals, number = Operand(F32, (4,)), Operand(I32, (1,))
+        region = region_of_sums(
+            {"x": reals, "total": reals, "steps": number},
+            [("total", "x", "sum"), ("sum", "sum", "y"), ("steps", "one", "more")],
+            ["y", "sum", "more"],
+        )
+        return NamedModel.of(region, ["x"], ["y"], [("total", None), ("steps", first)])
     builder = ModelBuilder()
     x = builder.input("x", F32, (4,))
     total = builder.state("total", F32, (4,))
-    steps = builder.state("steps", I32, (1,), initial=np.array([FIRST], np.int32))
+    steps = builder.state("steps", I32, (1,), initial=first)
     one = builder.constant(np.ones(1, np.int32))
     none = builder.scalar(FusedActivationFunc.NONE)
     added = builder.operation(OperationType.ADD, [total, x, none], Operand(F32, (4,)))

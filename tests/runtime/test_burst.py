@@ -4,7 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -24,18 +24,23 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory.slabs import allocate_in_slab
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.service import RemoteDevice, Server
+from tests.devices.conftest import REGIONS, regions_of
 from tests.held import Held
 from tests.networks import AT_ONCE, FOREVER, addition, chain, counting_up
 from tests.service.fake_driver import until
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=["inprocess", "remote", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Device]:
-    async with ReferenceDevice() as hal:
-        if request.param == "inprocess":
-            yield Device("reference", hal)
+    async with AsyncExitStack() as stack:
+        kind = ReferenceDevice
+        if request.param in REGIONS:
+            kind = stack.enter_context(regions_of(request.param))
+        hal = await stack.enter_async_context(kind())
+        if request.param != "remote":
+            yield Device(request.param, hal)
             return
         path = tmp_path / "driver.sock"
         async with Server(hal, path), RemoteDevice(path) as remote:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
+import anyio
 import numpy as np
 import pytest
 
@@ -241,6 +242,34 @@ class TestCancellation:
         for result in results[::2]:
             assert isinstance(result, dict)
             assert (result["z"] == 1500).all()
+
+    async def test_scopes_of_anyio_end_runs_as_often_as_they_cancel(
+        self, device: asyncnn.Device, path: Path
+    ) -> None:
+        prepared = await device.prepare(counting_up())
+        with anyio.move_on_after(0.01) as late:
+            await prepared.run(FOREVER, path=path)
+        assert late.cancelled_caught
+
+        async def beside_one_that_fails() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(prepared.run, FOREVER)
+                await anyio.sleep(0.01)
+                raise ValueError("of a sibling")
+
+        with pytest.raises(ExceptionGroup) as failed:
+            await beside_one_that_fails()
+        assert failed.group_contains(ValueError, match="sibling")
+        with anyio.CancelScope() as scope:
+            async with asyncnn.open_device() as other:
+                inner = await other.prepare(counting_up())
+                scope.cancel()  # closing is cancelled too, each time that it waits
+                await inner.run(FOREVER, path=path)
+        assert scope.cancelled_caught
+        assert other.hal.get_status() is DeviceStatus.OFFLINE
+        with anyio.fail_after(20):
+            small = await device.prepare(addition(4))
+            assert ((await small.run([X, X]))["z"] == X + X).all()
 
     async def test_a_cancelled_preparation_leaves_the_device_usable(
         self, device: asyncnn.Device

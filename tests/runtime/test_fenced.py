@@ -6,12 +6,14 @@ import random
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.devices import ReferenceDevice
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.fences import SyncFence, merge
 from asyncnn.hal.errors import (
@@ -35,22 +37,27 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
+from tests.devices.conftest import REGIONS, regions_of
 from tests.networks import AT_ONCE, F32, FOREVER, addition, counting_up
 from tests.service.fake_driver import until
 
 ONE = np.ones(4, np.float32)
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=["inprocess", "remote", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Device]:
-    async with open_device() as device:
-        if request.param == "inprocess":
-            yield device
+    async with AsyncExitStack() as stack:
+        kind = ReferenceDevice
+        if request.param in REGIONS:
+            kind = stack.enter_context(regions_of(request.param))
+        hal = await stack.enter_async_context(kind())
+        if request.param != "remote":
+            yield Device(request.param, hal)
             return
         path = tmp_path / "driver.sock"
-        async with Server(device.hal, path), connect(path) as remote:
+        async with Server(hal, path), connect(path) as remote:
             yield remote
 
 

@@ -15,13 +15,14 @@ from asyncnn.hal.types import NO_TIMING, ErrorStatus
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.service import Server
+from tests.devices.conftest import REGIONS, regions_of
 from tests.networks import FOREVER, addition, counting_up
 
 ONE = np.ones(4, np.float32)
 MISSED = r"the deadline of [\d.]+ m?s was missed by [\d.]+ .?s"
 
 
-@pytest.fixture(params=["reference", "driver", "framework"])
+@pytest.fixture(params=["reference", "driver", "framework", *REGIONS])
 async def device(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Device]:
@@ -29,6 +30,10 @@ async def device(
         if request.param == "framework":
             # Without a fallback, which computes with no deadline what has missed one.
             opened = asyncnn.open_devices("reference", fallback="forbid")
+        elif request.param in REGIONS:
+            kind = stack.enter_context(regions_of(request.param))
+            yield Device(request.param, await stack.enter_async_context(kind()))
+            return
         else:
             opened = asyncnn.open_device("reference")
         device = await stack.enter_async_context(opened)

@@ -1,5 +1,8 @@
 """Whose regions a driver gives to its engines."""
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +11,24 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn import NamedModel
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.auto_device import AutoDevice
-from asyncnn.hal.errors import GeneralFailureError
-from asyncnn.hal.interfaces import IPreparedModel
+from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
+from asyncnn.extensions.regions import DECLARED, ONNX
+from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.model_cache import prepare
-from asyncnn.runtime.opening_devices import connect
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
+from tests.devices.conftest import children
+from tests.networks import addition
+from tests.service.ending_engine import ENGINE, LENGTH, ending
+from tests.service.raw import until
 from tests.tools.test_comparison import addition_in_onnx
 
 OTHER_UID = 4711
@@ -70,3 +81,136 @@ async def bare(device: asyncnn.Device, named: NamedModel) -> IPreparedModel:
     """Prepare a model as a client does that asks for nothing first."""
     given = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM, None
     return await prepare(device.hal, PrepareArguments(replace(named.model), *given))
+
+
+@asynccontextmanager
+async def apart() -> AsyncIterator[IDevice]:
+    """Open a device with an engine that can end its process, in another process."""
+    names = ["tests.service.ending_engine:ENGINE"]
+    async with open_device("reference", extensions=names, isolated=True) as device:
+        yield device.hal
+
+
+class TestApart:
+    """Regions of a driver's clients run in processes that are theirs alone."""
+
+    @pytest.fixture
+    async def path(self, tmp_path: Path) -> AsyncIterator[Path]:
+        before, path = children(), tmp_path / "driver.sock"
+        settings = DeviceSettings(
+            extensions=(DECLARED[ONNX],), cache_key_file=str(tmp_path / "key")
+        )
+        async with ReferenceDevice(settings) as hal:
+            async with Server(hal, path, isolated=apart) as server:
+                yield path
+                await until(lambda: not server.connections)
+            assert children() == before
+
+    @pytest.mark.parametrize("way", ["prepare", "run", "sync", "fenced", "burst"])
+    async def test_one_that_ends_its_process_is_an_error_of_its_client(
+        self, path: Path, way: str
+    ) -> None:
+        async with connect(path) as victim, connect(path) as other:
+            region = await other.prepare(ending("nothing"))
+            operations = await victim.prepare(addition(LENGTH))
+            with pytest.raises(DeviceUnavailableError):
+                await end(victim, way)
+            for _ in range(2):
+                assert await doubled(region)
+                sums = await operations.run({"x": X, "y": X})
+                assert np.array_equal(sums["z"], 2 * X)
+            assert await doubled(await victim.prepare(ending("nothing")))
+
+    async def test_what_the_process_had_is_gone_with_it(self, path: Path) -> None:
+        async with connect(path) as device:
+            model = await device.prepare(ending("nothing"))
+            with pytest.raises(DeviceUnavailableError):
+                await end(device, "run")
+            with pytest.raises(DeviceUnavailableError):
+                await model.run([X])
+            assert await doubled(await device.prepare(ending("nothing")))
+
+    async def test_it_is_run_on_every_path(self, path: Path) -> None:
+        async with connect(path) as device:
+            model = await device.prepare(ending("nothing"))
+            assert await doubled(model)
+            (y,) = (await model.run([X], path="sync")).values()
+            assert np.array_equal(y, 2 * X)
+            run = model.run_fenced([X])
+            (y,) = (await model.run_fenced([2 * X], wait_for=[run])).values()
+            assert np.array_equal(y, 4 * X)
+            async with model.burst() as burst:
+                for factor in (1, 3):
+                    (y,) = (await burst.run([factor * X])).values()
+                    assert np.array_equal(y, 2 * factor * X)
+            reusable = model.reusable([X])
+            for _ in range(3):
+                await reusable.run()
+                assert np.array_equal(reusable.output(), 2 * X)
+
+    async def test_its_buffers_are_those_of_its_process(self, path: Path) -> None:
+        async with connect(path) as device:
+            model = await device.prepare(ending("nothing"))
+            held = await device.buffer_for(model.output(), model.input())
+            await model.run([X], out=[held])
+            (y,) = (await model.run([held])).values()
+            assert np.array_equal(y, 4 * X)
+
+    async def test_it_is_loaded_from_a_cache_by_its_process(
+        self, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "asyncnn.runtime.model_cache")
+        async with connect(path, cache_dir=tmp_path / "cache") as device:
+            assert await doubled(await device.prepare(ending("nothing")))
+        async with connect(path, cache_dir=tmp_path / "cache") as device:
+            assert await doubled(await device.prepare(ending("nothing")))
+            with pytest.raises(DeviceUnavailableError):
+                await end(device, "run")
+        assert list((tmp_path / "cache").iterdir())
+        assert not [each for each in caplog.messages if "is not used" in each]
+
+    async def test_all_run_in_the_driver_if_they_are_trusted(
+        self, tmp_path: Path
+    ) -> None:
+        before, path = children(), tmp_path / "driver.sock"
+        async with (
+            ReferenceDevice(DeviceSettings(extensions=(ENGINE,))) as hal,
+            Server(hal, path, isolated=apart, trust_regions=True),
+            connect(path) as device,
+        ):
+            assert await doubled(await device.prepare(ending("nothing")))
+            assert children() == before
+
+
+@pytest.mark.parametrize("kind", [AutoDevice, OnnxRuntimeDevice])
+async def test_a_device_may_leave_regions_to_others(
+    region: NamedModel, kind: type[ReferenceDevice]
+) -> None:
+    async with kind(DeviceSettings(runs_regions=False)) as hal:
+        device = asyncnn.Device("left", hal)
+        names = [each.name for each in hal.get_supported_extensions()[1]]
+        assert ONNX in names
+        _, supported = await hal.get_supported_operations_1_3(region.model)
+        assert supported == (False,)
+        with pytest.raises(GeneralFailureError, match="REGION"):
+            await bare(device, region)
+
+
+X = np.arange(LENGTH, dtype=np.float32)
+
+
+async def doubled(model: PreparedModel) -> bool:
+    (y,) = (await model.run([X])).values()
+    return np.array_equal(y, 2 * X)
+
+
+async def end(device: asyncnn.Device, way: str) -> None:
+    """Have a region end its process in a preparation, or on a path of execution."""
+    model = await device.prepare(ending("prepare" if way == "prepare" else "run"))
+    if way == "fenced":
+        await model.run_fenced([X])
+    elif way == "burst":
+        async with model.burst() as burst:
+            await burst.run([X])
+    else:
+        await model.run([X], path="sync" if way == "sync" else "async")

@@ -16,13 +16,13 @@ import numpy as np
 from asyncnn.devices.engine_verdicts import require, trying
 from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import Regions
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import HeapScratch, InterruptibleRun
+from asyncnn.memory.pages import aligned_bytes
 from asyncnn.offload import start_thread
 
 _LINKS, _SIDE = 100, 192

@@ -117,10 +117,13 @@ class Bursts(SessionPart):
         result_channel: Handle,
     ) -> None:
         burst: IBurstContext | None = None
+        given = self._callback_of(number), request_channel, result_channel
+        isolated = self._isolated
         try:
-            status, burst = await prepared.configure_execution_burst(
-                self._callback_of(number), request_channel, result_channel
-            )
+            if isolated is not None and isolated.device_of([prepared]) is not None:
+                status, burst = isolated.bursts.configure(prepared, *given)
+            else:
+                status, burst = await prepared.configure_execution_burst(*given)
         except Exception as error:
             status = explained(error).status
         finally:

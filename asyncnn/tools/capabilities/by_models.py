@@ -24,7 +24,7 @@ from asyncnn.tools.bench.rounds import measure, timed_await
 from asyncnn.tools.other_runtimes import litert_version
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
 
-_ACCELERATED, _REFERENCE = "accelerated", "reference"
+_ACCELERATED, _MEASURED, _REFERENCE = "accelerated", "measured", "reference"
 _BATCH_US = 20_000.0
 _MOST_ROUNDS = 5
 _DIGITS = 3
@@ -36,20 +36,23 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
     name: str
     model: ReferenceModel
 
-    async def time(self, reference: Device, rounds: int) -> ModelTime:
-        """Return the accelerated device's time for it, relative to the other's.
+    async def time(
+        self, reference: Device, rounds: int, device: Device | None = None
+    ) -> ModelTime:
+        """Return a device's time for it, relative to the reference device's.
 
-        Both take turns; the figure is the median over at most five rounds. State goes
-        on from run to run.
+        The accelerated one's, if none is given. Both take turns; the figure is the
+        median over at most five rounds. State goes on from run to run.
 
         :raises AsyncnnError: if a device cannot run it.
         """
         named = load(self.model.make())
         async with AsyncExitStack() as stack:
-            opened = open_device(_ACCELERATED, settings=OWN_PROCESS)
-            accelerated = await stack.enter_async_context(opened)
+            if device is None:
+                opened = open_device(_ACCELERATED, settings=OWN_PROCESS)
+                device = await stack.enter_async_context(opened)
             runs = {
-                _ACCELERATED: await self._runner(stack, accelerated, named),
+                _MEASURED: await self._runner(stack, device, named),
                 _REFERENCE: await self._runner(stack, reference, named),
             }
             figures = await measure(
@@ -57,7 +60,7 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
                 rounds=min(rounds, _MOST_ROUNDS),
                 batch_us=_BATCH_US,
             )
-        ratio = figures[_ACCELERATED].ratio_to(figures[_REFERENCE])
+        ratio = figures[_MEASURED].ratio_to(figures[_REFERENCE])
         return ModelTime(float(f"{ratio:.{_DIGITS}g}"), self.model.quantized)
 
     async def _runner(
@@ -73,13 +76,14 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
         return lambda: session.run(next(feeds))
 
 
-def measured_models() -> list[MeasuredByModel]:
-    """Return the reference models, none where LiteRT is missing or does not work."""
+def measured_models(*, needs_engine: bool = True) -> list[MeasuredByModel]:
+    """Return the reference models, none where LiteRT is missing but needed."""
     from asyncnn.devices.litert.engine import load_engine
 
     try:
-        litert_version()
-        load_engine()
+        if needs_engine:
+            litert_version()
+            load_engine()
     except (GeneralFailureError, PeerMissingError):
         return []
     return [MeasuredByModel(*each) for each in REFERENCE_MODELS.items()]

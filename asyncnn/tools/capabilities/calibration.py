@@ -1,8 +1,10 @@
 """Runs the reference workloads on a device and as plain NumPy, by turns."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Self, TypeAlias
 
 import msgspec
@@ -17,7 +19,7 @@ from asyncnn.devices.measured_capabilities import (
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperandType
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await, timed_call
 from asyncnn.tools.capabilities.by_models import MeasuredByModel, measured_models
 from asyncnn.tools.capabilities.few_operations import (
@@ -94,6 +96,7 @@ async def measure_capabilities(
     rounds: int = DEFAULT_ROUNDS,
     models: bool = True,
     progress: Progress = iter,
+    socket: Path | None = None,
 ) -> Measurement:
     """Measure the devices in this process, which takes some seconds.
 
@@ -103,17 +106,26 @@ async def measure_capabilities(
     :param models: measure the accelerated device beside the reference device by the
         reference models, too, where LiteRT is installed.
     :param progress: iterates over the workloads, and the models.
+    :param socket: measure the driver that serves it, in place of both.
+    :raises NoDriverError: if there is none.
     :raises AsyncnnError: if the device cannot run one.
     """
-    subjects: list[Subject] = [*workloads(), *(measured_models() if models else ())]
+    by_models = measured_models(needs_engine=socket is None) if models else ()
+    subjects: list[Subject] = [*workloads(), *by_models]
     exec_times: dict[ReferenceWorkload, float] = {}
     model_times: dict[str, ModelTime] = {}
-    async with open_device("reference", settings=OWN_PROCESS) as device:
+    async with AsyncExitStack() as stack:
+        opening = open_device("reference", settings=OWN_PROCESS)
+        device = reference = await stack.enter_async_context(opening)
+        chosen: Device | None = None
+        if socket is not None:
+            device = chosen = await stack.enter_async_context(connect(socket))
         for subject in progress(subjects):
             if isinstance(subject, Workload):
                 exec_times[subject.name] = await _exec_time(device, subject, rounds)
             else:
-                model_times[subject.name] = await subject.time(device, rounds)
+                found = await subject.time(reference, rounds, chosen)
+                model_times[subject.name] = found
     return Measurement.now(exec_times, model_times)
 
 

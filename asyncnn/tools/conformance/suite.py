@@ -118,10 +118,10 @@ def specs_below(directory: Path) -> list[Path]:
 def reached(selection: AnySelection, transport: str) -> Iterator[AnySelection]:
     """Yield ``selection`` with a device that is reached by ``transport``.
 
-    A driver process for that lives as long as the block. What only an application can
-    open, each worker serves to itself.
+    A driver process for that lives as long as the block, unless one was chosen. What
+    only an application can open, each worker serves to itself.
     """
-    if transport == IN_PROCESS:
+    if transport == IN_PROCESS or selection.socket is not None:
         yield selection
         return
     if selection.device not in (CPU, "accelerated"):

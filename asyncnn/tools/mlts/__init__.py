@@ -62,7 +62,10 @@ Told: TypeAlias = Callable[[int, int, str], None]
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
-    """How models are measured; see `Plan`. ``powercap`` is where energy is read."""
+    """How models are measured; see `Plan`. ``powercap`` is where energy is read.
+
+    The driver that serves ``socket`` is measured beside the devices.
+    """
 
     devices: Sequence[str]
     paths: Sequence[str] = PATHS
@@ -71,6 +74,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = DEFAULT_RUNS
     seconds: float = DEFAULT_SECONDS
     powercap: Path = POWERCAP
+    socket: Path | None = None
 
     def __str__(self) -> str:
         return (
@@ -140,7 +144,8 @@ async def run_suite(
             interrupted=interrupted,
         )
 
-    async with open_targets(suite.devices, suite.transports) as (targets, notes):
+    opening = open_targets(suite.devices, suite.transports, suite.socket)
+    async with opening as (targets, notes):
         if not targets:
             raise GeneralFailureError(f"no device can be opened: {'; '.join(notes)}")
         for target in targets:

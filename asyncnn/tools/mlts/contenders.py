@@ -6,6 +6,7 @@ measured on the way.
 
 import gc
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -32,7 +33,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for
-from asyncnn.service.process import running_driver
+from asyncnn.service.process import peer_of, running_driver, socket_address
 from asyncnn.tools.bench.onnx_models import OnnxRuntime, onnx_file
 from asyncnn.tools.bench.processes import resident_kib
 from asyncnn.tools.comparison import as_model_gives
@@ -104,7 +105,10 @@ class Contender(msgspec.Struct, eq=False):
 
 
 class Target(msgspec.Struct, frozen=True, eq=False):
-    """A device that is open; ``pid`` is its driver's, None in this process."""
+    """A device that is open; ``pid`` is its driver's, None in this process.
+
+    It is 0 where the kernel does not tell.
+    """
 
     name: str
     transport: str
@@ -214,14 +218,21 @@ class Target(msgspec.Struct, frozen=True, eq=False):
 
 @asynccontextmanager
 async def open_targets(
-    devices: Sequence[str], transports: Sequence[str]
+    devices: Sequence[str], transports: Sequence[str], chosen: Path | None = None
 ) -> AsyncIterator[tuple[list[Target], list[str]]]:
     """Open each device by each transport; also yield which are not there, and why.
 
-    What can only be opened in an application's process has no driver process.
+    What can only be opened in an application's process has no driver process. The
+    driver that serves the ``chosen`` path comes first.
+
+    :raises NoDriverError: if there is none.
     """
     async with AsyncExitStack() as stack:
-        targets, notes = [], []
+        targets: list[Target] = []
+        notes: list[str] = []
+        if chosen is not None:
+            device = await stack.enter_async_context(connect(chosen))
+            targets.append(Target(device.name, REMOTE, device, _pid_of(chosen)))
         for name in devices:
             for transport in transports:
                 if transport == REMOTE and name not in PUBLISHED:
@@ -246,6 +257,17 @@ async def _open(stack: AsyncExitStack, name: str, transport: str) -> Target:
     driver = await stack.enter_async_context(running_driver(device=name))
     device = await stack.enter_async_context(connect(driver.path))
     return Target(name, transport, device, driver.pid)
+
+
+def _pid_of(path: Path) -> int:
+    """Return the process of the driver that serves ``path``; 0 if nobody knows."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(socket_address(path))
+            return peer_of(connection).pid
+        except OSError:
+            return 0
 
 
 def peer_contender(system: str, model: SuiteModel) -> Contender:

@@ -240,6 +240,14 @@ def test_an_error_in_a_referenced_subgraph_says_so() -> None:
     )
 
 
+def test_a_subgraph_that_nothing_refers_to_is_checked_as_well() -> None:
+    main = float_model(2)
+    validate_model(msgspec.structs.replace(main, referenced=(main.main,)), V1_3)
+    broken = with_operand(main, 1, scale=2.0).main
+    message = refusal(msgspec.structs.replace(main, referenced=(broken,)), V1_3)
+    assert message.startswith("referenced subgraph 0: operand 1 (TENSOR_FLOAT32): ")
+
+
 @pytest.mark.parametrize(
     "model",
     [

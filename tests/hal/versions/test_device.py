@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -336,3 +337,35 @@ async def test_the_methods_of_1_3_are_the_canonical_ones(
     )
     answer = await device.allocate(BufferDesc(()), [], [], [])
     assert answer == (ErrorStatus.INVALID_ARGUMENT, None, 0)
+
+
+class Recorder:
+    """Keeps the arguments of what it is to prepare or to load."""
+
+    def __init__(self) -> None:
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def prepare_model_1_3(self, model: Model, *arguments: Any) -> ErrorStatus:
+        self.arguments.append(arguments[:-1])
+        return ErrorStatus.NONE
+
+    def prepare_model_from_cache_1_3(self, *arguments: Any) -> ErrorStatus:
+        self.arguments.append(arguments[:-1])
+        return ErrorStatus.NONE
+
+
+async def test_a_preference_and_cache_of_an_older_call_count() -> None:
+    canonical = Recorder()
+    device = VersionedDevice(canonical)
+    low, token = ExecutionPreference.LOW_POWER, bytes(range(32))
+    caches = (Handle((1,)),), (Handle((2,)),)
+    v1_1_model, v1_2_model = (
+        convert_to(addition(4).model, version) for version in (V1_1, V1_2)
+    )
+    device.prepare_model_1_1(v1_1_model, low, Prepared1_0())
+    device.prepare_model_1_2(v1_2_model, low, *caches, token, Prepared1_2())
+    device.prepare_model_from_cache(*caches, token, Prepared1_2())
+    preferring, saving, loading = canonical.arguments
+    assert preferring[:3] == (low, Priority.MEDIUM, None)
+    assert saving == (low, Priority.MEDIUM, None, *caches, token)
+    assert loading == (None, *caches, token)

@@ -6,12 +6,14 @@ import pytest
 from asyncnn import kernels
 from asyncnn.hal.operations.bound import OperationFailedError
 from asyncnn.hal.types import OperationType
+from asyncnn.kernels import joining
 from tests.kernels.operations import (
     F16,
     F32,
     I32,
     Q8,
     Q8S,
+    PoisonedScratch,
     bind,
     compute,
     constant,
@@ -98,3 +100,23 @@ class TestIndicesOutOfBounds:
         inputs = gather_inputs(F32, np.zeros((3, 2)), 0, [0, index], constant)
         with pytest.raises(OperationFailedError, match=f"index {index} "):
             kernels.prepare(bind(GATHER, inputs, [result(F32, (2, 2))]))
+
+
+def test_indices_that_change_once_they_were_checked_stay_within(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = joining._require_within
+
+    def check_and_change(indices: np.ndarray, length: int) -> None:
+        check(indices, length)
+        indices[...] = 2**31 - 1  # as a client may whose memory they are in
+
+    monkeypatch.setattr(joining, "_require_within", check_and_change)
+    inputs = gather_inputs(F32, random_values(F32, (3, 2)), 0, [0, 1], tensor)
+    run = kernels.prepare(bind(GATHER, inputs, [result(F32, (2, 2))]))(
+        PoisonedScratch()
+    )
+    x, indices = random_values(F32, (3, 2)), np.array([0, 1], np.int32)
+    gathered = np.empty((2, 2), np.float32)
+    run([x, None, indices], [gathered])
+    np.testing.assert_array_equal(gathered, x[[2, 2]])

@@ -1,8 +1,9 @@
-"""A device in process and in a driver; executions that can be held on their lane."""
+"""Devices, in process and in a driver; executions that can be held on their lane."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.session import Session
 from asyncnn.service import Server
+from tests.devices.conftest import REGIONS, regions_of
 from tests.runtime.stateful import after, counting, with_total_paired
 
 PATHS = ("async", "sync", "fenced", "burst")
@@ -28,13 +30,17 @@ class Opened(NamedTuple):
     hal: ReferenceDevice
 
 
-@pytest.fixture(params=["inprocess", "remote"])
+@pytest.fixture(params=["inprocess", "remote", *REGIONS])
 async def opened(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Opened]:
-    async with ReferenceDevice(ON_LANES) as hal:
-        if request.param == "inprocess":
-            yield Opened(Device("reference", hal), hal)
+    async with AsyncExitStack() as stack:
+        kind = ReferenceDevice
+        if request.param in REGIONS:
+            kind = stack.enter_context(regions_of(request.param))
+        hal = await stack.enter_async_context(kind(ON_LANES))
+        if request.param != "remote":
+            yield Opened(Device(request.param, hal), hal)
             return
         path = tmp_path / "driver.sock"
         async with Server(hal, path), asyncnn.connect(path) as device:
@@ -91,6 +97,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         abort(self, status)
         gate.aborted.set()
 
+    monkeypatch.setattr(Run, "offer", lambda *_: False)  # to a lane that has no gate
     monkeypatch.setattr(Run, "advance", gated)
     monkeypatch.setattr(Run, "abort", aborted)
     yield gate

@@ -1,7 +1,7 @@
 """Benchmarks end to end, with few and short rounds; see also test_burst_gates."""
 
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,16 +11,15 @@ from onnx import helper
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import (
-    bench_awaiting,
+    bench_burst,
     bench_cache,
-    bench_fence,
     bench_kernels,
     bench_loading,
     bench_models,
     bench_qos,
-    bench_service,
-    peers,
-    processes,
+    bench_waits,
+    placed,
+    rounds,
 )
 from asyncnn.tools.bench.bench_models import (
     ACCELERATED,
@@ -32,9 +31,8 @@ from asyncnn.tools.bench.bench_models import (
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
-from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Convolutions, Stack
-from asyncnn.tools.bench.report import Measured, PlacedReport
+from asyncnn.tools.bench.report import Measured
 from asyncnn.tools.bench.rounds import Call
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.networks import addition
@@ -52,42 +50,38 @@ def is_whole(measured: Measured, contenders: set[str]) -> bool:
 def test_awaiting_is_measured_in_two_placements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench_awaiting, "_BATCH_US", 500.0)
-    report = bench_awaiting.bench(rounds=2)
+    monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
+    report = bench_waits.awaiting(rounds=2)
     assert len(report.placements) == 2
-    for placed in report.placements:
-        assert is_whole(placed, set(bench_awaiting.CONTENDERS))
-        ratio = placed.figures["run"].ratio_to(placed.figures["to_thread"])
-        assert placed.ratio == placed.verdicts[0].ratio == ratio
-        assert placed.met is (ratio <= 0.3)
+    for found in report.placements:
+        assert is_whole(found, set(report.CONTENDERS))
+        assert found.p99_us.keys() == found.us.keys()
+        ratio = found.figures["run"].ratio_to(found.figures["to_thread"])
+        assert found.ratio == found.verdicts[0].ratio == ratio
+        assert found.met is (ratio <= 0.3)
 
 
-def _missing(cpu: int, exchange: Exchange) -> AbstractAsyncContextManager[Call]:
-    class Missing:
-        async def __aenter__(self) -> Call:
-            raise PeerMissingError("no grpcio [here]")
-
-        async def __aexit__(self, *_: object) -> None:
-            raise AssertionError
-
-    return Missing()
+async def _missing(place: placed.Place) -> Call:
+    raise PeerMissingError("no grpcio [here]")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "benchmark", [bench_fence, bench_service], ids=["fence", "service"]
+    "benchmark", [bench_waits.fence, bench_waits.service, bench_burst.burst]
 )
 def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
-    monkeypatch: pytest.MonkeyPatch, benchmark: object
+    monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., placed.PlacedReport]
 ) -> None:
-    monkeypatch.setattr(benchmark, "_BATCH_US", 500.0)
-    monkeypatch.setattr(processes, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
-    monkeypatch.setattr(peers, "grpc_echo", _missing)
-    report: PlacedReport = benchmark.bench(rounds=2)  # type: ignore[attr-defined]
-    (placed,) = report.placements
-    assert is_whole(placed, set(report.CONTENDERS) - set(placed.refusals))
-    assert placed.refusals.get("grpc_aio", "no grpcio [here]") == "no grpcio [here]"
-    assert f"CPU {CPU}" in placed.placement
+    monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
+    monkeypatch.setattr(placed, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
+    monkeypatch.setitem(bench_waits.SERVICE.contenders, "grpc_aio", _missing)
+    report = benchmark(rounds=2)
+    (found,) = report.placements
+    assert is_whole(found, set(report.CONTENDERS) - set(found.refusals))
+    assert report.CONTENDERS.keys() >= found.refusals.keys()
+    if benchmark is bench_waits.service:
+        assert found.refusals == {"grpc_aio": "no grpcio [here]"}
+    assert f"CPU {CPU}" in found.placement
 
 
 class TestModels:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import asyncnn
-from asyncnn.devices import DeviceSettings
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.measured_capabilities import ModelTime
 from asyncnn.hal.types import OperandType
+from asyncnn.service import Server
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
     Measurement,
@@ -61,6 +62,24 @@ async def test_figures_have_three_digits(
     measurement, _ = measured
     for time in measurement.exec_times.values():
         assert time == float(f"{time:.3g}") > 0
+
+
+async def test_a_driver_that_runs_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_BATCH_US", 1.0)
+    monkeypatch.setattr(by_models, "_BATCH_US", 1.0)
+    small = partial(mobilenet_v1, size=32, width=0.25, quantized=False)
+    models = {"image": ReferenceModel(small)}
+    monkeypatch.setattr(by_models, "REFERENCE_MODELS", models)
+    path = tmp_path / "driver.sock"
+    async with ReferenceDevice() as hal, Server(hal, path):
+        found = await measure_capabilities(rounds=1, socket=path)
+        ended = hal.statistics().executions.ended
+    assert set(found.model_times) == {"image"}
+    assert ended >= len(found.exec_times) + 1
+    with pytest.raises(asyncnn.NoDriverError):
+        await measure_capabilities(rounds=1, socket=path)
 
 
 class TestByModels:

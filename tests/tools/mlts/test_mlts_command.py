@@ -1,6 +1,7 @@
 """``asyncnn mlts`` measures, reports, redraws, and tells bad input in one line."""
 
 import json
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.async_api import Page
 
+from asyncnn.service.process import driver_process
 from asyncnn.tools.mlts.suite_page import page_of
 from asyncnn.tools.mlts.suite_records import read_report
 from asyncnn.tools.pages.drawing import draw
@@ -199,3 +201,47 @@ async def test_the_page_is_sorted_by_a_click_on_a_heading(
     await heading.click()
     assert sorted([once, await systems()]) == [ordered, ordered[::-1]]
     assert await page.locator("th", has_text="p99").count()
+
+
+def test_a_driver_that_runs_is_measured(
+    asyncnn_command: Command, folder: Path, tmp_path: Path
+) -> None:
+    options = ("--no-peers", "--path", "sync", "--runs", "5")
+    with driver_process(tmp_path / "d.sock") as driver:
+        ran = asyncnn_command(
+            *("mlts", folder, *options, "--json", tmp_path / "r.json"),
+            *("--socket", driver.path),
+        )
+    assert ran.status == 0, ran.err
+    (found,) = read_report(tmp_path / "r.json").rows
+    assert (found.system, found.transport) == (f"remote:{driver.path}", "remote")
+    assert found.preparation is not None
+    assert found.preparation.resident_kib is not None
+    gone = asyncnn_command("mlts", folder, *options, "--socket", driver.path)
+    assert gone.status == 2
+    assert gone.err.startswith("asyncnn: no driver at")
+
+
+@pytest.mark.parametrize("has_browser", [True, False])
+def test_the_page_is_shown_in_a_browser(
+    asyncnn_command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_browser: bool,
+) -> None:
+    shown: list[str] = []
+
+    def show(address: str) -> bool:
+        shown.append(address)
+        return has_browser
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    source, page = tmp_path / "r.json", tmp_path / "a page.html"
+    report(row()).write(source)
+    ran = asyncnn_command("mlts", "--from", source, "--html", page, "--open")
+    assert ran.status == 0
+    assert shown == [f"file://{tmp_path}/a%20page.html"]
+    assert ran.err == ("" if has_browser else f"there is no browser to show {page}\n")
+    ran = asyncnn_command("mlts", "--from", source, "--open")
+    assert (ran.status, "give --html" in ran.err) == (2, True)
+    assert len(shown) == 1
