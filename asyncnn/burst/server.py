@@ -17,7 +17,12 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
-from asyncnn.burst.packets import DATUM_BYTES, ResultShape
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    RequestKind,
+    ResultShape,
+    without_deadline,
+)
 from asyncnn.burst.slots import Binder, BoundRequest
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
@@ -72,6 +77,8 @@ class BurstServer(CallbackObject):
         self._max_result_bytes = results.quantum * results.count
         self._log = log
         self._binder = Binder(prepared, callback, log)
+        self._carries_deadlines = callback.carries_deadlines
+        self._deadline: int | None = None
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -143,6 +150,9 @@ class BurstServer(CallbackObject):
         self._dequeued_ns = time.perf_counter_ns()
         # Whatever it holds: the application counts what it sends.
         self._number += 1
+        self._deadline = None
+        if packet[-DATUM_BYTES] == RequestKind.DEADLINE and self._carries_deadlines:
+            packet, self._deadline = without_deadline(packet)
         try:
             bound = self._binder.bind_nowait(packet)
         except AsyncnnError as error:
@@ -172,7 +182,7 @@ class BurstServer(CallbackObject):
             EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
             self.prepared.execute_1_3(
-                bound.request, bound.measure, None, None, execution
+                bound.request, bound.measure, self._deadline, None, execution
             )
         except Exception as error:
             self._log.log(
@@ -201,7 +211,10 @@ class BurstServer(CallbackObject):
         self._running = None
         result = self._result
         if status is not result.status or shapes != result.output_shapes:
-            result = self._result = ResultShape.of(status, shapes)
+            if self._deadline is None:
+                result = self._result = ResultShape.of(status, shapes)
+            else:  # not kept: its status may be none that others know
+                result = ResultShape.of(status, shapes, had_deadline=True)
         if timing is not NO_TIMING and timing != NO_TIMING:
             elapsed_ns = time.perf_counter_ns() - self._dequeued_ns
             timing = Timing(timing.time_on_device, elapsed_ns // 1000)
@@ -211,7 +224,8 @@ class BurstServer(CallbackObject):
         self._log.log(
             logging.INFO, "a packet is refused: %s: %s", error.status.name, error
         )
-        self._answer(ResultShape.of(error.status).encode())
+        had_deadline = self._deadline is not None
+        self._answer(ResultShape.of(error.status, had_deadline=had_deadline).encode())
 
     def _answer(self, packet: bytes) -> None:
         """Send a result, or a failure if it does not fit."""
@@ -322,7 +336,7 @@ class _Execution(IExecutionCallback):
     __slots__ = ("_server",)
 
     takes_early_results = True
-    may_be_left = True  # the application keeps its deadline, by cancelling it
+    may_be_left = True  # the application may cancel it
 
     def __init__(self, server: BurstServer) -> None:
         # All here, as a call of the base would be felt with tiny models.

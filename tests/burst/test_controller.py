@@ -163,6 +163,33 @@ class TestDeadlines:
         result = await scripted_burst.execute(a_request(), by(soon(60)))
         assert result.status is ErrorStatus.NONE
 
+    async def test_the_driver_knows_it_with_the_packet(
+        self, scripted: ScriptedModel, scripted_burst: BurstController
+    ) -> None:
+        request, deadline = a_request(), soon(60)
+        for options in (by(deadline), ExecutionOptions(), by(deadline + 1)):
+            result = await scripted_burst.execute(request, options)
+            assert result.status is ErrorStatus.NONE
+        assert scripted.deadlines == [deadline, None, deadline + 1]
+        assert scripted_burst.statistics().fallbacks == 0
+
+    @pytest.mark.parametrize(
+        "status", [s for s in ErrorStatus if s > ErrorStatus.INVALID_ARGUMENT]
+    )
+    async def test_its_answer_has_a_status_of_hal_1_3(
+        self,
+        scripted: ScriptedModel,
+        scripted_burst: BurstController,
+        status: ErrorStatus,
+    ) -> None:
+        scripted.outcome = (status, (), NO_TIMING)
+        request = a_request()
+        for _ in range(2):
+            result = await scripted_burst.execute(request, by(soon(60)))
+            assert result.status is status
+            result = await scripted_burst.execute(request)
+            assert result.status is ErrorStatus.GENERAL_FAILURE
+
     async def test_one_that_does_not_end_by_that_is_left_to_itself(
         self, scripted: ScriptedModel
     ) -> None:
@@ -188,10 +215,11 @@ class TestDeadlines:
     ) -> None:
         scripted.outcome = None
         with await BurstController.open(scripted, deadline_grace=60) as burst:
-            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon())))
+            deadline = soon()
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(deadline)))
             await scripted.launched()
-            scripted.callback.unlink_to_death()
-            scripted.callback.link_to_death(scripted.end)
+            await until(lambda: time.monotonic_ns() > deadline)
+            scripted.end()
             assert (await executing).status is ErrorStatus.NONE
 
     async def test_one_that_goes_another_way_takes_its_deadline_along(
