@@ -29,8 +29,8 @@ from asyncnn.hal.errors import (
     DriverDiedError,
     GeneralFailureError,
     InvalidArgumentError,
-    MissedDeadlinePersistentError,
     MissedDeadlineTransientError,
+    error_for,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, error_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Memory, Request
@@ -42,6 +42,12 @@ _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
 _UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
+
+
+_MISSED = (
+    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
+)
 
 
 class UnsendableError(Exception):
@@ -66,7 +72,7 @@ class Link:
         self._requests = requests
         self._results = results
         self._context: IBurstContext | None = None
-        self._owes_result = self._had_deadline = False
+        self._owes_result = False
         self._packet = b""
         self._request: Request | None = None
         self._measure = MeasureTiming.NO
@@ -123,7 +129,9 @@ class Link:
             if self._owes_result and self._context is not None:
                 self._context.cancel(self.sent)
             raise
-        return self._result if answer == self._answer else self._decode(answer)
+        if answer == self._answer:
+            return self._result
+        return self._decode(answer, had_deadline=deadline is not None)
 
     def execute_blocking(
         self, request: Request, measure: MeasureTiming
@@ -161,7 +169,6 @@ class Link:
         if not self._requests.write_nowait(packet):
             raise UnsendableError("the driver does not take packets")
         self.sent += 1
-        self._had_deadline = deadline is not None
         # At once: if this is cancelled, the next call has to read the result first.
         self._owes_result = True
 
@@ -206,12 +213,13 @@ class Link:
                 f"{told_late(deadline, asked_ns)}; the driver has not answered the "
                 "execution before it"
             ) from None
-        if result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT:
-            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
-        if result.status is ErrorStatus.MISSED_DEADLINE_PERSISTENT:
-            left = format_duration(left_s * 1e6)
-            raise MissedDeadlinePersistentError(
-                f"the driver cannot meet a deadline in {left}"
+        if result.status in _MISSED:
+            # One that begins late refuses what was in time when it was sent.
+            if time.monotonic_ns() >= deadline:
+                raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
+            raise error_for(
+                result.status,
+                f"the driver cannot meet a deadline in {format_duration(left_s * 1e6)}",
             )
         return result
 
@@ -285,13 +293,13 @@ class Link:
         self._shape = shape
         return shape
 
-    def _decode(self, answer: bytes) -> ExecutionResult:
+    def _decode(self, answer: bytes, *, had_deadline: bool = False) -> ExecutionResult:
         """Return a result other than the last one."""
         shape = self._result_shape
         timing = shape.decode(answer)
         if timing is None:
             try:
-                shape, timing = decode_result(answer, had_deadline=self._had_deadline)
+                shape, timing = decode_result(answer, had_deadline=had_deadline)
             except PacketError as error:
                 return failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape

@@ -77,6 +77,7 @@ RESULT_TIMING = Struct("<B7xQQ")
 
 _POOL = Struct("<" + POOL_FORMAT)
 _DEADLINE = Struct("<B7xQ8x")
+_DEADLINE_KIND = bytes([RequestKind.DEADLINE])
 _MEASURE = Struct("<" + MEASURE_FORMAT)
 _MEASURES = {int(measure): measure for measure in MeasureTiming}
 
@@ -167,8 +168,10 @@ def with_deadline(packet: bytes, deadline: int) -> bytes:
     return packet + _DEADLINE.pack(RequestKind.DEADLINE, deadline)
 
 
-def without_deadline(sent: bytes) -> tuple[bytes, int]:
-    """Return the packet and the deadline; the last datum is one of a deadline."""
+def without_deadline(sent: bytes) -> tuple[bytes, int] | None:
+    """Return the packet and the deadline that follows it; None if none does."""
+    if sent[-DATUM_BYTES:][:1] != _DEADLINE_KIND:
+        return None
     at = len(sent) - DATUM_BYTES
     _, deadline = _DEADLINE.unpack_from(sent, at)
     return sent[:at], deadline

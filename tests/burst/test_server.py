@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from asyncnn.burst import slots as slots_module
-from asyncnn.burst.packets import DATUM_BYTES, RequestShape, with_deadline
+from asyncnn.burst.packets import DATUM_BYTES, RequestShape
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.fmq.layout import READ, WRITTEN
 from asyncnn.hal.errors import GeneralFailureError
@@ -187,22 +187,6 @@ async def test_statuses_that_bursts_do_not_know_are_general_failures(
     scripted.outcome = (status, (), NO_TIMING)
     async with served(scripted, known) as ends:
         assert await ends(PACKET) == failed(ErrorStatus.GENERAL_FAILURE)
-
-
-async def test_a_deadline_follows_a_packet_where_that_was_agreed(
-    scripted: ScriptedModel, known: KnownPools
-) -> None:
-    sent = with_deadline(PACKET, 2**63)
-    async with served(scripted, known) as ends:
-        assert await ends(sent) == failed(ErrorStatus.GENERAL_FAILURE)
-    known.carries_deadlines = True
-    async with served(scripted, known) as ends:
-        for packet in (sent, PACKET):
-            assert (await ends(packet)).status is ErrorStatus.NONE
-        # It is one datum, the last one, and no packet by itself.
-        for packet in (sent[-DATUM_BYTES:], with_deadline(sent, 1)):
-            assert await ends(packet) == failed(ErrorStatus.GENERAL_FAILURE)
-    assert scripted.deadlines == [2**63, None]
 
 
 async def test_shapes_of_insufficient_outputs_travel(
