@@ -15,7 +15,7 @@ from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.cache_format import CacheKey
-from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -118,6 +118,8 @@ class FrameworkDevice(PreparingDevice):
     async def __aenter__(self) -> Self:
         await self._key.read_at_opening()
         return self
+
+    unused_hints: tuple[str, ...] = UNUSED_HINTS
 
     @property
     def seals_caches(self) -> bool:
