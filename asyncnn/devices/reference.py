@@ -92,6 +92,7 @@ class ReferenceDevice(PreparingDevice):
     name = "asyncnn-reference"
     unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
     unused_hints: tuple[str, ...] = UNUSED_HINTS
+    seals_caches: bool = True
     """Fields of `DeviceSettings` that have no effect."""
 
     def __init__(
@@ -114,11 +115,6 @@ class ReferenceDevice(PreparingDevice):
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def seals_caches(self) -> bool:
-        """Whether its model caches tell clients that they were changed."""
-        return True
 
     @property
     def usual_lanes(self) -> int:

@@ -120,11 +120,7 @@ class FrameworkDevice(PreparingDevice):
         return self
 
     unused_hints: tuple[str, ...] = UNUSED_HINTS
-
-    @property
-    def seals_caches(self) -> bool:
-        """Whether its first model cache tells clients that it was changed."""
-        return True
+    seals_caches: bool = True
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
