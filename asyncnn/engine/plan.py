@@ -382,6 +382,8 @@ class _PlanBuilder:
         """Set the shapes of the outputs; False if only execution tells them."""
         if kernels.is_data_dependent(bound.type):
             return False
+        if any(each is not None and each.shape is None for each in bound.inputs):
+            return False  # an extension's rule may give what is declared, all the same
         try:
             inferred = infer_shapes(bound)
         except ValueNeededError:
