@@ -146,7 +146,7 @@ BENCHMARKS = {
         (_FEW_ROUNDS,),
     ),
     "kernels": Benchmark(
-        "bench_kernels.bench",
+        "bench_kernels.kernels",
         "Measure single operations beside LiteRT, with one thread each.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_ROUNDS, _FILTER),
@@ -170,13 +170,13 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "cache": Benchmark(
-        "bench_cache.bench",
+        "bench_loading.cache",
         "Measure loading models from cache files beside preparing them anew.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
     "sessions": Benchmark(
-        "bench_sessions.bench",
+        "bench_sessions.sessions",
         "Measure steps of models with state beside plain runs and LiteRT.\n\n"
         "Measures the models of FOLDER, or of the package pymicro-wakeword, and the\n"
         "memory of sessions beside that of LiteRT's interpreters.\n"
@@ -190,7 +190,7 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "loading": Benchmark(
-        "bench_loading.bench",
+        "bench_loading.loading",
         "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),

@@ -23,13 +23,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.service import wire
 from asyncnn.tools.bench.environment import peer_module
 from asyncnn.tools.bench.noop import LENGTH
-from asyncnn.tools.bench.processes import (
-    READY,
-    SPAWN,
-    Pipe,
-    process,
-    temporary_folder,
-)
+from asyncnn.tools.bench.processes import READY, SPAWN, Pipe, process, temporary_folder
 from asyncnn.tools.bench.rounds import Call, ManyCalls
 
 _METHOD = "asyncnn.bench/echo"

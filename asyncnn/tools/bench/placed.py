@@ -16,12 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
-from asyncnn.tools.bench.environment import (
-    CpuPair,
-    PeerMissingError,
-    cpu_pairs,
-    pinned,
-)
+from asyncnn.tools.bench.environment import CpuPair, PeerMissingError, cpu_pairs, pinned
 from asyncnn.tools.bench.report import (
     MICROSECONDS,
     Bars,

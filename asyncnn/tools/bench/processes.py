@@ -52,6 +52,12 @@ def process(
         process.join()
 
 
+def told(serve: Callable[..., Any], *args: object) -> Any:
+    """Return what a process of its own sends once it is ready."""
+    with process(None, serve, *args) as pipe:
+        return pipe.recv()
+
+
 def _run(serve: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
     asyncio.run(serve(*args))
 

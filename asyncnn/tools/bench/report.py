@@ -8,10 +8,12 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.environment import Environment
 from asyncnn.tools.bench.rounds import Figure
 
@@ -206,6 +208,15 @@ def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
             limit = f"<= {verdict.limit:.3g}"
             return ratio_cell(f"{verdict.ratio:.3f}", limit, verdict.met)
     return "-"
+
+
+@contextmanager
+def noted(refusals: dict[str, str], *names: str) -> Iterator[None]:
+    """Note why contenders cannot do what the block has them do."""
+    try:
+        yield
+    except AsyncnnError as error:
+        refusals.update(dict.fromkeys(names, str(error)))
 
 
 def refusal_notes(

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from asyncnn.tools.bench import (
     bench_accelerated,
     bench_burst,
-    bench_cache,
     bench_kernels,
     bench_loading,
     bench_models,
@@ -196,7 +195,7 @@ def kernels(*, met: bool) -> Report:
 
 def cache(*, met: bool) -> Report:
     """Return a report on a model that has both goals and one that has none."""
-    return bench_cache.CacheReport(
+    return bench_loading.CacheReport(
         **_SINGLE,
         models=(
             cached("large", 1_000, 200 if met else 201, is_largest=True),
@@ -212,9 +211,9 @@ def cached(
     growth_bytes: int = 0,
     weights_bytes: int = 1000,
     is_largest: bool = False,
-) -> bench_cache.CachedModel:
+) -> bench_loading.CachedModel:
     """Return what was measured of a model."""
-    return bench_cache.CachedModel(
+    return bench_loading.CachedModel(
         model=name,
         figures=figures(anew=anew_us, loaded=loaded_us),
         ratio=loaded_us / anew_us,
@@ -292,7 +291,7 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
 
 def sessions(*, met: bool) -> Report:
     """Return a report on sessions."""
-    measured = figures(**dict.fromkeys(bench_sessions.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_sessions.SessionsReport.CONTENDERS, 100.0))
     model = bench_sessions.SessionModelFigures(
         model="word",
         figures=measured,

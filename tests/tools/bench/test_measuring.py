@@ -12,7 +12,6 @@ import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import (
     bench_burst,
-    bench_cache,
     bench_kernels,
     bench_loading,
     bench_models,
@@ -194,7 +193,7 @@ class TestKernels:
     ) -> None:
         pytest.importorskip("ai_edge_litert")
         monkeypatch.setattr(bench_kernels, "_BATCH_US", 100.0)
-        report = bench_kernels.bench(pattern="fully*_int8", rounds=2)
+        report = bench_kernels.kernels(pattern="fully*_int8", rounds=2)
         (kernel,) = report.kernels
         assert kernel.kernel == "fully_connected_int8"
         assert kernel.difference_to_ref == Difference(0.0, True)
@@ -204,19 +203,19 @@ class TestKernels:
 
     def test_a_filter_that_selects_nothing_is_refused(self) -> None:
         with pytest.raises(InvalidArgumentError, match="no kernel 'nothing'"):
-            bench_kernels.bench(pattern="nothing")
+            bench_kernels.kernels(pattern="nothing")
 
     @pytest.mark.usefixtures("without_litert")
     def test_without_litert_there_is_nothing_to_measure(self) -> None:
         with pytest.raises(PeerMissingError):
-            bench_kernels.bench(pattern="prelu*")
+            bench_kernels.kernels(pattern="prelu*")
 
 
 class TestCache:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
-        (model,) = bench_cache.bench(file, mobilenet=False, rounds=5).models
-        assert is_whole(model, set(bench_cache.CONTENDERS))
+        (model,) = bench_loading.cache(file, mobilenet=False, rounds=5).models
+        assert is_whole(model, set(bench_loading.CacheReport.CONTENDERS))
         assert model.us["loaded"] < model.us["anew"]
         assert model.weights_bytes > 1_000_000
         assert -model.weights_bytes < model.growth_bytes < 2 * model.weights_bytes
@@ -226,7 +225,7 @@ class TestCache:
         files = sorted(
             folder.glob("hello_world*.tflite"), key=lambda f: f.stat().st_size
         )
-        report = bench_cache.bench(
+        report = bench_loading.cache(
             folder, pattern="hello_world*", mobilenet=False, rounds=5
         )
         by_name = {model.model: model for model in report.models}
@@ -238,9 +237,9 @@ class TestCache:
 class TestLoading:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
-        report = bench_loading.bench(file, mobilenet=False, rounds=5)
+        report = bench_loading.loading(file, mobilenet=False, rounds=5)
         model = report.models["ad01_fp32"]
-        assert is_whole(model, set(bench_loading.CONTENDERS))
+        assert is_whole(model, set(bench_loading.LoadingReport.CONTENDERS))
         assert model.us["loaded"] < model.us["reference"]
         assert [verdict.figure for verdict in model.verdicts] == [
             "reference",
@@ -251,7 +250,7 @@ class TestLoading:
     def test_small_files_have_no_goals_and_refusals_are_told(
         self, shared: Path
     ) -> None:
-        report = bench_loading.bench(
+        report = bench_loading.loading(
             shared / "models" / "person_detect.tflite", mobilenet=False, rounds=5
         )
         model = report.models["person_detect"]
@@ -265,14 +264,14 @@ class TestLoading:
         if find_spec("pyopen_wakeword") is None:
             pytest.skip("the packages are not installed")
         found = bench_loading.packaged("hey_*")
-        names = {bench_loading._name(path) for path in found}
+        names = {bench_loading.name_of(path) for path in found}
         assert {"pyopen_wakeword/hey_jarvis", "pymicro_wakeword/hey_jarvis"} <= names
         assert "basic_pitch" not in sys.modules
 
     @pytest.mark.usefixtures("without_litert")
     def test_without_litert_there_is_nothing_to_measure(self, shared: Path) -> None:
         with pytest.raises(PeerMissingError):
-            bench_loading.bench(shared / "models", mobilenet=False)
+            bench_loading.loading(shared / "models", mobilenet=False)
 
 
 @pytest.fixture
