@@ -1,7 +1,7 @@
 """What the page of ``asyncnn top --web`` is told: the last look, and the way there.
 
-A `Watch` looks at a driver again and again. When the driver is gone it says so, goes on
-trying, and begins anew with the next driver at the same socket.
+A `DriverWatch` looks at a driver again and again. When the driver is gone it says so,
+goes on trying, and begins anew with the next driver at the same socket.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class LiveReport(msgspec.Struct, frozen=True):
     points: Sequence[Point]
 
 
-class Watch:
+class DriverWatch:
     """Looks at the driver at ``path`` each ``interval`` seconds while it runs."""
 
     def __init__(self, path: Path, interval: float) -> None:

@@ -141,7 +141,7 @@ def _hash_33_to_64(fetch: Fetch, length: int) -> Words:
     )
 
 
-class _State(NamedTuple):
+class _HashState(NamedTuple):
     """What a block of 64 bytes leaves to the next."""
 
     x: Words
@@ -169,16 +169,16 @@ def _hash_long(fetch: Fetch, length: int) -> Words:
     )
 
 
-def _initial(start: Words) -> _State:
+def _initial(start: Words) -> _HashState:
     zeros = np.zeros_like(start)
     y = zeros + _constant(81 * _K1 + 113)
     z = _fold(y * _constant(_K2) + 113) * _constant(_K2)
-    return _State(start + _constant(81 * _K2), y, z, (zeros, zeros), (zeros, zeros))
+    return _HashState(start + _constant(81 * _K2), y, z, (zeros, zeros), (zeros, zeros))
 
 
 def _absorb(
-    state: _State, fetch: Fetch, at: int, factor: Words | np.uint64, carry: int = 1
-) -> _State:
+    state: _HashState, fetch: Fetch, at: int, factor: Words | np.uint64, carry: int = 1
+) -> _HashState:
     """Mix in the 64 bytes at ``at``; ``carry`` weighs what earlier blocks left."""
     v_low, v_high = state.v
     w_low, w_high = state.w
@@ -189,7 +189,7 @@ def _absorb(
     z = _rotate(state.z + w_low, 33) * factor
     v = _absorb_32(fetch, at, v_high * factor, x + w_low)
     w = _absorb_32(fetch, at + 32, z + w_high, y + fetch(at + 16))
-    return _State(z, y, x, v, w)
+    return _HashState(z, y, x, v, w)
 
 
 def _absorb_32(fetch: Fetch, at: int, a: Words, b: Words) -> tuple[Words, Words]:

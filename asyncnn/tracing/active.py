@@ -178,7 +178,7 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     """
     path = Path(path).absolute()
     check_writable(path)  # better refused now than in the end
-    own = _Part(path)
+    own = _RecordedPart(path)
     with own.recording(name) as active:
         previous = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = os.fspath(path)
@@ -205,12 +205,12 @@ def join_recording(name: str) -> None:
     """Record this process until it exits, if the one that started it asks for it."""
     path = os.environ.get(VARIABLE)
     if path and recorder is None:
-        part = _Part(Path(path)).recording(name)
+        part = _RecordedPart(Path(path)).recording(name)
         part.__enter__()
         atexit.register(part.__exit__, None, None, None)
 
 
-class _Part:
+class _RecordedPart:
     """What this process records of the trace at ``path``, in a file of its own.
 
     ``error`` is why the file takes no more, None as long as it does.

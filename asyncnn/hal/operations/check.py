@@ -30,8 +30,8 @@ from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
     Argument,
+    ArgumentLayout,
     Form,
-    Layout,
     OperationSignature,
     Pattern,
     Requirement,
@@ -163,7 +163,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     """A row of types and a layout that has room for the operands."""
 
     row: TypeRow
-    layout: Layout
+    layout: ArgumentLayout
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
 

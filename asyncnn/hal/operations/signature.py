@@ -92,7 +92,7 @@ class Argument(msgspec.Struct, frozen=True):
         return self.type
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ArgumentLayout(msgspec.Struct, frozen=True):
     """Arguments in order. ``counts`` lists the legal numbers of inputs, if not all."""
 
     inputs: tuple[Argument, ...]
@@ -239,7 +239,7 @@ class OperationSignature(msgspec.Struct, frozen=True):
 
     type: AnyOperationType
     rows: tuple[TypeRow, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ArgumentLayout, ...]
     shape: ShapeRule
     checks: tuple[AnyCheck, ...] = ()
 

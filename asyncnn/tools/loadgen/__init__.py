@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class LoadGenVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What LoadGen has found, as its log says it.
 
     ``rate`` is in samples per second; latencies are of queries, in microseconds.
