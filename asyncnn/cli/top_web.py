@@ -1,6 +1,6 @@
 """``asyncnn top --web``: the page that watches a driver, served over HTTP.
 
-A driver's socket tells its statistics to its own user. A port of this machine is open
+A driver's socket shows its statistics to its own user. A port of this machine is open
 to all of its users, so that the address of the page has a secret in it, which is
 printed for those who may have opened the socket. The page fetches one document again
 and again, and nothing from elsewhere.

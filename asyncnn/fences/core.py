@@ -27,7 +27,7 @@ from asyncnn.tracing import Layer, Phase, active
 
 
 class FenceState(Enum):
-    """What can be seen of a fence; UNKNOWN is that of a closed one."""
+    """What can be seen of a fence; UNKNOWN is a closed one's state."""
 
     ACTIVE = "active"
     SIGNALLED = "signalled"

@@ -27,7 +27,7 @@ from asyncnn.turn import TURN_NS
 
 
 class IEnding(Protocol):
-    """A fence, as far as it tells how it has ended."""
+    """A fence, as far as it says how it has ended."""
 
     @property
     def status(self) -> ErrorStatus | None:

@@ -1,6 +1,6 @@
 """Fences that came as a descriptor: of another process, the kernel, or other makers.
 
-The kernel tells of its own fences (``sync_file``) how and when they ended. Of other
+The kernel says of its own fences (``sync_file``) how and when they ended. Of other
 descriptors the poll events and the bytes that wait are all that is known.
 
 Source: Linux, include/uapi/linux/sync_file.h (SYNC_IOC_FILE_INFO).
@@ -161,7 +161,7 @@ def is_sync_file(fd: int) -> bool:
 def outcome_of_sync_file(fd: int, _events: int = 0) -> FenceOutcome | None:
     """Return how a fence of the kernel ended, None while it is active.
 
-    Its time is that of the last of the fences that were merged into it.
+    Its time is the last time of the fences that were merged into it.
     """
     status, count = _ask(fd, 0, 0)
     if status == 0:

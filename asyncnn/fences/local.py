@@ -1,4 +1,4 @@
-"""Fences that are signalled in this process, and the pipe that tells other processes.
+"""Fences that are signalled in this process, and the pipe that other processes see.
 
 The owner of a pipe writes once: one byte for success, one more than the status for an
 error. The number of bytes that wait in a pipe can be asked for without reading them, so
@@ -48,7 +48,7 @@ class LocalCore(Core):
     """A fence whose pipe is opened when its descriptor is asked for.
 
     A producer that is remote then gets the write end; else this process writes.
-    ``write_end`` is that of a pipe which another process has opened.
+    ``write_end`` is the end of a pipe which another process has opened.
     """
 
     __slots__ = ("_read_end", "_write_end")

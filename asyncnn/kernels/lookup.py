@@ -1,7 +1,7 @@
 """EMBEDDING_LOOKUP, HASHTABLE_LOOKUP and LSH_PROJECTION.
 
 Rows of a table [rows, ...] of any dtype, by int32 index or by key; and the bits that
-tell on which side of random hyperplanes an input lies. Those are signs of sums in
+say on which side of random hyperplanes an input lies. Those are signs of sums in
 float64 of FarmHash Fingerprint64, a stable 64-bit hash of bytes. The hash has one form
 for each range of key lengths, so it is vectorised over keys of equal length; its
 arithmetic is modulo 2**64 and words are little-endian.
@@ -207,7 +207,7 @@ def _prepare_embedding(operation: BoundOperation) -> PreparedKernel:
     ``lookups: int32 [k]``, ``values: any [rows, ...]``; the output is [k, ...].
 
     :raises OperationFailedError: if an index is not one of a row; at execution where
-        only that tells the indices.
+        only that says the indices.
     """
     rows = operation.shape(1)[0]
     constant = operation.input(0).value

@@ -121,7 +121,7 @@ def _prepare_nearest(operation: BoundOperation) -> PreparedKernel:
 def _prepare_bilinear(operation: BoundOperation) -> PreparedKernel:
     """Interpolate linearly between the four pixels around each output's position.
 
-    Positions are those of RESIZE_NEAREST_NEIGHBOR, less 1/2 with half-pixel centres;
+    Positions are as in RESIZE_NEAREST_NEIGHBOR, less 1/2 with half-pixel centres;
     outside of the image the pixel at its border counts.
 
     ``input: any [N, H, W, C]`` or [N, C, H, W]; the output has the new H and W.

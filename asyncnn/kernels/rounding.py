@@ -10,7 +10,7 @@ A rule maps an integer sum to an integer and never decreases. `fit` looks for a 
 whose truncation, ``trunc(sum * scale + offset)``, takes every step of the rule at the
 same sum. It proves that by evaluating the very float64 expression on both sides of each
 step: rounded multiplication and addition never decrease either, so that nothing can
-differ in between. Where a rule tells in advance how far from every sum its steps lie,
+differ in between. Where a rule says in advance how far from every sum its steps lie,
 and float64 errs by less, the proof needs no evaluation. A rule that treats signs
 differently needs the signed form
 ``trunc(v + copysign(half, v))``, where ``v`` is the line.
@@ -339,7 +339,7 @@ def _middle_offset(rule: RoundingRule, at: Integers, steps: Integers) -> Reals:
 
 
 def _proves(line: RoundingLine, at: Integers, fold: Integers, steps: Integers) -> bool:
-    """Tell whether the line reaches each step at the sum ``at``, and not before."""
+    """Return whether the line reaches each step at the sum ``at``, and not before."""
     reached = (line(at - fold) >= steps) | (at > INT32_MAX)
     not_before = (line(at - 1 - fold) < steps) | (at <= -INT32_MAX)
     return bool(np.all(reached & not_before))

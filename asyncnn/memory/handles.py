@@ -93,7 +93,7 @@ def blob_handle(fd: int, size: int) -> Handle:
 def span_of(memory: Memory) -> MappedSpan:
     """Return the bytes that the handle of a pool stands for.
 
-    Memory that may be written may be read as well: few processors tell them apart.
+    Memory that may be written may be read as well: few processors distinguish them.
 
     :raises InvalidArgumentError: if the kind is unknown.
     :raises GeneralFailureError: if the handle is malformed, or the pool can be neither
@@ -170,7 +170,7 @@ def seals_of(fd: int) -> int:
 
 
 def access_of(fd: int) -> int:
-    """Return the flags of a descriptor that tell whether it can be read and written."""
+    """Return the flags of a descriptor by which it can be read and written."""
     return fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS
 
 
@@ -182,12 +182,12 @@ def rights_of(access: int, seals: int) -> int:
 
 
 def keeps_its_bytes(seals: int, device: int) -> bool:
-    """Tell whether memory mapped from a file on ``device`` can never raise SIGBUS."""
+    """Return whether memory mapped from a file on ``device`` can never raise SIGBUS."""
     return bool(seals & SHRINK) and device == _memory_device()
 
 
 def is_immutable(seals: int) -> bool:
-    """Tell whether the contents of the file are final."""
+    """Return whether the contents of the file are final."""
     return bool(seals & fcntl.F_SEAL_WRITE)
 
 

@@ -119,7 +119,7 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
 
 
 def is_final(array: NDArray[Any]) -> bool:
-    """Tell whether nobody can change the elements of an array any more."""
+    """Return whether nobody can change the elements of an array any more."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base

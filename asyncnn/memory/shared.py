@@ -54,7 +54,7 @@ def allocate(size: int) -> Memory:
 def allocate_blob(size: int) -> Memory:
     """Return a writable ``hardware_buffer_blob`` pool of ``size`` zero bytes.
 
-    It is a memory file like that of `allocate`, with the handle of a blob.
+    It is a memory file as of `allocate`, with the handle of a blob.
 
     :raises InvalidArgumentError: if ``size`` is negative or has more than 32 bits.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.

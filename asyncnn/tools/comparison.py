@@ -154,7 +154,7 @@ class SeriesReport(msgspec.Struct, frozen=True):
 class ComparisonReport(msgspec.Struct, frozen=True):
     """The JSON document of ``asyncnn compare --json``.
 
-    ``run_us`` is the median time of an awaited run, ``peer_us`` that of the peer in
+    ``run_us`` is the median time of an awaited run, ``peer_us`` the peer's in
     `asyncio.to_thread`; both take the first sample in turn.
     """
 

@@ -100,7 +100,7 @@ class PathResult(msgspec.Struct, frozen=True):
 class ModelResult(msgspec.Struct, frozen=True):
     """One model; ``confusion`` counts [label][prediction] on the first path.
 
-    ``passed`` tells whether every path reached ``accuracy_floor``.
+    ``passed`` says whether every path reached ``accuracy_floor``.
     """
 
     model: str

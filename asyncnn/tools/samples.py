@@ -40,7 +40,7 @@ ALONE = ""
 """Stands for the name of an array that has none, the only one of its file."""
 
 _MOST_NAMES = 12
-"""Arrays of a file that are told where the one that is needed is not there."""
+"""Arrays of a file that are named where the one that is needed is not there."""
 
 Sample = dict[str, Array]
 """Arrays by input or output name."""
@@ -77,7 +77,7 @@ def samples(
 ) -> list[Sample]:
     """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
 
-    An array without a name is the only sample. ``arrays`` are those of ``file``.
+    An array without a name is the only sample. ``arrays`` are what is in ``file``.
 
     :raises InvalidArgumentError: if there is none, a number is missing, or a sample
         lacks a tensor.

@@ -51,7 +51,7 @@ class OpenTelemetrySink:
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def __call__(self, spans: Sequence[Span]) -> None:
-        """Hand on finished spans; their times become those of the clock on the wall."""
+        """Hand on finished spans; their times become times of the wall clock."""
         for span in spans:
             started = self._tracer.start_span(
                 span.name,

@@ -201,7 +201,7 @@ def _match(
 ) -> Pattern:
     """Find the row and layout that the operands follow, and check their ranks.
 
-    Operand by operand, those remain that expect its type, so that an error can tell
+    Operand by operand, those remain that expect its type, so that an error can say
     what the ones before it still allowed.
     """
     candidates = _with_room(signature, len(inputs), len(outputs))
@@ -313,7 +313,7 @@ _MOST_TRIED = 4096
 
 
 def takes_other_lengths(operation: BoundOperation) -> bool:
-    """Tell whether shapes can be inferred with other lengths of what is not constant.
+    """Return whether shapes can be inferred with other lengths of what is not constant.
 
     Tried are a long one, and those of the other inputs where a length is 1.
     """

@@ -21,7 +21,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """Files with an operation and its inputs, and the command that runs them.
 
     ``inputs`` has what the operation read where the models diverged, and as outputs
-    what the other side made of it. ``repeats`` tells whether it diverges by itself too,
+    what the other side made of it. ``repeats`` says whether it diverges by itself too,
     None if it has not diverged.
     """
 

@@ -96,7 +96,7 @@ def _by_place(one: ModelGraph, other: ModelGraph) -> Iterator[tuple[int, int]]:
 
 
 def _fit(one: ModelGraph, a: int, other: ModelGraph, b: int) -> bool:
-    """Tell whether two operands may have the same shape, as far as it is declared."""
+    """Return whether two operands may have the same shape, as far as it is declared."""
     left, right = one.main.operands[a].dimensions, other.main.operands[b].dimensions
     if not left or not right:
         return True

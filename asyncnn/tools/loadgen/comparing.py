@@ -65,7 +65,7 @@ _STEP, _STEPS = 0.95, 5
 _ATTEMPTS = 2
 _TRIED = 30
 _SOME = 300
-"""Queries that tell about how fast a system is."""
+"""Queries that show about how fast a system is."""
 
 Announce = Callable[[Sequence[str]], Iterable[str]]
 

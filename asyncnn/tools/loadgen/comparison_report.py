@@ -1,4 +1,4 @@
-"""What ``asyncnn loadgen compare`` tells: rates, latencies, and goals for them."""
+"""What ``asyncnn loadgen compare`` reports: rates, latencies, and goals for them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -39,7 +39,7 @@ RATE, P50, P90, P99 = "rate", "p50_us", "p90_us", "p99_us"
 
 
 class SystemGoal(msgspec.Struct, frozen=True):
-    """A figure of ``system`` divided by that of ``peer``, at least or at most this."""
+    """A figure of ``system`` divided by ``peer``'s, at least or at most this."""
 
     section: str
     system: str

@@ -126,7 +126,7 @@ _running: set[threading.Thread] = set()
 
 
 def is_running() -> bool:
-    """Tell whether LoadGen goes on with a run that nobody waits for any more."""
+    """Return whether LoadGen goes on with a run that nobody waits for any more."""
     return bool(_running)
 
 

@@ -17,7 +17,7 @@ _OFFLINE_MARGIN = 4.0
 """How much faster Offline runs may be than one execution after the other."""
 
 _FASTER = 0.5
-"""Share of the time of an execution that LoadGen is told to expect of a query."""
+"""Share of the time of an execution that LoadGen is to expect of a query."""
 
 
 class JudgedRunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ def _told(folder: Path | None) -> str | None:
 
 
 def _settings(options: JudgedRunOptions, alone_s: float) -> Settings:
-    """Return what LoadGen is told; what it has to expect follows from one execution."""
+    """Return what LoadGen is given; what it is to expect follows from one run."""
     target_qps = options.target_qps
     if target_qps is None and options.scenario is Scenario.OFFLINE:
         target_qps = _OFFLINE_MARGIN / alone_s

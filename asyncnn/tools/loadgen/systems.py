@@ -28,7 +28,7 @@ AwaitExecute: TypeAlias = Callable[[int], Awaitable[Sequence[Array]]]
 
 
 class System(Protocol):
-    """A system under test: executes queries, and tells `Answers` of each."""
+    """A system under test: executes queries, and reports each to `Answers`."""
 
     def begin(self, answers: Answers) -> None:
         """Answer all queries from here on there."""

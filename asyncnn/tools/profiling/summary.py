@@ -60,7 +60,7 @@ class _Amount(NamedTuple):
 
 
 class _Unit(msgspec.Struct, frozen=True, eq=False):
-    """A step of a partition; ``numbers`` are those of the executions that run it."""
+    """A step of a partition; ``numbers`` are of the executions that run it."""
 
     partition: int
     subgraph: Subgraph

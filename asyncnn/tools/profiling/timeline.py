@@ -1,7 +1,7 @@
 """One observed run taken apart: every nanosecond of it belongs to a step or a stage.
 
 A run is one execution, or one for each partition. An execution waits in a queue, binds
-arrays to its workspace, runs steps, and replies; spans of a recording tell when. Steps
+arrays to its workspace, runs steps, and replies; spans of a recording say when. Steps
 of a subgraph are run within an IF or a WHILE: its own time is without them.
 """
 
@@ -45,7 +45,7 @@ MEANINGS = {
 
 
 class EndedStep(NamedTuple):
-    """A step that has ended; times are those of `time.perf_counter_ns`."""
+    """A step that has ended; times are of `time.perf_counter_ns`."""
 
     plan: Plan
     step: Step
@@ -81,7 +81,7 @@ Place: TypeAlias = tuple[int, int, int]
 class Timeline:
     """What one run spent on what, in nanoseconds: ``own_ns`` by step, and ``stages``.
 
-    A step may have run several times: ``counts`` tells. ``computed_ns`` are the times
+    A step may have run several times: ``counts`` says. ``computed_ns`` are the times
     that the executions took on their lanes, and ``observing_ns`` what telling of all
     steps did. ``reported_ns`` are those that devices report of partitions, in order.
     """
@@ -168,7 +168,7 @@ def reported_times(spans: Iterable[Span]) -> list[int]:
 def executions_of(
     spans: Iterable[Span], entries: Iterable[EndedStep]
 ) -> list[TracedExecution]:
-    """Return the executions that spans tell of, in order, with their entries."""
+    """Return the executions that spans show, in order, with their entries."""
     found: list[TracedExecution] = []
     ordered = sorted(spans, key=lambda span: span.group)
     for _, group in groupby(ordered, lambda span: span.group):
