@@ -258,7 +258,7 @@ class _Released:
         self._session = session
 
     def __del__(self) -> None:
-        self._library.release("RegionSession", self._session)
+        self._library.release("Session", self._session)
 
 
 class RegionSessions:

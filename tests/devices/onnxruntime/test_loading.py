@@ -93,16 +93,16 @@ TELLS_NOBODY = """
 import os
 from asyncnn.devices import onnxruntime
 from asyncnn.devices.onnxruntime.region_checks import Traits
-from asyncnn.devices.onnxruntime.runtime_api import Library
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
-from asyncnn.devices.onnxruntime.sessions import LearntShapes, Session
+from asyncnn.devices.onnxruntime.sessions import LearntShapes, RegionSession
 
 def threads():
     return len(os.listdir("/proc/self/task"))
 
 before = threads(), dict(os.environ)
-library = Library(onnxruntime.found()[0])
-session = Session(
+library = OnnxRuntimeLibrary(onnxruntime.found()[0])
+session = RegionSession(
     library, chain(2, 4), 1, Traits(False, False), LearntShapes(False)
 )
 assert (threads(), dict(os.environ)) == before

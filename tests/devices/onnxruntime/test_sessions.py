@@ -52,7 +52,7 @@ def test_one_that_is_released_is_found_by_nobody(
     release = library.release
 
     def slowly(kind: str, made: int) -> None:
-        if kind == "RegionSession":
+        if kind == "Session":
             begun.set()
             go_on.wait(30)
         release(kind, made)

@@ -13,7 +13,7 @@ from asyncnn.tools.differing import extracts
 from asyncnn.tools.differing.extracts import ModelGraph, compacted
 from asyncnn.tools.differing.sides import DeviceSide
 from tests.random_graphs.running import assert_same
-from tests.random_graphs.strategies import ModelGraph as Drawn
+from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.trying import on_graphs
 
 F32 = OperandType.TENSOR_FLOAT32

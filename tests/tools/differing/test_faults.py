@@ -22,7 +22,7 @@ from asyncnn.tools.differing.finding import Finding, PlacedOperation, Question, 
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.samples import random_sample
 from tests.random_graphs.listing import listing
-from tests.random_graphs.strategies import ModelGraph as Drawn
+from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.strategies import graphs
 from tests.tools.differing.faults import (
     KINDS,

@@ -31,7 +31,7 @@ from asyncnn.tools.differing.pairing import pair
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.other_runtimes import LiteRt, OnnxFile
 from asyncnn.tools.samples import Sample
-from tests.random_graphs.strategies import ModelGraph as Drawn
+from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.trying import on_graphs
 from tests.tools.differing.faults import Fault, FaultyDevice, Injected, targets
 from tests.tools.test_comparison import addition_in_onnx
