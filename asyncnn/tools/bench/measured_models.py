@@ -23,8 +23,7 @@ from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.noop import tiny_addition
-from asyncnn.tools.mobilenets import MOBILENETS
+from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
@@ -71,6 +70,18 @@ def model_files(
             file.write_bytes(MOBILENETS[name]())
             files.append(file)
         yield files
+
+
+@contextmanager
+def small_model() -> Iterator[Path]:
+    """Have the file of a MobileNet of some hundred microseconds.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
+    with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
+        path = Path(temporary, "small.tflite")
+        path.write_bytes(mobilenet_v1(quantized=False, size=96, width=0.25))
+        yield path
 
 
 def _found(folder: Path | None, suffixes: Sequence[str]) -> list[Path]:
@@ -249,8 +260,3 @@ def heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
         for each in heavy(models)
         if all(info.dtype.kind == "f" for info in each.named.inputs)
     ]
-
-
-def the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return an addition of four floats in their place."""
-    return [Candidate("ADD [4]", tiny_addition())]

@@ -60,6 +60,20 @@ class Figure(msgspec.Struct, frozen=True):
         return median(mine / max(theirs, 1e-3) for mine, theirs in pairs)
 
 
+Turn: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
+"""Takes its time once in each round; returns a value of each figure."""
+
+
+async def in_turn(turns: Sequence[Turn], *, rounds: int) -> dict[str, Figure]:
+    """Measure what is not repeated in batches, in rotated order."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for turn in rotated(turns, number):
+            for figure, value in (await turn()).items():
+                values[figure].append(value)
+    return {name: Figure(tuple(each)) for name, each in values.items()}
+
+
 async def measure(
     batches: Sequence[Batch],
     *,
