@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
-from msgspec.structs import replace
 
 from asyncnn.cli.options import ExtensionOption, SettingOption
 from asyncnn.logs import Level
@@ -60,8 +59,8 @@ def serve(
         typer.Option(
             "--trust-regions",
             help="Run regions, which engines read as they are, in the driver itself, "
-            "those of other users too; else those of this user run apart, in a process "
-            "for each connection.",
+            "those of other users too; else those of this user that cannot be checked "
+            "run apart, in a process for each connection.",
         ),
     ] = False,
     max_connections: Annotated[
@@ -123,7 +122,6 @@ def serve(
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
     isolated = None if trust_regions else isolating(device, given, extension or ())
-    given = replace(given, runs_regions=trust_regions)
     opened = open_device(device, settings=given, extensions=extensions)
     limits, user_limits = limits_of(limit or ())
     publish = partial(

@@ -149,6 +149,7 @@ class IBurstCallback(ABC):
 
     __slots__ = ()
     take_turn: TakeTurn | None = None  # asked before each packet
+    carries_deadlines: bool = False  # whether one may follow a packet; not in the HAL
 
     @abstractmethod
     async def get_memories(

@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 ModelT = TypeVar("ModelT", Model, SlicedModel)
 
@@ -160,8 +160,7 @@ class Statistics(_Message, frozen=True):
 class CacheInfo(msgspec.Struct, frozen=True, array_like=True):
     """The cache arguments of a call that travels, each file with one descriptor.
 
-    The descriptors beside the message are those of the model files, then of the data
-    files.
+    Beside the message are descriptors of the model files, then of the data files.
     """
 
     model_files: int
@@ -401,7 +400,7 @@ class Memories(_Message, frozen=True):
 class ConfigureBurst(_Message, frozen=True):
     """`IPreparedModel.configure_execution_burst`; the client numbers the burst.
 
-    The first ``request_fds`` descriptors are those of the queue for requests.
+    The first ``request_fds`` descriptors are the request queue's; see `IBurstCallback`.
     """
 
     burst: int
@@ -409,6 +408,7 @@ class ConfigureBurst(_Message, frozen=True):
     request_ints: tuple[int, ...]
     result_ints: tuple[int, ...]
     request_fds: int
+    carries_deadlines: bool = False
 
 
 class BurstConfigured(_Message, frozen=True):

@@ -35,7 +35,7 @@ from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
 
 if TYPE_CHECKING:
-    from asyncnn.service.driver.isolating import Isolated, OpenIsolated
+    from asyncnn.service.driver.isolating import Isolated, Isolation
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -73,7 +73,7 @@ class Session:
         *,
         sees_others: bool = False,
         may_run_regions: bool = False,
-        isolated: "OpenIsolated | None" = None,
+        isolated: "Isolation | None" = None,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -408,7 +408,7 @@ class Session:
             self._send(wire.StatusChanged(status))
 
 
-def _apart(isolated: "OpenIsolated", limits: ServiceLimits) -> "Isolated":
+def _apart(isolated: "Isolation", limits: ServiceLimits) -> "Isolated":
     # A driver that runs regions itself has no use for it.
     from asyncnn.service.driver.isolating import Isolated
 
