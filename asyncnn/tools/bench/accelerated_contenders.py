@@ -46,9 +46,14 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import translating
-from asyncnn.tools.bench.heartbeat import Heartbeat, beating_driver
-from asyncnn.tools.bench.litert import in_executor, on_one_thread
-from asyncnn.tools.bench.measured_models import Candidate, inputs_of, small_model
+from asyncnn.tools.bench.activities import Heartbeat, beating_driver
+from asyncnn.tools.bench.measured_models import (
+    Candidate,
+    in_executor,
+    inputs_of,
+    on_one_thread,
+    small_model,
+)
 from asyncnn.tools.bench.noop import LENGTH, tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.bench.placed import Place
@@ -79,6 +84,7 @@ from asyncnn.tools.bench.rounds import (
     measure,
     timed_await,
     timed_call,
+    turn_of,
 )
 from asyncnn.tools.other_runtimes import LiteRt
 
@@ -295,14 +301,11 @@ async def serving(candidate: Candidate, place: Place) -> Figures:
     for run in servers.values():
         await run()
 
-    def served(name: str, count: int) -> Turn:
-        async def turn() -> Mapping[str, float]:
-            us = await request_us(servers[name], count, candidate.us)
-            return {f"{name}_{count}": us}
-
-        return turn
-
-    turns = [served(name, count) for count in CONCURRENCIES for name in servers]
+    turns = [
+        turn_of(f"{name}_{count}", partial(request_us, run, count, candidate.us))
+        for count in CONCURRENCIES
+        for name, run in servers.items()
+    ]
     return await in_turn(turns, rounds=place.rounds)
 
 

@@ -22,8 +22,8 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
+    LITERT,
     Candidate,
     candidates,
     every,

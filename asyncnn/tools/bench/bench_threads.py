@@ -76,10 +76,10 @@ from asyncnn.tools.bench.report import (
 from asyncnn.tools.bench.rounds import (
     FEW_ROUNDS,
     Figure,
-    Turn,
     in_turn,
     measure,
     timed_await,
+    turn_of,
 )
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
@@ -210,14 +210,8 @@ async def urgent(files: Files, place: Place) -> Figures:
 async def _each_in_turn(
     files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
 ) -> Figures:
-    def turn_of(name: str, runs: _Runs) -> Turn:
-        async def turn() -> Mapping[str, float]:
-            return {name: await value(runs)}
-
-        return turn
-
     contenders = await _contenders(files, place)
-    turns = [turn_of(*each) for each in contenders.items()]
+    turns = [turn_of(name, partial(value, runs)) for name, runs in contenders.items()]
     return await in_turn(turns, rounds=place.rounds)
 
 
@@ -423,7 +417,8 @@ SECTIONS = {
 }
 """What is measured together, by name, in the order in which it is."""
 
-CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
+
+_CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
 
 
 class ThreadsRow(Measured, frozen=True, kw_only=True):
@@ -460,7 +455,7 @@ class ThreadsReport(SingleReport, frozen=True, kw_only=True):
     def notes(self) -> Iterator[str]:
         """Yield who was not measured, and why."""
         if "crash" in self.rows:
-            yield CRASH_NOTE
+            yield _CRASH_NOTE
         refusals = {row.title: row.refusals for row in self.rows.values()}
         yield from refusal_notes(refusals, TITLES)
 

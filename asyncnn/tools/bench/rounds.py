@@ -64,6 +64,15 @@ Turn: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
 """Takes its time once in each round; returns a value of each figure."""
 
 
+def turn_of(figure: str, value: Callable[[], Awaitable[float]]) -> Turn:
+    """Return the turn that gives one figure."""
+
+    async def turn() -> Mapping[str, float]:
+        return {figure: await value()}
+
+    return turn
+
+
 async def in_turn(turns: Sequence[Turn], *, rounds: int) -> dict[str, Figure]:
     """Measure what is not repeated in batches, in rotated order."""
     values: defaultdict[str, list[float]] = defaultdict(list)

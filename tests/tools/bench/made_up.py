@@ -17,10 +17,14 @@ from asyncnn.tools.bench import (
     bench_threads,
     bench_waits,
 )
+from asyncnn.tools.bench.activities import Pulse
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.heartbeat import Pulse
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Candidate, Difference
+from asyncnn.tools.bench.measured_models import (
+    LITERT,
+    LITERT_REF,
+    Candidate,
+    Difference,
+)
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.placed import Placement

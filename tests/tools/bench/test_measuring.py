@@ -28,8 +28,7 @@ from asyncnn.tools.bench.bench_models import (
     TO_THREAD,
 )
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Difference
+from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF, Difference
 from asyncnn.tools.bench.qos_load import Convolutions, Stack
 from asyncnn.tools.bench.report import Measured
 from asyncnn.tools.bench.rounds import Call
