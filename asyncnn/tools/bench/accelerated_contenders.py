@@ -72,7 +72,6 @@ from asyncnn.tools.bench.qos_load import (
     latencies_us,
     longest_step_us,
     out_of_time,
-    percentile,
     request_us,
     saturated,
 )
@@ -82,6 +81,7 @@ from asyncnn.tools.bench.rounds import (
     Turn,
     in_turn,
     measure,
+    percentile,
     timed_await,
     timed_call,
     turn_of,

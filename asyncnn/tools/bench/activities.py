@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.driver.server import Server
 from asyncnn.tools.bench.processes import READY, Pipe, process
+from asyncnn.tools.bench.rounds import percentile
 
 Watched: TypeAlias = Callable[[], Awaitable[object]]
 """What is done while the heart beats; its result is kept until it stops."""
@@ -365,8 +366,8 @@ def pulse_of(late_s: NDArray[np.float64], waited_ns: NDArray[np.int64]) -> Pulse
     waits_ns = np.diff(waited_ns)
     return Pulse(
         beats=len(late_s),
-        p50_ms=_percentile(samples_ms, 50),
-        p99_ms=_percentile(samples_ms, 99),
+        p50_ms=percentile(samples_ms, 0.5),
+        p99_ms=percentile(samples_ms, 0.99),
         longest_ms=float(samples_ms.max()),
         waited_ms=float(waits_ns.max()) * _US if waits_ns.size else 0.0,
     )
@@ -379,11 +380,6 @@ def every_due_tick(late_s: NDArray[np.float64]) -> NDArray[np.float64]:
     firsts = np.cumsum(due) - due
     missed = np.arange(due.sum()) - np.repeat(firsts, due)
     return np.repeat(late_s, due) - TICK_S * missed
-
-
-def _percentile(samples: NDArray[np.float64], share: float) -> float:
-    value: Any = np.percentile(samples, share, method="higher")
-    return float(value)
 
 
 def _open_scheduling() -> int | None:

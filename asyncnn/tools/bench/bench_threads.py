@@ -58,7 +58,6 @@ from asyncnn.tools.bench.qos_load import (
     freed_us,
     latencies_us,
     out_of_time,
-    percentile,
     request_us,
     saturated,
 )
@@ -78,6 +77,7 @@ from asyncnn.tools.bench.rounds import (
     Figure,
     in_turn,
     measure,
+    percentile,
     timed_await,
     turn_of,
 )

@@ -34,7 +34,15 @@ from asyncnn.tools.bench.report import (
     noted,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import Batch, Call, Figure, ManyCalls, measure, timed
+from asyncnn.tools.bench.rounds import (
+    Batch,
+    Call,
+    Figure,
+    ManyCalls,
+    measure,
+    percentile,
+    timed,
+)
 
 BATCH_US = 20_000.0
 _P99 = " p99"
@@ -151,8 +159,7 @@ async def _timed(figure: str, call: Call | ManyCalls, group: Group) -> Batch:
                 await asyncio.sleep(group.pause_s)
             many = await once(1 if group.pause_s else runs)
             samples.extend(us / group.per for us in many[figure])
-        samples.sort()
-        return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
+        return {figure: samples, figure + _P99: [percentile(samples, 0.99)]}
 
     return batch
 

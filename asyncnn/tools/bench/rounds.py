@@ -14,6 +14,8 @@ from statistics import median
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -111,6 +113,12 @@ async def _warm_up(batch: Batch, batch_us: float) -> int:
         await batch(1)
         least_us = min(least_us, (time.perf_counter() - started) * 1e6)
     return runs_within(batch_us, least_us)
+
+
+def percentile(samples: Sequence[float] | NDArray[np.float64], share: float) -> float:
+    """Return the value that ``share`` of the samples do not exceed."""
+    ordered = np.sort(samples)
+    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 
 def runs_within(budget_us: float, run_us: float) -> int:
