@@ -9,10 +9,9 @@ from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
-from tests.direct import evaluate
-from tests.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.families import Graph
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from tests.random_graphs.judging import evaluate_and_judge
-from tests.random_graphs.strategies import Graph
 
 GARBAGE = 0xA5
 
@@ -116,6 +115,9 @@ class Spoil(Pause):
 
 class PauseAfter(Pause):
     """Requests a pause after some boundaries."""
+
+    interrupt = from_ns = None
+    threads = 2  # as for `Spoil`
 
     def __init__(self, boundaries: int) -> None:
         self._left = boundaries

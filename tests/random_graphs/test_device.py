@@ -6,8 +6,8 @@ import pytest
 
 from asyncnn import DeviceSettings, open_device
 from asyncnn.runtime.prepared import Path
+from asyncnn.tools.conformance.random_graphs.families import Graph
 from tests.random_graphs.running import assert_same, directly
-from tests.random_graphs.strategies import Graph
 from tests.random_graphs.trying import on_graphs
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime
+from asyncnn.tools.conformance.random_graphs.families import Graph
 from tests.random_graphs.running import (
     PauseAfter,
     assert_same,
@@ -20,7 +21,6 @@ from tests.random_graphs.running import (
     launch,
     program_of,
 )
-from tests.random_graphs.strategies import Graph
 from tests.random_graphs.trying import on_graphs
 
 

@@ -6,8 +6,13 @@ from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperationType
+from asyncnn.tools.conformance.random_graphs.families import (
+    BUILDERS,
+    DRAWN,
+    Graph,
+    graphs,
+)
 from tests.random_graphs.running import check_formulas
-from tests.random_graphs.strategies import BUILDERS, DRAWN, Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 LEFT_OUT = frozenset(

@@ -14,9 +14,9 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import activation
 from asyncnn.pacing import Steps
-from tests.random_graphs.dumping import FOLDER_VARIABLE
+from asyncnn.tools.conformance.random_graphs.dumping import FOLDER_VARIABLE
+from asyncnn.tools.conformance.random_graphs.families import Graph, graphs
 from tests.random_graphs.running import check_engine, check_formulas
-from tests.random_graphs.strategies import Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from tests.random_graphs.dumping import dump
-from tests.random_graphs.interpreter import interpret
-from tests.random_graphs.naive import evaluate_stored
-from tests.random_graphs.strategies import Graph, graphs
+from asyncnn.tools.conformance.random_graphs.dumping import dump
+from asyncnn.tools.conformance.random_graphs.families import Graph, graphs
+from asyncnn.tools.conformance.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.naive import evaluate_stored
 
 THOROUGH = "thorough"
 """Profile of many new graphs instead of a few that are always the same:

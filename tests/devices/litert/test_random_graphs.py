@@ -10,12 +10,12 @@ from asyncnn.devices.litert.claims import RULES, claims
 from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType
-from tests.devices.litert.judging import assert_close
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.checking import require_close
+from asyncnn.tools.conformance.random_graphs.families import DRAWN, Graph, graphs
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
 from tests.devices.litert.running import run_operation, run_segment, segment_of
-from tests.direct import evaluate
-from tests.random_graphs import naive
 from tests.random_graphs.running import program_of
-from tests.random_graphs.strategies import DRAWN, Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 CLAIMED = DRAWN & RULES.keys()
@@ -30,7 +30,7 @@ def test_each_operation_is_computed_as_by_its_kernel(graph: Graph) -> None:
             continue
         slack = [each.slack for each in naive.evaluate(full)]
         results = run_operation(step.operation, arrays)
-        assert_close(full, results, expected, slack)
+        require_close(full, results, expected, slack)
 
 
 @on_graphs(strategy=graphs(CLAIMED))

@@ -30,8 +30,8 @@ from asyncnn.runtime.framework.partition import (
     grow,
 )
 from asyncnn.runtime.framework.submodels import Kind, build_submodels
+from asyncnn.tools.conformance.random_graphs.families import Graph, graphs
 from tests.networks import chain
-from tests.random_graphs.strategies import Graph, graphs
 from tests.runtime.framework.mixed import mixed
 
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER

@@ -13,8 +13,8 @@ from asyncnn.hal.routes import Route
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+from asyncnn.tools.conformance.random_graphs.families import Graph, graphs
 from tests.random_graphs.running import assert_same, directly
-from tests.random_graphs.strategies import Graph, graphs
 from tests.runtime.framework.crippled import Fault, crippled_devices
 
 PATHS = ("async", "sync", "burst", "fenced")

@@ -7,11 +7,10 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.families.moving import divisors
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import I32
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.sketch import I32, Tensor, bound_of
 
 
 class Image(NamedTuple):

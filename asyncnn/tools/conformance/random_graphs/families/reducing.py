@@ -5,11 +5,13 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder, fused_activation
-from tests.random_graphs.families.moving import any_axis, divisors
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import I32, Q8PC
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+    Builder,
+    fused_activation,
+)
+from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
+from asyncnn.tools.conformance.random_graphs.sketch import I32, Q8PC, Tensor, bound_of
 
 
 def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:

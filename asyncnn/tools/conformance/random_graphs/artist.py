@@ -19,18 +19,20 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
-from tests.random_graphs import naive
-from tests.random_graphs.naive.expected import stored
-from tests.random_graphs.sketch import Sketch, Tensor, bound_of
-from tests.random_graphs.values import (
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.naive.expected import stored
+from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,
     I32,
     Q8PC,
     Q8S,
     Q8SYM,
+    Sketch,
+    Tensor,
     another,
     as_float32,
+    bound_of,
     sample,
 )
 
@@ -68,18 +70,20 @@ class Artist:
         self.draw = draw
         self.sketch = sketch
         self.parent = parent
-        self.is_static = is_static if parent is None else parent.is_static
+        self.is_static: bool = is_static if parent is None else parent.is_static
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.captured: list[tuple[Tensor, Tensor]] = []
         self.other_values: dict[int, Array] = {}
 
     def choose(self, *options: T) -> T:
         """Draw one of the options."""
-        return self.draw(st.sampled_from(options))
+        chosen: T = self.draw(st.sampled_from(options))
+        return chosen
 
     def number(self, low: int, high: int) -> int:
         """Draw an integer from ``low`` to ``high``."""
-        return self.draw(st.integers(low, high))
+        drawn: int = self.draw(st.integers(low, high))
+        return drawn
 
     def shape(self, *ranks: int) -> Shape:
         """Draw axis lengths, for any of the ranks."""

@@ -1,18 +1,26 @@
 """Draws IF and WHILE over subgraphs that are drawn themselves."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.operations.bound import Array, BoundOperand
-from asyncnn.hal.types import Dimensions, OperationType
-from tests.random_graphs import naive
-from tests.random_graphs.artist import Artist, completely, is_tame
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.interpreter import interpret
-from tests.random_graphs.sketch import Sketch, Tensor, bound_of
-from tests.random_graphs.values import B8, I32, TYPES, sample
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.types import Dimensions, OperandType, OperationType
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.artist import Artist, completely, is_tame
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    B8,
+    I32,
+    TYPES,
+    Sketch,
+    Tensor,
+    bound_of,
+    sample,
+)
 
 Fill = Callable[[Artist, int], None]
 """Draws operations, at least one and at most so many."""
@@ -90,7 +98,7 @@ def _counterpart(
         (t for t in sketch.tensors if _is_alike(t, bound) and t.shape == bound.shape),
         None,
     )
-    one = sample(bound.type, (1,), artist.number(0, 255))
+    one = sample(OperandType(bound.type), (1,), artist.number(0, 255))
     operands = [
         x or sketch.constant(bound),
         sketch.constant(replace(bound, shape=(1,), value=one)),
@@ -158,10 +166,18 @@ def _paired_outputs(
                 other,
                 output.bound,
                 others,
-                lambda result, shape=output.shape: any_shape or result.shape == shape,
+                partial(_has_shape, output.shape if not any_shape else None),
             )
         )
     return list(zip(chosen, others, strict=True))
+
+
+def _has_shape(shape: Shape | None, tensor: Tensor) -> bool:
+    return shape is None or tensor.shape == shape
+
+
+def _declares(shape: Shape, tensor: Tensor) -> bool:
+    return tensor.dimensions == shape
 
 
 def _declared_of_both(artist: Artist, one: Tensor, other: Tensor) -> Dimensions:
@@ -219,7 +235,7 @@ def _next_state(body: _Inside, state: Sequence[Tensor]) -> list[Tensor]:
                 body,
                 source.bound,
                 outputs,
-                lambda result, shape=source.shape: result.dimensions == shape,
+                partial(_declares, source.shape),
             )
         )
     return outputs

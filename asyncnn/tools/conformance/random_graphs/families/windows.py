@@ -4,12 +4,20 @@ from collections.abc import Iterable
 
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder, fused_activation
-from tests.random_graphs.families.images import Image, image, in_layout, layout_flag
-from tests.random_graphs.families.moving import divisors
-from tests.random_graphs.families.reducing import weights_and_bias
-from tests.random_graphs.sketch import Tensor
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+    Builder,
+    fused_activation,
+)
+from asyncnn.tools.conformance.random_graphs.families.images import (
+    Image,
+    image,
+    in_layout,
+    layout_flag,
+)
+from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.families.reducing import weights_and_bias
+from asyncnn.tools.conformance.random_graphs.sketch import Tensor
 
 SAME, VALID = 1, 2
 

@@ -1,21 +1,27 @@
 """Draws operations that move elements, or join and cut tensors."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import F16, F32, I32
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    F16,
+    F32,
+    I32,
+    Tensor,
+    bound_of,
+)
 
 
 def _keeping(
-    arguments: Callable[[Artist, Tensor], list[Tensor | None]], largest_rank: int = 4
+    arguments: Callable[[Artist, Tensor], Sequence[Tensor | None]],
+    largest_rank: int = 4,
 ) -> Builder:
     """Draw an operation on one tensor whose quantisation it keeps."""
 
@@ -32,7 +38,8 @@ def _keeping(
 
 def any_axis(artist: Artist, rank: int) -> int:
     """Draw an axis, which may be counted from the end."""
-    return artist.choose(*range(rank), *range(-rank, 0))
+    axis: int = artist.choose(*range(rank), *range(-rank, 0))
+    return axis
 
 
 def divisors(number: int) -> list[int]:
@@ -181,7 +188,8 @@ def _concatenation(artist: Artist, type_: OperationType, main: OperandType) -> N
         )
         for _ in range(artist.number(0, 2))
     ]
-    result = artist.choose(first.bound, main)
+    options: tuple[BoundOperand | OperandType, ...] = first.bound, main
+    result = artist.choose(*options)
     artist.apply(type_, [first, *others, artist.scalar(axis)], result)
 
 

@@ -4,12 +4,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.sketch import Tensor
-from tests.random_graphs.values import B8, F16, F32, I32, Q8, Q8S, Q8SYM
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    B8,
+    F16,
+    F32,
+    I32,
+    Q8,
+    Q8S,
+    Q8SYM,
+    Tensor,
+)
 
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""
@@ -144,11 +152,15 @@ def _dequantize(artist: Artist, type_: OperationType, main: OperandType) -> None
 
 def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
     targets = [
-        row.types["U"] for row in SIGNATURES[type_].rows if row.types["T"] == main
+        OperandType(row.types["U"])
+        for row in SIGNATURES[type_].rows
+        if row.types["T"] == main
     ]
     x, target = artist.pick(main), artist.choose(*targets)
     is_quantized = target in (Q8, Q8S, Q8SYM)
-    output = artist.bound(target, (1,)) if is_quantized else target
+    output: OperandType | BoundOperand = target
+    if is_quantized:
+        output = artist.bound(target, (1,))
     # Known dimensions beside open ones of the input count as different ones.
     artist.apply(type_, [x], output, declare=lambda shape: x.dimensions)
 
