@@ -8,7 +8,7 @@ QUICK_TIER ?= quick
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
-	coverage-of-cases check lint types bench simulate docs wheels clean
+	coverage-of-cases check lint types size bench simulate docs wheels clean
 
 demo: $(READY)
 	$(BIN)/asyncnn demo
@@ -50,6 +50,10 @@ coverage-of-cases: $(READY)
 	$(BIN)/coverage report
 
 check: lint types
+
+# How large the package is, beside what it may be; tests/test_house.py has the same.
+size: $(READY)
+	$(BIN)/python -m tests.size
 
 bench: $(READY)
 	$(BIN)/asyncnn bench models

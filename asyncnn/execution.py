@@ -84,12 +84,16 @@ class IBinding(Protocol):
     launched once at a time.
     """
 
-    def bind(self, tensors: Sequence[object]) -> object | None:
+    def bind(
+        self, tensors: Sequence[object], are_usual: bool = False, /
+    ) -> object | None:
         """Return an execution on arrays for all inputs and outputs, in this order.
 
         The caller has seen to it that they are C-contiguous and of the model's dtypes
         and shapes, and those of outputs writable. None if the model or one of
-        ``tensors``, which may be no arrays, needs more than that.
+        ``tensors``, which may be no arrays, needs more than that. All that
+        ``are_usual`` are aligned arrays of one set of dtypes and shapes, so that only
+        the first ones are looked at.
         """
 
     def launch(
@@ -122,7 +126,9 @@ class IInProcess(IBinding, IReusing, Protocol):
     times at once.
     """
 
-    def bind(self, tensors: Sequence[object]) -> Request | None:
+    def bind(
+        self, tensors: Sequence[object], are_usual: bool = False, /
+    ) -> Request | None:
         """Return a request on arrays; see `IBinding.bind`."""
 
     def execute_threadsafe(

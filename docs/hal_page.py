@@ -772,9 +772,9 @@ Q6: An execution is on time or has missed its deadline, and nothing else.
 Q7: One that is aborted has no shapes and no times, and its buffers hold nothing.
 - devices/test_execution.py::TestDeadline::test_a_deadline_during_the_run_aborts_at_the_next_operation
 - devices/test_domains_execution.py::TestFailures::test_a_cancelled_execution_gives_its_buffers_up
-Q8: Loading from a cache has a deadline; the queues of a burst have none, so its client cancels.
+Q8: Loading from a cache has a deadline; so has a run by burst, behind its packet where both ends agree.
 - devices/cache/test_cache.py::TestLoadedModels::test_a_deadline_that_has_passed_is_missed
-- burst/test_controller.py::TestDeadlines::test_an_execution_is_cancelled_when_its_deadline_passes
+- runtime/test_burst.py::TestDeadlinesInADriver::test_they_order_what_waits
 
 # Suite of deadlines
 QS1-QS2: A model is prepared with LOW and with HIGH priority.

@@ -1,8 +1,9 @@
-"""CONTRIBUTING.md can be followed: what it names exists, and its recipes work.
+"""What contributors read can be followed: what is named exists, and examples work.
 
-A recipe is a section whose blocks are applied in order to a copy of the package: a
-block of ``diff`` changes a file, one that begins with ``# new file: PATH`` makes one,
-and the last, which begins with ``# try it``, is a script that has to succeed.
+An example of docs/additions.md is a section whose blocks are applied in order to a copy
+of the package: a block of ``diff`` changes a file, one that begins with ``# new file:
+PATH`` makes one, and the last, which begins with ``# try it``, is a script that has to
+succeed.
 """
 
 import ast
@@ -19,13 +20,21 @@ import pytest
 import asyncnn
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+ADDITIONS = (ROOT / "docs/additions.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
+MENTIONED = r"`([\w./-]+\.(?:py|c)|[\w/]+/)(?::\s+([\w.]+))?`"
 MENTIONS = sorted(
-    set(re.findall(r"`([\w./-]+\.(?:py|c)|[\w/]+/)(?::\s+([\w.]+))?`", PAGE))
+    {
+        mention
+        for page in (CONTRIBUTING, ADDITIONS, ARCHITECTURE)
+        for mention in re.findall(MENTIONED, page)
+    }
 )
-RECIPES = re.findall(r"^### (Add .*?)\n(.*?)(?=^###? |\Z)", PAGE, re.M | re.S)
-COMMANDS = re.findall(r"^\$ make ([\w-]+)", PAGE, re.M)
+EXAMPLES = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", ADDITIONS, re.M | re.S)
+COMMANDS = re.findall(r"^\$ make ([\w-]+)", CONTRIBUTING, re.M)
+MOST_LINES = 300
 
 NEW_FILE, SCRIPT = "# new file: ", "# try it\n"
 
@@ -47,7 +56,7 @@ def names_in(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize(("path", "name"), MENTIONS)
 def test_what_the_page_names_exists(path: str, name: str) -> None:
-    made = {block.split()[3] for block in re.findall(r"# new file: .*", PAGE)}
+    made = {block.split()[3] for block in re.findall(r"# new file: .*", ADDITIONS)}
     if path in made:
         return
     assert (ROOT / path).exists()
@@ -82,13 +91,13 @@ def apply_diff(diff: str, folder: Path) -> str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("recipe", [pytest.param(r, id=t) for t, r in RECIPES])
-def test_a_recipe_works(recipe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", [pytest.param(e, id=t) for t, e in EXAMPLES])
+def test_an_example_works(example: str, tmp_path: Path) -> None:
     pytest.importorskip("ruff", reason="ruff is not installed")
     shutil.copytree(Path(asyncnn.__file__).parent, tmp_path / "asyncnn")
     shutil.copytree(ROOT / "tests/kernels", tmp_path / "tests/kernels")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    *steps, (_, script) = re.findall(r"```(diff|python)\n(.*?)```", recipe, re.S)
+    *steps, (_, script) = re.findall(r"```(diff|python)\n(.*?)```", example, re.S)
     changed = []
     for kind, block in steps:
         if kind == "diff":
@@ -118,10 +127,21 @@ def test_a_recipe_works(recipe: str, tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_every_kind_of_part_has_a_recipe() -> None:
-    assert [title for title, _ in RECIPES] == [
-        "Add an operation",
-        "Add a device",
-        "Add a path",
-        "Add a transport",
+def test_every_kind_of_part_has_steps_or_an_example() -> None:
+    assert re.findall(r"^## Add (.*)", CONTRIBUTING, re.M) == [
+        "an operation",
+        "an operator",
+        "a device",
+        "a command",
+        "a bench",
     ]
+    assert [title for title, _ in EXAMPLES] == [
+        "An operation",
+        "A device",
+        "A path",
+        "A transport",
+    ]
+
+
+def test_the_page_is_read_at_once() -> None:
+    assert len(CONTRIBUTING.splitlines()) <= MOST_LINES

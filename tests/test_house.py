@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 import asyncnn
+from tests.size import BOUNDS, counted, mistakes
 
 ROOT = Path(asyncnn.__file__).parent
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
-MOST_FILES = 544
-MOST_LINES = 500
-SMALL, MOST_SMALL = 60, 20
 MEDIAN_LINES = range(120, 221)
 
 SIBLINGS = (
@@ -147,13 +145,12 @@ def test_what_applications_load_knows_no_tools(imports: Graph) -> None:
     assert not knowing
 
 
-def test_there_are_few_files_of_a_size_to_be_read_at_once() -> None:
-    sizes = {file: lines_of(file) for file in FILES}
-    assert len(sizes) <= MOST_FILES
-    assert int(statistics.median(sizes.values())) in MEDIAN_LINES
-    small = sorted(str(file) for file, lines in sizes.items() if lines < SMALL)
-    assert len(small) <= MOST_SMALL, small
-    assert not [file for file, lines in sizes.items() if lines > MOST_LINES]
+def test_no_figure_is_more_than_it_may_be() -> None:
+    assert mistakes(counted(), BOUNDS.read_text()) == []
+
+
+def test_files_are_of_a_size_to_be_read_at_once() -> None:
+    assert int(statistics.median(map(lines_of, FILES))) in MEDIAN_LINES
 
 
 def test_two_files_of_one_name_play_the_same_role() -> None:

@@ -37,8 +37,11 @@ NEEDING = {
 }
 """Pages whose code needs a package that is not always installed."""
 
-ELSEWHERE = {"docs/model-files.md": "tests/runtime/test_model_files_page.py"}
-"""Pages whose code needs files of many kinds, and what runs it."""
+ELSEWHERE = {
+    "docs/additions.md": "tests/test_contributing.py",
+    "docs/model-files.md": "tests/runtime/test_model_files_page.py",
+}
+"""Pages whose code changes the package or needs many files, and what runs it."""
 
 WALKED = [
     name

@@ -69,7 +69,8 @@ class BurstController:
     was executing fails, and the next execution opens it anew. In a forked child every
     execution fails with `ForkedError`.
 
-    Packets have no room for a deadline: this end keeps it, by cancelling.
+    Packets have no room for a deadline: it follows them, see `packets.with_deadline`.
+    The driver keeps it.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class BurstController:
 
         Without ``spins``, a wait for a result sleeps at once: that is best for a model
         known to take longer than some tens of microseconds. Where the platform allows
-        no queues, the burst works without them. An execution that is cancelled at its
-        deadline is waited for ``deadline_grace`` seconds.
+        no queues, the burst works without them. A driver that has not answered
+        ``deadline_grace`` seconds after a deadline is not waited for.
 
         :raises AsyncnnError: if the driver refuses, or memory or descriptors run out.
         """
@@ -121,9 +122,8 @@ class BurstController:
         """Execute and return the result, whatever its status.
 
         Cancelling the call stops the execution at its next boundary; the next call
-        waits for that. At its deadline an execution is stopped likewise. Packets have
-        no room for a loop timeout: one that has it goes by `execute_1_3`.
-        GENERAL_FAILURE while another call has not returned.
+        waits for that. Packets have no room for a loop timeout: one that has it goes
+        by `execute_1_3`. GENERAL_FAILURE while another call has not returned.
         """
         measure, deadline = options.measure, options.deadline
         if self._is_busy:

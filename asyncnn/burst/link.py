@@ -15,11 +15,12 @@ from asyncnn.burst.packets import (
     RequestShape,
     ResultShape,
     decode_result,
+    with_deadline,
 )
 from asyncnn.burst.server import QUEUE_ENDED
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.deadlines import check_deadline, told_late, unanswered
+from asyncnn.deadlines import check_deadline, format_duration, told_late, unanswered
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -29,6 +30,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
+    error_for,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel, error_of
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, MeasureTiming, Memory, Request
@@ -40,8 +42,12 @@ _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
 _UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
-_CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.GENERAL_FAILURE
-"""What a cancelled execution ends with, as HAL 1.3 and as HAL 1.2 have it."""
+
+
+_MISSED = (
+    ErrorStatus.MISSED_DEADLINE_TRANSIENT,
+    ErrorStatus.MISSED_DEADLINE_PERSISTENT,
+)
 
 
 class UnsendableError(Exception):
@@ -103,9 +109,9 @@ class Link:
         return link
 
     async def execute(
-        self, request: Request, measure: MeasureTiming
+        self, request: Request, measure: MeasureTiming, deadline: int | None = None
     ) -> ExecutionResult:
-        """Execute; see `BurstController.execute`.
+        """Execute; see `BurstController.execute`. The driver keeps a deadline.
 
         :raises UnsendableError: if the request cannot be sent.
         :raises EndedError: if the driver ends the burst.
@@ -114,7 +120,7 @@ class Link:
             if self._owes_result:
                 await self._results.read()
                 self._owes_result = False
-            self._send(request, measure)
+            self._send(request, measure, deadline)
             answer = await self._results.read(spins=self.spins)
             self._owes_result = False
         except QUEUE_ENDED as error:
@@ -123,7 +129,9 @@ class Link:
             if self._owes_result and self._context is not None:
                 self._context.cancel(self.sent)
             raise
-        return self._result if answer == self._answer else self._decode(answer)
+        if answer == self._answer:
+            return self._result
+        return self._decode(answer, had_deadline=deadline is not None)
 
     def execute_blocking(
         self, request: Request, measure: MeasureTiming
@@ -148,12 +156,17 @@ class Link:
             raise EndedError(cause) from error
         return self._result if answer == self._answer else self._decode(answer)
 
-    def _send(self, request: Request, measure: MeasureTiming) -> None:
+    def _send(
+        self, request: Request, measure: MeasureTiming, deadline: int | None = None
+    ) -> None:
         """Write the packet of a request, which is made unless it was the last one's."""
         if request is not self._request or measure is not self._measure:
             self._packet = self._packet_of(request, measure)
             self._request, self._measure = request, measure
-        if not self._requests.write_nowait(self._packet):
+        packet = self._packet
+        if deadline is not None:
+            packet = with_deadline(packet, deadline)
+        if not self._requests.write_nowait(packet):
             raise UnsendableError("the driver does not take packets")
         self.sent += 1
         # At once: if this is cancelled, the next call has to read the result first.
@@ -176,37 +189,38 @@ class Link:
     async def execute_until(
         self, deadline: int, grace_s: float, request: Request, measure: MeasureTiming
     ) -> ExecutionResult:
-        """Execute, and cancel that at a deadline; see `BurstController.execute`.
+        """Execute by a deadline, which the driver keeps; see `BurstController.execute`.
 
-        :raises MissedDeadlinePersistentError: if it had passed before.
-        :raises MissedDeadlineTransientError: if the driver has not even begun by then,
-            or has not answered ``grace_s`` later.
+        :raises MissedDeadlinePersistentError: if it had passed before, or the driver
+            knows that it cannot be met.
+        :raises MissedDeadlineTransientError: if it passes, or the driver has not
+            answered ``grace_s`` later.
         :raises UnsendableError: as `execute`.
         :raises EndedError: as `execute`.
         """
         check_deadline(deadline)
         sent, asked_ns = self.sent, time.monotonic_ns()
+        left_s = (deadline - asked_ns) / 1e9
         try:
-            async with asyncio.timeout((deadline - asked_ns) / 1e9):
-                return await self.execute(request, measure)
+            async with asyncio.timeout(
+                None if math.isinf(grace_s) else left_s + grace_s
+            ):
+                result = await self.execute(request, measure, deadline)
         except TimeoutError:
-            # Then the wait was for the result of the execution before it.
-            if sent == self.sent:
-                raise MissedDeadlineTransientError(
-                    f"{told_late(deadline, asked_ns)}; the driver has not answered the "
-                    "execution before it"
-                ) from None
-        try:
-            async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
-                answer = await self._results.read()
-            self._owes_result = False
-        except TimeoutError:
-            raise unanswered(grace_s) from None
-        except QUEUE_ENDED as error:
-            raise EndedError(self.end(DeviceUnavailableError(str(error)))) from error
-        result = self._decode(answer)
-        if result.status in _CANCELLED:
-            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
+            if sent < self.sent:
+                raise unanswered(grace_s) from None
+            raise MissedDeadlineTransientError(
+                f"{told_late(deadline, asked_ns)}; the driver has not answered the "
+                "execution before it"
+            ) from None
+        if result.status in _MISSED:
+            # One that begins late refuses what was in time when it was sent.
+            if time.monotonic_ns() >= deadline:
+                raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
+            raise error_for(
+                result.status,
+                f"the driver cannot meet a deadline in {format_duration(left_s * 1e6)}",
+            )
         return result
 
     def free_memory(self, memory: Memory) -> None:
@@ -279,13 +293,13 @@ class Link:
         self._shape = shape
         return shape
 
-    def _decode(self, answer: bytes) -> ExecutionResult:
+    def _decode(self, answer: bytes, *, had_deadline: bool = False) -> ExecutionResult:
         """Return a result other than the last one."""
         shape = self._result_shape
         timing = shape.decode(answer)
         if timing is None:
             try:
-                shape, timing = decode_result(answer)
+                shape, timing = decode_result(answer, had_deadline=had_deadline)
             except PacketError as error:
                 return failed(GeneralFailureError(f"a result is malformed: {error}"))
             self._result_shape = shape

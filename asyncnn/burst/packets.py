@@ -46,6 +46,7 @@ class RequestKind:
     OUTPUT_DIMENSION = 4
     POOL = 5
     MEASURE = 6
+    DEADLINE = 7  # not the HAL's: see `with_deadline`
 
 
 class ResultKind:
@@ -75,6 +76,8 @@ RESULT_DIMENSION = Struct("<B7xI12x")
 RESULT_TIMING = Struct("<B7xQQ")
 
 _POOL = Struct("<" + POOL_FORMAT)
+_DEADLINE = Struct("<B7xQ8x")
+_DEADLINE_KIND = bytes([RequestKind.DEADLINE])
 _MEASURE = Struct("<" + MEASURE_FORMAT)
 _MEASURES = {int(measure): measure for measure in MeasureTiming}
 
@@ -99,7 +102,9 @@ _RESULT_MEMBERS: Final = (
 )
 
 _NEWEST_STATUS = ErrorStatus.INVALID_ARGUMENT
-"""Statuses of HAL 1.3 do not travel by burst."""
+"""Statuses of HAL 1.3 do not travel by burst, but in answer to a deadline."""
+
+_NEWEST_WITH_DEADLINE = max(ErrorStatus)
 
 Arguments: TypeAlias = tuple[RequestArgument, ...]
 Decoded: TypeAlias = tuple[Arguments, Arguments, tuple[int, ...], MeasureTiming]
@@ -153,6 +158,25 @@ class RequestShape:
         return self._prefix + self._tail.pack(*fields, RequestKind.MEASURE, measure)
 
 
+def with_deadline(packet: bytes, deadline: int) -> bytes:
+    """Return what goes into the queue for a request that is to end by ``deadline``.
+
+    The HAL's packets have no room for one. It follows them in a datum of its own where
+    both ends know that: see `IBurstCallback.carries_deadlines`. So it is there as soon
+    as the packet is, which a message on another way would not be.
+    """
+    return packet + _DEADLINE.pack(RequestKind.DEADLINE, deadline)
+
+
+def without_deadline(sent: bytes) -> tuple[bytes, int] | None:
+    """Return the packet and the deadline that follows it; None if none does."""
+    if sent[-DATUM_BYTES:][:1] != _DEADLINE_KIND:
+        return None
+    at = len(sent) - DATUM_BYTES
+    _, deadline = _DEADLINE.unpack_from(sent, at)
+    return sent[:at], deadline
+
+
 def decode_request(packet: bytes) -> Decoded:
     """Return what a packet says that may hold anything.
 
@@ -200,10 +224,17 @@ class ResultShape:
 
     @classmethod
     def of(
-        cls, status: ErrorStatus, output_shapes: tuple[OutputShape, ...] = ()
+        cls,
+        status: ErrorStatus,
+        output_shapes: tuple[OutputShape, ...] = (),
+        *,
+        had_deadline: bool = False,
     ) -> "ResultShape":
-        """Return the shape; a status that no burst knows becomes GENERAL_FAILURE."""
-        if status > _NEWEST_STATUS:
+        """Return the shape; a status that no burst knows becomes GENERAL_FAILURE.
+
+        Who sent a deadline knows those of HAL 1.3.
+        """
+        if status > _NEWEST_STATUS and not had_deadline:
             status = ErrorStatus.GENERAL_FAILURE
         datums: list[bytes] = []
         for shape in output_shapes:
@@ -239,7 +270,9 @@ class ResultShape:
         return Timing(on_device, in_driver) if kind == ResultKind.TIMING else None
 
 
-def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
+def decode_result(
+    packet: bytes, *, had_deadline: bool = False
+) -> tuple[ResultShape, Timing]:
     """Return the result in a packet that may hold anything.
 
     :raises PacketError: if the packet is malformed.
@@ -251,7 +284,8 @@ def decode_result(packet: bytes) -> tuple[ResultShape, Timing]:
     prefix = packet[: reader.position * DATUM_BYTES]
     on_device, in_driver = reader.take(ResultKind.TIMING, RESULT_TIMING)
     reader.check_end()
-    if not ErrorStatus.NONE <= number <= _NEWEST_STATUS:
+    newest = _NEWEST_WITH_DEADLINE if had_deadline else _NEWEST_STATUS
+    if not ErrorStatus.NONE <= number <= newest:
         raise PacketError(f"{number} is no ErrorStatus of a burst")
     return (
         ResultShape(ErrorStatus(number), shapes, prefix),

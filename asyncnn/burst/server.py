@@ -17,7 +17,11 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 
-from asyncnn.burst.packets import DATUM_BYTES, ResultShape
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    ResultShape,
+    without_deadline,
+)
 from asyncnn.burst.slots import Binder, BoundRequest
 from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
@@ -72,6 +76,7 @@ class BurstServer(CallbackObject):
         self._max_result_bytes = results.quantum * results.count
         self._log = log
         self._binder = Binder(prepared, callback, log)
+        self._carries_deadlines = callback.carries_deadlines
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -146,14 +151,31 @@ class BurstServer(CallbackObject):
         try:
             bound = self._binder.bind_nowait(packet)
         except AsyncnnError as error:
-            self._refuse(error)
+            # Looked for only now: a packet that has no deadline costs nothing more.
+            by = without_deadline(packet) if self._carries_deadlines else None
+            if by is None:
+                self._refuse(error)
+            else:
+                self._serve_by(*by)
             return
         if bound is None:
             self._spawn(partial(self._bind, packet))
         else:
             self._execute(bound)
 
-    async def _bind(self, packet: bytes) -> None:
+    def _serve_by(self, packet: bytes, deadline: int) -> None:
+        """Begin to execute a packet that a deadline has followed."""
+        try:
+            bound = self._binder.bind_nowait(packet)
+        except AsyncnnError as error:
+            self._refuse(error)
+            return
+        if bound is None:
+            self._spawn(partial(self._bind, packet, deadline))
+        else:
+            self._execute(bound, deadline)
+
+    async def _bind(self, packet: bytes, deadline: int | None = None) -> None:
         try:
             bound = await self._binder.bind(packet)
             if self._cancelled == self._number:
@@ -163,16 +185,18 @@ class BurstServer(CallbackObject):
             self._refuse(error)
         else:
             self._task = None
-            self._execute(bound)
+            self._execute(bound, deadline)
 
-    def _execute(self, bound: BoundRequest) -> None:
-        self._running = execution = self._spare or _Execution(self)
-        self._spare = None
+    def _execute(self, bound: BoundRequest, deadline: int | None = None) -> None:
+        execution = self._spare or _Execution(self)
+        if deadline is not None:
+            execution = _ExecutionInTime(self)
+        self._running, self._spare = execution, None
         if EXECUTION.is_on:
             EXECUTION("burst", request=self._number, pools=len(bound.request.pools))
         try:
             self.prepared.execute_1_3(
-                bound.request, bound.measure, None, None, execution
+                bound.request, bound.measure, deadline, None, execution
             )
         except Exception as error:
             self._log.log(
@@ -182,7 +206,7 @@ class BurstServer(CallbackObject):
             return
         if self._running is execution:  # packets stay in the queue until it has ended
             self._served.pause()
-        elif not execution.is_dead:
+        elif not execution.is_dead and deadline is None:
             # Notified within the call, so the model is done with it: use it again.
             execution.unlink_to_death()
             self._spare = execution
@@ -201,7 +225,10 @@ class BurstServer(CallbackObject):
         self._running = None
         result = self._result
         if status is not result.status or shapes != result.output_shapes:
-            result = self._result = ResultShape.of(status, shapes)
+            if execution.has_deadline:  # not kept, as others may not know its status
+                result = ResultShape.of(status, shapes, had_deadline=True)
+            else:
+                result = self._result = ResultShape.of(status, shapes)
         if timing is not NO_TIMING and timing != NO_TIMING:
             elapsed_ns = time.perf_counter_ns() - self._dequeued_ns
             timing = Timing(timing.time_on_device, elapsed_ns // 1000)
@@ -322,7 +349,8 @@ class _Execution(IExecutionCallback):
     __slots__ = ("_server",)
 
     takes_early_results = True
-    may_be_left = True  # the application keeps its deadline, by cancelling it
+    may_be_left = True  # the application may cancel it
+    has_deadline = False
 
     def __init__(self, server: BurstServer) -> None:
         # All here, as a call of the base would be felt with tiny models.
@@ -338,6 +366,13 @@ class _Execution(IExecutionCallback):
         timing: Timing,
     ) -> None:
         self._server.finish(self, status, output_shapes, timing)
+
+
+class _ExecutionInTime(_Execution):
+    """The same of one with a deadline, whose result has a status of HAL 1.3."""
+
+    __slots__ = ()
+    has_deadline = True
 
 
 def _opened(channel: Handle) -> MessageQueue:

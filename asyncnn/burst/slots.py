@@ -60,6 +60,8 @@ class PoolSlots(IBurstCallback):
     the slot then, on whichever thread that happens.
     """
 
+    carries_deadlines = True
+
     def __init__(self, gone: Callable[[int], None]) -> None:
         self._gone = gone
         self._slots: dict[weakref.ref[Pool], int] = {}

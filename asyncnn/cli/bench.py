@@ -96,11 +96,12 @@ _OUTPUT = (
 
 
 class Benchmark(NamedTuple):
-    """A command: the module ``bench_NAME``, whose ``bench`` takes the ``options``.
+    """A command: the function ``door`` of the package, which takes the ``options``.
 
     ``progress`` iterates over what is measured, if that takes its time.
     """
 
+    door: str
     help: str
     options: Sequence[Parameter]
     progress: Callable[[Sequence[Any]], Iterable[Any]] | None = None
@@ -111,6 +112,7 @@ _counted = partial(progress, description="measured")
 
 BENCHMARKS = {
     "models": Benchmark(
+        "bench_models.bench",
         "Measure model files beside LiteRT or ONNX Runtime, awaited in a thread.\n\n"
         "The device that is opened by default comes first. Engines that are missing\n"
         "are told: pip install asyncnn\\[bench]. They may crash on damaged files.",
@@ -118,6 +120,7 @@ BENCHMARKS = {
         _counted,
     ),
     "accelerated": Benchmark(
+        "bench_accelerated.bench",
         "Measure the accelerated device beside LiteRT and ONNX Runtime.\n\n"
         "Needs LiteRT, and onnxruntime and onnx for one peer:\n"
         "pip install asyncnn\\[bench].",
@@ -125,6 +128,7 @@ BENCHMARKS = {
         announced,
     ),
     "threads": Benchmark(
+        "bench_threads.bench",
         "Measure the accelerated device beside asyncio.to_thread around engines.\n\n"
         "Needs LiteRT, and onnxruntime and onnx for one peer:\n"
         "pip install asyncnn\\[bench].",
@@ -132,37 +136,47 @@ BENCHMARKS = {
         announced,
     ),
     "awaiting": Benchmark(
-        "Measure awaiting a tiny addition beside asyncio.to_thread.", (_ROUNDS,)
+        "bench_waits.awaiting",
+        "Measure awaiting a tiny addition beside asyncio.to_thread.",
+        (_ROUNDS,),
     ),
     "steps": Benchmark(
+        "bench_steps.bench",
         "Count the functions, files and turns of the loop that a warm run passes.",
         (_FEW_ROUNDS,),
     ),
     "kernels": Benchmark(
+        "bench_kernels.kernels",
         "Measure single operations beside LiteRT, with one thread each.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_ROUNDS, _FILTER),
         _counted,
     ),
     "service": Benchmark(
+        "bench_waits.service",
         "Measure a driver process beside other ways to call another process.\n\n"
         "Needs grpcio for one of them: pip install asyncnn\\[bench].",
         (_ROUNDS,),
     ),
     "burst": Benchmark(
+        "bench_burst.burst",
         "Measure bursts and their queues beside other ways to call another process.\n\n"
         "Peers that are not installed are left out: grpcio, iceoryx2, pyzmq, uvloop.",
         (_ROUNDS, _GATES),
     ),
     "fence": Benchmark(
-        "Measure waiting for fences beside other ways to wait.", (_ROUNDS,)
+        "bench_waits.fence",
+        "Measure waiting for fences beside other ways to wait.",
+        (_ROUNDS,),
     ),
     "cache": Benchmark(
+        "bench_loading.cache",
         "Measure loading models from cache files beside preparing them anew.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
     "sessions": Benchmark(
+        "bench_sessions.sessions",
         "Measure steps of models with state beside plain runs and LiteRT.\n\n"
         "Measures the models of FOLDER, or of the package pymicro-wakeword, and the\n"
         "memory of sessions beside that of LiteRT's interpreters.\n"
@@ -171,16 +185,19 @@ BENCHMARKS = {
         _counted,
     ),
     "qos": Benchmark(
+        "bench_qos.bench",
         "Measure priorities and deadlines beside a thread pool, and what they cost.",
         (_ROUNDS,),
     ),
     "loading": Benchmark(
+        "bench_loading.loading",
         "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),
         _counted,
     ),
     "responsiveness": Benchmark(
+        "bench_responsiveness.bench",
         "Measure the lag of event loops beside long models and large inputs.",
         (_FEW_ROUNDS, _FILTER, _SETTING),
         announced,
@@ -200,8 +217,9 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         if benchmark.progress is not None:
             options["progress"] = benchmark.progress
         check_writable(json_file, html_file)
-        module = import_module(f"asyncnn.tools.bench.bench_{name}")
-        report: Report = rounded(module.bench(**options))
+        module, _, function = benchmark.door.partition(".")
+        measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
+        report: Report = rounded(measure(**options))
         _print(report)
         if json_file is not None:
             write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))

@@ -58,7 +58,9 @@ def serve(
         bool,
         typer.Option(
             "--trust-regions",
-            help="Give engines the files of other users, too, instead of translations.",
+            help="Run regions, which engines read as they are, in the driver itself, "
+            "those of other users too; else those of this user that cannot be checked "
+            "run apart, in a process for each connection.",
         ),
     ] = False,
     max_connections: Annotated[
@@ -105,7 +107,7 @@ def serve(
     ] = False,
 ) -> None:
     """Publish a device on a Unix-domain socket until interrupted."""
-    from asyncnn.cli.serving import limits_of, published, weight_of
+    from asyncnn.cli.serving import isolating, limits_of, published, weight_of
     from asyncnn.devices import DeviceSettings
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
@@ -119,6 +121,7 @@ def serve(
     extensions = [load_extension(place) for place in extension or ()]
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
+    isolated = None if trust_regions else isolating(device, given, extension or ())
     opened = open_device(device, settings=given, extensions=extensions)
     limits, user_limits = limits_of(limit or ())
     publish = partial(
@@ -128,6 +131,7 @@ def serve(
         user_weights=dict(map(weight_of, user_weight or ())),
         trust_same_uid=trust_same_uid,
         trust_regions=trust_regions,
+        isolated=isolated,
         max_connections=max_connections,
         limits=limits,
         user_limits=user_limits,

@@ -3,17 +3,23 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.cli.options import console
-from asyncnn.devices import DeviceStatistics, IMeasured
+from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
+from asyncnn.devices.auto_device import OWN_DEVICES
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.translation import translates
 from asyncnn.service import ServiceLimits, UserLimits
+from asyncnn.service.driver.isolating import Isolation
 from asyncnn.service.driver.server import Server
 
 _KNOWN = [
@@ -89,6 +95,26 @@ async def published(
     ):
         console().print(f"serving {device.name} at {path}", soft_wrap=True)
         yield
+
+
+def isolating(
+    name: str | None, settings: DeviceSettings, extensions: Iterable[str]
+) -> Isolation:
+    """Return what opens a device like the driver's in a process of its own.
+
+    Of other devices than asyncnn's own, regions run on the fastest of these. Those that
+    can be translated, to outputs of the shapes that they declare, need no such process.
+    """
+    settings = replace(settings, extensions=(), isolated=True)
+    own = name if name in OWN_DEVICES else None
+    given = partial(open_device, own, settings=settings, isolated=True)
+
+    @asynccontextmanager
+    async def isolated() -> AsyncIterator[IDevice]:
+        async with given(extensions=tuple(extensions)) as device:
+            yield device.hal
+
+    return Isolation(isolated, translates)
 
 
 def openmetrics(statistics: DeviceStatistics) -> str:

@@ -81,14 +81,14 @@ async def default_device(
     :raises InvalidArgumentError: if ``name`` is none of them, nor empty.
     :raises GeneralFailureError: if it names a device whose engine does not work here.
     """
-    if name and name not in _DEVICES:
-        known = ", ".join(_DEVICES)
+    if name and name not in OWN_DEVICES:
+        known = ", ".join(OWN_DEVICES)
         named = f"{DEVICE_VARIABLE} names it; " if name == default_device_name() else ""
         raise InvalidArgumentError(
             f"there is no device {name!r} for a driver of one's own to publish",
             hint=f"{named}known: {known}; asyncnn serve --device has more",
         )
-    kind = _DEVICES[name or await _fastest_device_name()]()
+    kind = OWN_DEVICES[name or await _fastest_device_name()]()
     async with kind(settings) as device:
         yield device
 
@@ -134,9 +134,10 @@ def _onnx_runtime_device() -> type[ReferenceDevice]:
 
 
 # A driver of one device does not import the engines of the others.
-_DEVICES: dict[str, Callable[[], type[ReferenceDevice]]] = {
+OWN_DEVICES: dict[str, Callable[[], type[ReferenceDevice]]] = {
     "auto": lambda: AutoDevice,
     "accelerated": lambda: AcceleratedDevice,
     "onnxruntime": _onnx_runtime_device,
     "reference": lambda: ReferenceDevice,
 }
+"""What a driver of one's own publishes, by names."""

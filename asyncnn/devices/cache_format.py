@@ -1,8 +1,8 @@
 """The contents of a model cache, how they become bytes, and the key that seals them.
 
-A file is the tag (a keyed hash) of all that follows, `MAGIC`, the length of an
-envelope, the envelope around a `CacheRecord` as MessagePack, and slices: those of the
-model, then those of each plan. A file whose tag does not fit is not decoded.
+Within what `cache_files` closes lie the length of an envelope, the envelope around a
+`CacheRecord` as MessagePack, and slices: those of the model, then those of each plan. A
+file whose tag does not fit is not decoded.
 """
 
 import hmac
@@ -20,14 +20,25 @@ import msgspec
 import numpy as np
 
 from asyncnn import __version__
-from asyncnn.devices.private_files import read_private, state_folder, write_private
+from asyncnn.devices.cache_files import TAG_BYTES, closed, content_of
+from asyncnn.devices.private_files import (
+    read_private,
+    state_folder,
+    using,
+    write_private,
+)
 from asyncnn.engine import Program
 from asyncnn.engine.records import StepRecord
-from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.slices import SlicedModel, SliceKind
 from asyncnn.hal.types import ExecutionPreference, Priority
-from asyncnn.input_files import abandonable_steps, in_one
+from asyncnn.input_files import (
+    abandonable_steps,
+    in_one,
+    offload_abandonable,
+    patience,
+)
 from asyncnn.kernels.kernel import PACKING_VERSION
 from asyncnn.pacing import Steps
 
@@ -37,18 +48,11 @@ T = TypeVar("T")
 
 _KEY_BYTES = 32
 _DIGEST = "sha256"
-TAG_BYTES = 32
-"""Length of what `CacheKey.tag` returns."""
-
-MAGIC = b"asyncnnM"
 DATA_MAGIC = b"asyncnnD"
 COMPILATION_BYTES = 16
 """Length of the random number that the two files of one compilation share."""
 
-MOST_BYTES = 2**28
-"""A model cache that is longer is not read."""
-
-_FORMAT_VERSION = 7
+_FORMAT_VERSION = 8
 
 _LENGTH = struct.Struct("<I")
 
@@ -132,6 +136,22 @@ class CacheKey:
         self._given = path
         self._secret: bytes | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether `check` waits for no file."""
+        return self._secret is not None
+
+    async def read_at_opening(self) -> None:
+        """Read the key if there is one, and its folder answers; or else later."""
+        try:
+            path = self._path()
+            what = using(path.parent)
+            reading = in_one(_read_key, path)
+            limit = patience(what)
+            self._secret = await offload_abandonable(what, reading, deadline=limit)
+        except (OSError, RuntimeError, ResourceExhaustedTransientError) as error:
+            logger.debug("no key of caches yet: %s", error)
+
     def obtaining(self) -> Steps[None]:
         """Read the key in steps, between which whoever needs it may be stopped.
 
@@ -150,13 +170,22 @@ class CacheKey:
             self._secret = self._obtain()
         return hmac.digest(self._secret, content, _DIGEST)
 
+    def check(self, data: memoryview, token: bytes) -> None:
+        """Check that a driver with this key wrote a model cache, for ``token``.
+
+        :raises GeneralFailureError: if it did not, or as `tag`.
+        """
+        if not self.verifies(data[:TAG_BYTES], data[TAG_BYTES:]):
+            raise GeneralFailureError("the model cache is not as this driver wrote it")
+        content_of(data, token)
+
     def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
         """Tell whether ``tag`` is that of ``content``, in constant time."""
         return hmac.compare_digest(tag, self.tag(content))
 
     def _obtain(self) -> bytes:
         try:
-            path = Path(self._given) if self._given else default_key_path()
+            path = self._path()
             with suppress(FileNotFoundError):
                 return _read_key(path)
             _create_key(path)
@@ -167,6 +196,9 @@ class CacheKey:
                 hint="set DeviceSettings.cache_key_file",
             ) from error
 
+    def _path(self) -> Path:
+        return Path(self._given) if self._given else default_key_path()
+
 
 def sealed(
     record: msgspec.Struct, slices: Sequence[bytes], token: bytes, key: CacheKey
@@ -175,11 +207,8 @@ def sealed(
 
     :raises GeneralFailureError: if the driver has no key, or they would be too many.
     """
-    envelope = _encode(_Envelope(versions(), token, msgspec.Raw(_encode(record))))
-    content = b"".join((MAGIC, _LENGTH.pack(len(envelope)), envelope, *slices))
-    if len(content) > MOST_BYTES - TAG_BYTES:
-        raise GeneralFailureError("the model is too large to be cached")
-    return key.tag(content) + content
+    envelope = _encode(_Envelope(versions(), msgspec.Raw(_encode(record))))
+    return closed((_LENGTH.pack(len(envelope)), envelope, *slices), token, key.tag)
 
 
 def unsealed(
@@ -189,19 +218,22 @@ def unsealed(
 
     :raises GeneralFailureError: if it did not.
     """
-    tag, content = data[:TAG_BYTES], data[TAG_BYTES:]
-    if not key.verifies(tag, content):
-        raise GeneralFailureError("the model cache is not as this driver wrote it")
-    if content[: len(MAGIC)] != MAGIC:
-        raise GeneralFailureError("not a model cache")
+    key.check(data, token)
+    return decoded(kind, data, token)
+
+
+def decoded(kind: type[T], data: memoryview, token: bytes) -> tuple[T, memoryview]:
+    """Return the same of one that was checked with the key.
+
+    :raises GeneralFailureError: if another version wrote it.
+    """
+    content = content_of(data, token)
     try:
-        start = len(MAGIC) + _LENGTH.size
-        end = start + _LENGTH.unpack(content[len(MAGIC) : start])[0]
+        start = _LENGTH.size
+        end = start + _LENGTH.unpack(content[:start])[0]
         envelope = _envelopes.decode(content[start:end])
         if envelope.versions != versions():
             raise GeneralFailureError("the model cache is another version's")
-        if envelope.token != token:
-            raise GeneralFailureError("the model cache has another token")
         record = msgspec.msgpack.decode(envelope.record, type=kind)
         return record, content[end:]
     except (msgspec.MsgspecError, struct.error) as error:
@@ -228,7 +260,6 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True):
     """Tells whether the record inside can be understood, and is the one wanted."""
 
     versions: tuple[str, ...]
-    token: bytes
     record: msgspec.Raw
 
 

@@ -31,18 +31,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.cache_files import (
+    MOST_BYTES,
     CacheFiles,
     asking,
+    check_digest,
     opened_empty,
     opened_for_loading,
     opened_for_saving,
     read,
+    read_at_once,
     read_or_map,
 )
 from asyncnn.devices.cache_format import (
     DATA_MAGIC,
     FOLDED,
-    MOST_BYTES,
     OFFSETS,
     SHAPES,
     STEPS,
@@ -98,7 +100,7 @@ class ModelCaches:
         extensions: Extensions = NO_EXTENSIONS,
         delegate: Delegate | None = None,
     ) -> None:
-        self._key = CacheKey(key_file)
+        self.key = CacheKey(key_file)
         self._may_map = may_map
         self._most_bytes = most_bytes
         self._extensions = extensions
@@ -126,9 +128,12 @@ class ModelCaches:
         """Return what prepares a model from its cache.
 
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
-        :raises GeneralFailureError: if one cannot be read.
+        :raises GeneralFailureError: if one cannot be read, or the model cache is not as
+            this driver wrote it.
         """
-        return partial(self._load, opened_for_loading(cache))
+        files = opened_for_loading(cache)
+        known = unsealed_at_once(CacheRecord, files, self.key)
+        return partial(self._load, files, known)
 
     def saving(self, compiled: Compiled, cache: CacheArguments) -> Steps[None]:
         """Save a model that was prepared before, in steps.
@@ -136,7 +141,7 @@ class ModelCaches:
         :raises InvalidArgumentError: if the files are not what `asyncnn` needs.
         :raises GeneralFailureError: if it is not saved.
         """
-        yield from saving(compiled, opened_empty(cache), self._key)
+        yield from saving(compiled, opened_empty(cache), self.key)
 
     def _prepare(
         self,
@@ -158,12 +163,14 @@ class ModelCaches:
             compiled = Compiled(program, preference, priority)
             if files is not None:
                 try:
-                    yield from saving(compiled, files, self._key)
+                    yield from saving(compiled, files, self.key)
                 except AsyncnnError as error:
                     logger.warning("a model is not cached: %s", error)
             return compiled
 
-    def _load(self, files: CacheFiles) -> Steps[Compiled]:
+    def _load(
+        self, files: CacheFiles, unsealed: tuple[CacheRecord, memoryview] | None
+    ) -> Steps[Compiled]:
         """Load the model that was saved with the token of ``files``, in steps.
 
         Its weights are copied, or mapped if that is safe, see `read_or_map`. A program
@@ -171,7 +178,9 @@ class ModelCaches:
 
         :raises GeneralFailureError: if the files are not as this driver wrote them.
         """
-        record, slices = yield from unsealing(CacheRecord, files, self._key)
+        if unsealed is None:
+            unsealed = yield from unsealing(CacheRecord, files, self.key)
+        record, slices = unsealed
         # The very file: with but the sealed half of a pair, nobody gets the weights.
         known = record.compilation, files.data_file
         shared = self._loaded.get(known)
@@ -202,6 +211,25 @@ class ModelCaches:
         return Compiled(program, record.preference, record.priority)
 
 
+def unsealed_at_once(
+    kind: type[R], files: CacheFiles, key: CacheKey
+) -> tuple[R, memoryview] | None:
+    """Return the same as `unsealing`, None if that may take long.
+
+    Without the key, which is read then, changes are still seen but for forged ones.
+
+    :raises GeneralFailureError: if the files are not as this driver wrote them.
+    """
+    content = read_at_once(files.model.fd)
+    if content is None:
+        return None
+    if not key.is_known:
+        check_digest(content, files.token)
+        return None
+    with _building(content):
+        return unsealed(kind, content, files.token, key)
+
+
 def unsealing(
     kind: type[R], files: CacheFiles, key: CacheKey
 ) -> Steps[tuple[R, memoryview]]:
@@ -209,7 +237,7 @@ def unsealing(
 
     :raises GeneralFailureError: if the files are not as this driver wrote them.
     """
-    content = yield from asking([files.model], read, files.model, MOST_BYTES)
+    content = yield from asking([files.model], read, files.model)
     yield from key.obtaining()
     yield
     with _building(content):

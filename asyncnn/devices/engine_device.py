@@ -43,6 +43,8 @@ class EngineDevice(ReferenceDevice):
     def _add(self, engine: str, extension: Extension) -> None:
         """Note an engine, and the extension whose regions it runs."""
         self.engines[extension.name] = engine
+        if self._settings.isolated:
+            extension.version += ", isolated"
         self._extensions = self._extensions.extended(extension)
 
     @property

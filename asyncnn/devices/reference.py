@@ -115,6 +115,11 @@ class ReferenceDevice(PreparingDevice):
         self._closing: asyncio.Task[None] | None = None
 
     @property
+    def seals_caches(self) -> bool:
+        """Whether its model caches tell clients that they were changed."""
+        return True
+
+    @property
     def usual_lanes(self) -> int:
         """Threads that execute unless the settings say another number."""
         return 1
@@ -131,6 +136,14 @@ class ReferenceDevice(PreparingDevice):
         self._measured = await measurement_at_opening(path)
         self._capabilities = known_capabilities(self._measured)
         delegate = await self.load_delegate()
+        caches = ModelCaches(
+            self._settings.cache_key_file,
+            may_map=self._settings.maps_cache_files,
+            most_bytes=self._settings.max_run_bytes,
+            extensions=self._extensions,
+            delegate=delegate,
+        )
+        await caches.key.read_at_opening()
         self._closing = None
         lanes = self._settings.lanes or self.usual_lanes
         executions = self._new_scheduler("asyncnn-lane", lanes)
@@ -144,13 +157,7 @@ class ReferenceDevice(PreparingDevice):
             FencedExecutions(
                 executions, shapes, max_waiting=self._settings.max_waiting
             ),
-            ModelCaches(
-                self._settings.cache_key_file,
-                may_map=self._settings.maps_cache_files,
-                most_bytes=self._settings.max_run_bytes,
-                extensions=self._extensions,
-                delegate=delegate,
-            ),
+            caches,
             ModelReleaser(),
             IdleTimer(
                 SUSTAINED_IDLE * self._settings.idle_after_s, self._release_sustained

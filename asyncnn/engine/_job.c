@@ -107,6 +107,9 @@ struct Segment {
     int bound;
     int oldest;
     int latest;
+    PyObject *acquire; /* names of what it is asked in each run, made once */
+    PyObject *release;
+    PyObject *closes;
     Step alone; /* for runs of this segment only: every argument is a port */
     Call own;
     char *are_used;
@@ -162,6 +165,7 @@ typedef struct {
     PyTypeObject *control;
     PyTypeObject *port;
     PyTypeObject *lane;
+    PyObject *requested; /* a name, made once */
 } State;
 
 #define load(place) __atomic_load_n(place, __ATOMIC_SEQ_CST)
@@ -312,7 +316,8 @@ is_ready(Segment *self)
 static int
 take_turn(Segment *self)
 {
-    PyObject *taken = PyObject_CallMethod((PyObject *)self, "_acquire", "i", 0);
+    PyObject *taken =
+        PyObject_CallMethodObjArgs((PyObject *)self, self->acquire, Py_False, NULL);
     if (!taken)
         return -1;
     int is_ours = PyObject_IsTrue(taken);
@@ -332,10 +337,9 @@ give_turn(Segment *self)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *given = PyObject_CallMethod((PyObject *)self, "_release", NULL);
+    PyObject *given = PyObject_CallMethodObjArgs((PyObject *)self, self->release, NULL);
     /* A graph looks for its turn after it has said that it closes: one of both sees. */
-    PyObject *closing =
-        given ? PyObject_GetAttrString((PyObject *)self, "_is_closing") : NULL;
+    PyObject *closing = given ? PyObject_GetAttr((PyObject *)self, self->closes) : NULL;
     PyObject *freed = NULL;
     if (closing && PyObject_IsTrue(closing) == 1)
         freed = PyObject_CallMethod((PyObject *)self, "_free_if_idle", NULL);
@@ -821,7 +825,10 @@ Segment_init(Segment *self, PyObject *args, PyObject *kwargs)
         || !(self->are_used = memory_of(count, 1))
         || !(self->views = memory_of(count, sizeof(Py_buffer)))
         || !(self->alone.routes = memory_of(count, sizeof(Route)))
-        || !(self->own.places = memory_of(count, sizeof(Word))))
+        || !(self->own.places = memory_of(count, sizeof(Word)))
+        || !(self->acquire = PyUnicode_InternFromString("_acquire"))
+        || !(self->release = PyUnicode_InternFromString("_release"))
+        || !(self->closes = PyUnicode_InternFromString("_is_closing")))
         return -1;
     self->alone.segment = self;
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -880,6 +887,9 @@ Segment_dealloc(Segment *self)
     PyMem_Free(self->views);
     PyMem_Free(self->alone.routes);
     PyMem_Free(self->own.places);
+    Py_XDECREF(self->acquire);
+    Py_XDECREF(self->release);
+    Py_XDECREF(self->closes);
     free_type((PyObject *)self);
 }
 
@@ -1040,8 +1050,10 @@ time_from(PyObject *given, int64_t *time_ns)
 
 /* Read what is to stop a run: its deadline, what its pause says by now, its review. */
 static bool
-take_orders(Control *control, PyObject *deadline, PyObject *pause, PyObject *review)
+take_orders(Job *self, Control *control, PyObject *deadline, PyObject *pause,
+            PyObject *review)
 {
+    State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     if (!time_from(deadline, &control->deadline_ns)
         || !time_from(review, &control->review_ns))
         return false;
@@ -1052,7 +1064,7 @@ take_orders(Control *control, PyObject *deadline, PyObject *pause, PyObject *rev
     store(&control->pause, 0);
     control->first = control->position;
     PyObject *told =
-        pause == Py_None ? Py_NewRef(Py_False) : PyObject_GetAttrString(pause, "requested");
+        pause == Py_None ? Py_NewRef(Py_False) : PyObject_GetAttr(pause, state->requested);
     int was_asked = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
     control->was_asked = was_asked > 0;
@@ -1194,7 +1206,7 @@ Job_run(Job *self, PyObject *const *args, Py_ssize_t nargs)
     PyObject *deadline = nargs > 2 ? args[2] : Py_None;
     PyObject *pause = nargs > 2 ? args[3] : Py_None;
     PyObject *review = nargs > 2 ? args[4] : Py_None;
-    if (!control || !take_orders(control, deadline, pause, review)
+    if (!control || !take_orders(self, control, deadline, pause, review)
         || !begin(self, args[0], control))
         return NULL;
     int outcome;
@@ -1738,7 +1750,7 @@ Job_offer(Job *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_ValueError, "the lane takes no run now");
         return NULL;
     }
-    if (!take_orders(control, args[4], args[5], args[6])
+    if (!take_orders(self, control, args[4], args[5], args[6])
         || !begin(self, args[2], control))
         return NULL;
     control->token = Py_NewRef(args[1]);
@@ -1908,7 +1920,8 @@ execute(PyObject *module)
     if (!(state->segment = type_of(module, &segment_spec))
         || !(state->control = type_of(module, &control_spec))
         || !(state->port = type_of(module, &port_spec))
-        || !(state->lane = type_of(module, &lane_spec)))
+        || !(state->lane = type_of(module, &lane_spec))
+        || !(state->requested = PyUnicode_InternFromString("requested")))
         return -1;
     PyTypeObject *job = type_of(module, &job_spec);
     Py_XDECREF((PyObject *)job);
@@ -1937,6 +1950,7 @@ clear(PyObject *module)
     Py_CLEAR(state->control);
     Py_CLEAR(state->port);
     Py_CLEAR(state->lane);
+    Py_CLEAR(state->requested);
     return 0;
 }
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from asyncnn.engine.arena import ALIGNMENT_BYTES, align
+from asyncnn.engine.arena import align
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import Slots
 from asyncnn.engine.job import IJob, Job, KernelSegment, Placed, Segment
@@ -20,18 +20,11 @@ from asyncnn.engine.plan import OPERANDS_PER_STEP, Plan
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.kernels.kernel import EngineKernel, InterruptibleRun, NativeKernel, Run
-from asyncnn.memory.pages import TAIL_BYTES
+from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes
 from asyncnn.pacing import Steps
 
 Call: TypeAlias = tuple[Callable[[Any, Any], Any], list[Any], list[Any]]
 """A kernel's run with its input and output arrays."""
-
-
-def aligned_bytes(size: int) -> Array:
-    """Return ``size`` uninitialised bytes that begin on a cache line."""
-    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[start : start + size]
 
 
 def aligned_like(array: Array) -> Array:

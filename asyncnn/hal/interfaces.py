@@ -149,6 +149,7 @@ class IBurstCallback(ABC):
 
     __slots__ = ()
     take_turn: TakeTurn | None = None  # asked before each packet
+    carries_deadlines: bool = False  # whether one may follow a packet; not in the HAL
 
     @abstractmethod
     async def get_memories(
@@ -457,6 +458,14 @@ def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
     """Return what the first `IMortal` that has died says of it; None if none has."""
     causes = (each.cause_of_death() for each in mortals if isinstance(each, IMortal))
     return next((cause for cause in causes if cause is not None), None)
+
+
+def seals_caches(device: object) -> bool:
+    """Tell whether a device closes its first model cache as `devices.cache_files` does.
+
+    It says so itself, by an attribute of this name.
+    """
+    return bool(getattr(device, "seals_caches", False))
 
 
 def refusal_of(prepared: object, what: str) -> str:

@@ -44,6 +44,7 @@ arrays, those of XNNPACK up to 16 bytes.
 """
 
 _CHUNK_BYTES = 2**18
+_LINE_BYTES = 64
 
 _final: WeakSet[mmap.mmap] = WeakSet()
 """Mappings of files whose contents are."""
@@ -241,6 +242,13 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
             raise InvalidArgumentError(f"the {self.kind} pool is read-only")
         with os_errors(f"{self.kind} pool"):
             write_all(self._span.fd, data, self._span.offset + offset)
+
+
+def aligned_bytes(size: int) -> NDArray[np.uint8]:
+    """Return ``size`` uninitialised bytes that begin on a cache line."""
+    raw = np.empty(size + _LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _LINE_BYTES
+    return raw[start : start + size]
 
 
 def read_into(data: memoryview, fd: int, offset: int) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import Context
 
 from asyncnn.qos.work import Work
@@ -12,9 +12,10 @@ from asyncnn.turn import in_this_turn
 
 
 class LoopInbox:
-    """Has an event loop ``handle`` each piece of work that any thread has `put` here.
+    """Has an event loop ``deliver`` the ``works`` that any thread has `put` here.
 
-    Before it does, it has the lanes ``collect`` what has ended without any thread.
+    That reads ``fd`` first, if there is one, and then sets ``is_due`` to False, so that
+    whatever comes from there on wakes it again. It takes each away that it handles.
 
     An eventfd, once there is one to `open`, costs half of `loop.call_soon_threadsafe`,
     which takes its place where descriptors have run out. Belongs to the loop, but for
@@ -22,16 +23,15 @@ class LoopInbox:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Work], object]
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], object]
     ) -> None:
         self._loop = loop
-        self._handle = handle
-        self._works: deque[Work] = deque()
+        self._deliver = deliver
         self._lock = threading.Lock()
-        self._fd = -1
-        self._is_due = False
+        self.works: deque[Work] = deque()
+        self.fd = -1
+        self.is_due = False
         self.is_open = False
-        self.collect: Callable[[], Iterable[Work]] = tuple
 
     def open(self) -> None:
         """Open the descriptor, if there is one."""
@@ -42,16 +42,11 @@ class LoopInbox:
             return
         try:
             # In no context: that of the caller would keep its client for as long.
-            Context().run(self._loop.add_reader, fd, in_this_turn, self.deliver)
+            Context().run(self._loop.add_reader, fd, in_this_turn, self._deliver)
         except OSError:  # there is no room among what the system watches
             os.close(fd)
             return
-        self._fd = fd
-
-    @property
-    def fd(self) -> int:
-        """The descriptor; -1 if there is none."""
-        return self._fd
+        self.fd = fd
 
     def call(self, function: Callable[[], object]) -> bool:
         """Have the loop call ``function``; False if it is closed, so nobody waits."""
@@ -63,46 +58,32 @@ class LoopInbox:
 
     def put(self, work: Work) -> None:
         """Have the loop handle ``work`` soon; nothing happens if it is closed."""
-        self._works.append(work)
-        if self._is_due:  # it comes to all that is there by then
+        self.works.append(work)
+        if self.is_due:  # it comes to all that is there by then
             return
-        self._is_due = True
+        self.is_due = True
         # A thread that was given up may come here late, when another file has the
         # number of a descriptor that was closed.
         with self._lock:
-            if self._fd >= 0:
-                os.eventfd_write(self._fd, 1)
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
                 return
-        self.call(self.deliver)
+        self.call(self._deliver)
 
-    def deliver(self) -> None:
-        """Handle all that is here, as the loop does soon."""
-        if self._fd >= 0:
-            try:  # noqa: SIM105 - a context costs more than the rest
-                os.eventfd_read(self._fd)
-            except BlockingIOError:
-                pass  # it is called by something else
-        # First, so that whatever comes from here on wakes it again.
-        self._is_due = False
-        works = self._works
-        works.extend(self.collect())
-        try:
-            while works:
-                self._handle(works.popleft())
-        finally:
-            if works:  # a callback stops the application, which closes us then
-                self._loop.call_soon(self.deliver)
+    def deliver_soon(self) -> None:
+        """Have the loop come to what is left, in its next turn."""
+        self._loop.call_soon(self._deliver)
 
     def close(self) -> None:
         """Give the descriptor back; earlier and later calls of `put` still work."""
         with self._lock:
-            fd, self._fd = self._fd, -1
+            fd, self.fd = self.fd, -1
         if fd >= 0:
             self._loop.remove_reader(fd)
             os.close(fd)
-            if self._is_due:
-                self._loop.call_soon(self.deliver)
+            if self.is_due:
+                self.deliver_soon()
 
     def __del__(self) -> None:
-        if self._fd >= 0:  # the loop has ended before its scheduler was closed
-            os.close(self._fd)
+        if self.fd >= 0:  # the loop has ended before its scheduler was closed
+            os.close(self.fd)

@@ -9,9 +9,11 @@ event loop exchanges its job when that has come back. Both kinds serve one queue
 there are as many jobs on both together as there may be lanes.
 """
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
@@ -55,7 +57,7 @@ class Lanes(ABC):
     ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
     time. A thread starts when there is work for it. ``open`` has all work of which
     nobody has reported the end. What has ended goes to ``inbox``, or to `_finish_here`
-    on its lane if it ``ends_anywhere``. Thread-safe, but for `_collect`, and for what
+    on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`, and for what
     others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
@@ -80,12 +82,16 @@ class Lanes(ABC):
         self._threads: list[threading.Thread] = []
         # The last one to fall asleep is woken first: its caches are the warmest.
         self._asleep: list[Lane] = []
-        self._natives = NativeLanes(name, count, inbox, make_port, self._collect)
+        self._natives = NativeLanes(name, count, inbox, make_port)
 
     @property
     def threads(self) -> int:
         """Number of threads there are."""
         return len(self._lanes) + len(self._natives.lanes)
+
+    @abstractmethod
+    def _finish(self, work: Work) -> None:
+        """Report the end of ``work``; on the loop."""
 
     @abstractmethod
     def _finish_here(self, work: Work) -> None:
@@ -124,12 +130,18 @@ class Lanes(ABC):
                     self.open.remove(work)
                     raise
 
-    def _collect(self) -> list[Work]:
-        """Exchange what has come back from native lanes; return what has ended."""
-        natives = self._natives
-        ended: list[Work] = []
+    def _deliver(self) -> None:
+        """Exchange what has come back from native lanes; report what has ended."""
+        inbox, natives = self.inbox, self._natives
+        if inbox.fd >= 0:
+            try:  # noqa: SIM105 - a context costs more than the rest
+                os.eventfd_read(inbox.fd)
+            except BlockingIOError:
+                pass  # it is called by something else
+        inbox.is_due = False
+        works, port = inbox.works, natives.port
         for lane, outcome, started_ns, ended_ns, used_ns in (
-            () if natives.port is None else natives.port.drain()
+            port.drain() if port else ()
         ):
             has_ended, work = True, lane.work
             # The system has run others in its place, and an ordinary lane is free.
@@ -145,8 +157,13 @@ class Lanes(ABC):
                 natives.ending.append(lane)
                 continue
             with self._lock:
-                self._exchange(lane, has_ended, used_ns, ended)
-        return ended
+                self._exchange(lane, has_ended, used_ns, works)
+        try:
+            while works:
+                self._finish(works.popleft())
+        finally:
+            if works:  # a callback stops the application, which closes us then
+                inbox.deliver_soon()
 
     def _replace(self, work: Work) -> None:
         """Have another lane take the place of one that still goes on with ``work``.
@@ -323,7 +340,7 @@ class Lanes(ABC):
         # No name here refers to the work: its memory is freed while the thread sleeps.
         has_ended = False
         while True:
-            ended: list[Work] = []
+            ended: deque[Work] = deque()
             with self._lock:
                 if lane.is_dismissed:
                     return
@@ -335,11 +352,11 @@ class Lanes(ABC):
             # waiting and the interpreter free.
             while ended:
                 if ended[0].is_left:  # that was reported
-                    ended.pop(0)
+                    ended.popleft()
                 elif ended[0].ends_anywhere:
-                    self._finish_here(ended.pop(0))
+                    self._finish_here(ended.popleft())
                 else:
-                    self.inbox.put(ended.pop(0))
+                    self.inbox.put(ended.popleft())
             if is_over:
                 return
             lane.wake.acquire()
@@ -357,7 +374,7 @@ class Lanes(ABC):
         lane: "Lane | NativeLane",
         has_ended: bool,
         used_ns: int,
-        ended: list[Work],
+        ended: deque[Work],
     ) -> bool:
         """Have the queue decide what runs next, on this lane or on another one.
 

@@ -8,7 +8,7 @@ lock: one with a nice value that did would keep all others waiting for a process
 
 import atexit
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -57,7 +57,7 @@ class NativeLanes:
     """Up to ``count`` lanes of each kind, where ``make_port`` makes a port for these.
 
     ``dismissed`` are those that were given up with their work, ``ending`` those whose
-    threads have yet to end. What has come back is for ``collect``, by the inbox. Not
+    threads have yet to end. What comes back wakes the loop as the inbox does. Not
     thread-safe.
     """
 
@@ -67,13 +67,11 @@ class NativeLanes:
         count: int,
         inbox: LoopInbox,
         make_port: Callable[[int], IPort] | None,
-        collect: Callable[[], Iterable[Work]],
     ) -> None:
         self._name = name
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
-        self._collect = collect
         self.port: IPort | None = None
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
@@ -90,7 +88,6 @@ class NativeLanes:
         try:
             if self.port is None:
                 self.port = make_port(fd)
-                self._inbox.collect = self._collect
                 _open.add(self)
             nice = NICE if idle is self.idle_nice else 0
             lane = NativeLane(self.port.lane(self._name, nice), idle)

@@ -67,7 +67,7 @@ class Scheduler(Lanes):
         make_port: Callable[[int], IPort] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        inbox = LoopInbox(self._loop, self._finish)
+        inbox = LoopInbox(self._loop, self._deliver)
         run_queue: RunQueue[Work] = RunQueue(
             policy, lanes, max_pending, partial(inbox.call, filled_or_freed)
         )
@@ -239,7 +239,7 @@ class Scheduler(Lanes):
             )
         for work in to_finish:
             self.inbox.put(work)
-        self.inbox.deliver()
+        self._deliver()
         self._note_ended()
 
     async def aclose(self) -> None:

@@ -143,7 +143,7 @@ class Watchdog:
     def _check(self) -> None:
         self.is_watching = False
         # What has come back while the loop was busy is not stuck.
-        self._lanes.inbox.deliver()
+        self._lanes._deliver()
         # Lanes resume with a new pause: one that still has the old one is stuck.
         for stuck in self._lanes._dismiss(self._asked):
             logger.error(

@@ -13,8 +13,8 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from asyncnn.callbacks import ExecutionResult, ExplainedAnswer, launched
@@ -119,7 +119,7 @@ class PreparedModel:
         self._binding = self._direct if is_bound else None
         self._device = device
         # Without its graph and constants: the device has what it needs of those.
-        self._model = msgspec.structs.replace(model, model=_NO_MODEL)
+        self._model = replace(model, model=_NO_MODEL)
         self._sessions: SessionModel | None = None
         self._target = Target(
             hal,
@@ -182,7 +182,7 @@ class PreparedModel:
         if get_ident() != target.home.loop._thread_id:
             target.home.refuse("the model")
         space = target.space
-        arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
+        usual = target.check.usual(inputs)
         given = None if out is None else space.given(out)
         options = DEFAULT_OPTIONS
         if measure or timeout is not None or loop_timeout is not None:
@@ -196,19 +196,21 @@ class PreparedModel:
         else:
             await in_flight.wait(options.deadline)
         try:
-            if arrays is None:
-                arrays = await target.converted(inputs)
-            made = space.allocate() if given is None else None
-            spaces: Sequence[Tensor] = made or target.spaces(given)
+            arrays = await target.converted(inputs) if usual is None else usual
+            outputs = space.allocate() if given is None and space.is_fixed else None
+            is_usual = usual is not None and outputs is not None
+            spaces = target.spaces(given) if outputs is None else (*outputs.values(),)
             binding = self._binding if path == "async" else None
-            execution = None if binding is None else binding.bind((*arrays, *spaces))
+            execution: object | None = None
+            if binding is not None:
+                execution = binding.bind((*arrays, *spaces), is_usual)
             if binding is not None and execution is not None:
                 result = await binding.launch(execution, options)
             else:
                 request = target.build_request(arrays, spaces)
                 result = await self._carry(path)(request, options)
             if result.status is _INSUFFICIENT_SIZE:
-                made = None
+                outputs = None
                 _, spaces, result = await target.with_more_space(
                     arrays,
                     given,
@@ -227,9 +229,7 @@ class PreparedModel:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         if result.status is not _NONE:
             target.check_result(result)
-        if made is not None and space.is_fixed:
-            outputs = Outputs(zip(space.names, made, strict=True))
-        else:
+        if outputs is None:
             outputs = space.shaped(spaces, result.output_shapes)
         outputs.timing = timing_of(result.timing) if measure else None
         outputs.route = result.route or target.route
@@ -272,14 +272,13 @@ class PreparedModel:
         space = target.space
         if not space.is_fixed:
             space.check_fixed()
-        arrays: Sequence[Tensor | None] | None = target.check.usual(inputs)
-        if arrays is None:
-            arrays = target.check.with_buffers(inputs)
+        usual = target.check.usual(inputs)
+        arrays = target.check.with_buffers(inputs) if usual is None else usual
         given = None if out is None else space.given(out)
         make = self._make_array
         if given is None:
-            spaces: Sequence[Tensor] = (made := space.allocate(make))
-            outputs = Outputs(zip(space.names, made, strict=True))
+            outputs = space.allocate(make)
+            spaces: Sequence[Tensor] = tuple(outputs.values())
         else:
             spaces = target.spaces(given, make)
             outputs = space.named(spaces)
@@ -292,8 +291,9 @@ class PreparedModel:
                 measure=measure,
             )
         sources = target.sources(wait_for, arrays) if wait_for else ()
-        local = target.local
-        request = None if local is None else local.bind((*arrays, *spaces))
+        local, is_usual = target.local, usual is not None and given is None
+        tensors = (*arrays, *spaces)
+        request = None if local is None else local.bind(tensors, is_usual)
         if request is None:
             request = target.build_request(arrays, spaces)
         outputs.route = target.route
@@ -409,7 +409,7 @@ class PreparedModel:
         """
         opened, model = copy(self), self._model.with_open_states()
         opened.inputs, opened.outputs, opened.states = model.inputs, model.outputs, ()
-        opened._model, opened._sessions = msgspec.structs.replace(model, pairs=()), None
+        opened._model, opened._sessions = replace(model, pairs=()), None
         opened._target = self._target._replace(
             check=InputCheck(model.inputs),
             space=OutputSpace(model.outputs),

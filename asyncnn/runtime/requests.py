@@ -87,7 +87,8 @@ class InputCheck:
         self.names = tuple(info.name for info in infos)
         self._kind = kind
         self._known = frozenset(self.names)
-        self._usual = tuple((info.dtype, info.dimensions) for info in infos)
+        self._by_name = [(info.name, info.dtype, info.dimensions) for info in infos]
+        self._by_place = [(i, *kind) for i, (_, *kind) in enumerate(self._by_name)]
 
     def __call__(self, inputs: Any) -> Sequence[Array | None]:
         """Return one C-contiguous array for each input; None where it is omitted.
@@ -103,25 +104,32 @@ class InputCheck:
     def usual(self, values: Any) -> Sequence[Array] | None:
         """Return what most callers pass, which needs no second look; None for others.
 
-        :raises InvalidArgumentError: if one is missing or unknown.
+        Arrays of the model's dtypes and shapes, C-contiguous and aligned.
+
+        :raises InvalidArgumentError: if there are more or less than the model has.
         """
-        usual = self._usual
-        if type(values) is list and len(values) == len(usual):
-            values = tuple(values)
-        elif type(values) is dict and values.keys() == self._known:
-            values = tuple(map(values.__getitem__, self.names))
-        else:
-            values = tuple(self.in_order(values))
-        for index, (dtype, dimensions) in enumerate(usual):
-            value = values[index]
-            if (
-                type(value) is not np.ndarray
-                or (value.dtype is not dtype and value.dtype != dtype)
-                or value.shape != dimensions
-                or not value.flags.c_contiguous
-            ):
-                return None
-        return values  # type: ignore[no-any-return]
+        known: Sequence[Any] = self._by_place
+        if type(values) is dict and len(values) == len(known):
+            known = self._by_name
+        elif type(values) is not list or len(values) != len(known):
+            values = self.in_order(values)
+        usual = []
+        try:
+            for key, dtype, dimensions in known:
+                value = values[key]
+                if (
+                    type(value) is not np.ndarray
+                    or (value.dtype is not dtype and value.dtype != dtype)
+                    or value.shape != dimensions
+                ):
+                    return None
+                flags = value.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+                usual.append(value)
+        except KeyError:  # whoever looks again says what is missing
+            return None
+        return usual
 
     def in_order(self, values: Any) -> Sequence[Any]:
         """Return what a caller passes by name, in order, or alone as a sequence.
@@ -154,9 +162,6 @@ class InputCheck:
 
     async def converted(self, inputs: Any) -> Sequence[Array | None]:
         """Do what a call does, on a thread where that may take long."""
-        usual = self.usual(inputs)
-        if usual is not None:
-            return usual
         return await offload(self, inputs) if self.is_long(inputs) else self(inputs)
 
     def is_long(self, inputs: Any) -> bool:
@@ -170,9 +175,6 @@ class InputCheck:
             dtype or shape.
         :raises ResourceExhaustedError: if there is no memory for one to be converted.
         """
-        usual = self.usual(inputs)
-        if usual is not None:
-            return usual
         try:
             return [
                 value if isinstance(value, DeviceBuffer) else _checked(info, value)
@@ -288,27 +290,22 @@ class OutputSpace:
         self._check = InputCheck(infos, "output")
         self.names = self._check.names
         self.is_fixed = all(has_fixed_shape(info) for info in infos)
-        self._declared = [(info.dimensions, info.dtype) for info in infos]
-        self._elements = [_guess(info) for info in infos]
+        is_flat = not self.is_fixed
+        shapes = [(_guess(i),) if is_flat else i.dimensions for i in infos]
+        self._made = [(i.name, s, i.dtype) for i, s in zip(infos, shapes, strict=True)]
 
-    def allocate(self, make: MakeArray = np.empty) -> list[Array]:
-        """Return one array for each output: of its shape, or flat if that is open.
+    def allocate(self, make: MakeArray = np.empty) -> Outputs:
+        """Return an array for each output: of its shape, or all flat if one is open.
 
         :raises ResourceExhaustedError: if memory or descriptors have run out.
         """
-        declared = self._declared
+        outputs = Outputs()
         try:
-            if self.is_fixed:
-                arrays = []
-                for dimensions, dtype in declared:
-                    arrays.append(make(dimensions, dtype))
-                return arrays
-            return [
-                make((elements,), dtype)
-                for (_, dtype), elements in zip(declared, self._elements, strict=True)
-            ]
+            for name, shape, dtype in self._made:
+                outputs[name] = make(shape, dtype)
         except MemoryError as error:
             raise failure_of(error, "arrays for the outputs") from error
+        return outputs
 
     def check_fixed(self) -> None:
         """Check that a fenced execution can have the outputs.
@@ -341,7 +338,7 @@ class OutputSpace:
         return list(spaces)
 
     def completed(
-        self, given: Sequence[Tensor | None], allocate: Callable[[], list[Array]]
+        self, given: Sequence[Tensor | None], allocate: Callable[[], Outputs]
     ) -> list[Tensor]:
         """Return ``given`` with one of the arrays that are allocated for each None."""
         found = [space for space in given if space is not None]
@@ -350,7 +347,7 @@ class OutputSpace:
         made = allocate()
         return [
             new if space is None else space
-            for space, new in zip(given, made, strict=True)
+            for space, new in zip(given, made.values(), strict=True)
         ]
 
     def learn(self, shapes: Sequence[OutputShape], tried: Sequence[Tensor]) -> None:
@@ -359,11 +356,12 @@ class OutputSpace:
         It is twice what was ``tried``, and not what is known by now: any number of
         runs may find out at once.
         """
-        known = self._elements
         for index, (shape, space) in enumerate(zip(shapes, tried, strict=False)):
-            if not shape.is_sufficient and not isinstance(space, DeviceBuffer):
-                needed = max(2 * space.size, math.prod(shape.dimensions))
-                known[index] = max(known[index], needed)
+            if self.is_fixed or shape.is_sufficient or isinstance(space, DeviceBuffer):
+                continue
+            needed = max(2 * space.size, math.prod(shape.dimensions))
+            name, (known,), dtype = self._made[index]
+            self._made[index] = name, (max(known, needed),), dtype
 
     def named(self, spaces: Sequence[Tensor]) -> Outputs:
         """Return outputs of fixed shapes, but for those in buffers."""

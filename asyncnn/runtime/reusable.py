@@ -135,7 +135,7 @@ class Target(NamedTuple):
     ) -> Sequence[Tensor]:
         """Return where outputs go: ``given``, and new arrays for those that are not."""
         if given is None:
-            return self.space.allocate(make)
+            return tuple(self.space.allocate(make).values())
         return self.space.completed(given, partial(self.space.allocate, make))
 
     async def with_more_space(

@@ -175,6 +175,11 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         """The name of the device that the driver publishes."""
         return self._inner().published
 
+    @property
+    def seals_caches(self) -> bool:
+        """Whether model caches of the driver tell that they were changed."""
+        return self._inner().seals_caches
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, SupervisedModel):

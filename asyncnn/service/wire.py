@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 ModelT = TypeVar("ModelT", Model, SlicedModel)
 
@@ -81,6 +81,7 @@ class Welcome(_Message, frozen=True):
     max_bound_requests: int
     max_pools: int
     max_pool_bytes: int
+    seals_caches: bool = False
 
 
 class Refused(_Message, frozen=True):
@@ -159,8 +160,7 @@ class Statistics(_Message, frozen=True):
 class CacheInfo(msgspec.Struct, frozen=True, array_like=True):
     """The cache arguments of a call that travels, each file with one descriptor.
 
-    The descriptors beside the message are those of the model files, then of the data
-    files.
+    Beside the message are descriptors of the model files, then of the data files.
     """
 
     model_files: int
@@ -400,8 +400,7 @@ class Memories(_Message, frozen=True):
 class ConfigureBurst(_Message, frozen=True):
     """`IPreparedModel.configure_execution_burst`; the client numbers the burst.
 
-    Of the descriptors beside it, the first ``request_fds`` are those of the queue for
-    requests, all others those of the queue for results.
+    The first ``request_fds`` descriptors are the request queue's; see `IBurstCallback`.
     """
 
     burst: int
@@ -409,6 +408,7 @@ class ConfigureBurst(_Message, frozen=True):
     request_ints: tuple[int, ...]
     result_ints: tuple[int, ...]
     request_fds: int
+    carries_deadlines: bool = False
 
 
 class BurstConfigured(_Message, frozen=True):

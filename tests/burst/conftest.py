@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from asyncnn.burst import BurstController
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.runtime.device import Device
@@ -47,3 +48,9 @@ async def prepared() -> AsyncIterator[IPreparedModel]:
     async with ReferenceDevice() as device:
         model = await Device("reference", device).prepare(addition(4))
         yield model.hal
+
+
+@pytest.fixture
+async def scripted_burst(scripted: ScriptedModel) -> AsyncIterator[BurstController]:
+    with await BurstController.open(scripted) as burst:
+        yield burst

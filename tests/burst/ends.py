@@ -1,6 +1,7 @@
 """The two ends of a burst, apart: packets in, packets out."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from asyncnn.hal.types import (
     NO_TIMING,
     DataLocation,
     ErrorStatus,
+    ExecutionOptions,
     Handle,
     MeasureTiming,
     Memory,
@@ -182,3 +184,15 @@ def result_of(outputs: Memory) -> list[float]:
 def buffers_of(pools: Iterable[Any]) -> list[int]:
     """Return what tells the bytes of pools apart; other pools may have the same."""
     return [id(pool.buffer) for pool in pools]
+
+
+def a_request() -> Request:
+    return Request(ADDITION.inputs, ADDITION.outputs, addition_pools())
+
+
+def soon(seconds: float = 0.06) -> int:
+    return time.monotonic_ns() + round(seconds * 1e9)
+
+
+def by(deadline: int) -> ExecutionOptions:
+    return ExecutionOptions(deadline=deadline)

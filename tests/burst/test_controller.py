@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -34,28 +33,21 @@ from asyncnn.runtime.device import Device
 from tests.burst.ends import (
     ADDITION,
     ScriptedModel,
+    a_request,
     addition_pools,
     buffers_of,
+    by,
     result_of,
+    soon,
 )
 from tests.fmq.words import add_to_word
 from tests.networks import addition
 from tests.qos.recorded import until
 
 
-def a_request() -> Request:
-    return Request(ADDITION.inputs, ADDITION.outputs, addition_pools())
-
-
 @pytest.fixture
 async def burst(prepared: IPreparedModel) -> AsyncIterator[BurstController]:
     with await BurstController.open(prepared) as burst:
-        yield burst
-
-
-@pytest.fixture
-async def scripted_burst(scripted: ScriptedModel) -> AsyncIterator[BurstController]:
-    with await BurstController.open(scripted) as burst:
         yield burst
 
 
@@ -149,70 +141,6 @@ async def test_the_next_request_waits_until_a_cancelled_one_has_ended(
     scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
     scripted.end()
     assert (await following).timing.time_on_device == 7
-
-
-class TestDeadlines:
-    async def test_an_execution_is_cancelled_when_its_deadline_passes(
-        self, scripted: ScriptedModel, scripted_burst: BurstController
-    ) -> None:
-        scripted.outcome = None
-        result = await scripted_burst.execute(a_request(), by(soon()))
-        assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
-        assert scripted.killed == 1
-        scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
-        result = await scripted_burst.execute(a_request(), by(soon(60)))
-        assert result.status is ErrorStatus.NONE
-
-    async def test_one_that_does_not_end_by_that_is_left_to_itself(
-        self, scripted: ScriptedModel
-    ) -> None:
-        scripted.outcome = None
-        with await BurstController.open(scripted, deadline_grace=0.01) as burst:
-            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon(0.2))))
-            await scripted.launched()
-            scripted.callback.unlink_to_death()  # it does not listen
-            result = await executing
-            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
-            assert "has not answered" in result.reason
-            result = await burst.execute(a_request(), by(soon()))
-            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
-            assert "before it" in result.reason
-            assert burst.statistics().sent == 1
-            scripted.outcome = (ErrorStatus.NONE, (), Timing(7, 8))
-            scripted.end()
-            result = await burst.execute(a_request(), by(soon(60)))
-            assert result.timing.time_on_device == 7
-
-    async def test_a_result_in_time_counts_though_the_deadline_passed_meanwhile(
-        self, scripted: ScriptedModel
-    ) -> None:
-        scripted.outcome = None
-        with await BurstController.open(scripted, deadline_grace=60) as burst:
-            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon())))
-            await scripted.launched()
-            scripted.callback.unlink_to_death()
-            scripted.callback.link_to_death(scripted.end)
-            assert (await executing).status is ErrorStatus.NONE
-
-    async def test_one_that_goes_another_way_takes_its_deadline_along(
-        self, scripted: ScriptedModel, scripted_burst: BurstController
-    ) -> None:
-        scripted.outcome = (ErrorStatus.NONE, (), NO_TIMING)
-        deadline = soon(60)
-        request = a_request()
-        # Two objects for one buffer, so its slot belongs to the first alone.
-        tokens = BufferToken(1), BufferToken(1)
-        with_token = Request(request.inputs, request.outputs, tokens)
-        await scripted_burst.execute(with_token, by(deadline))
-        assert scripted.deadlines == [deadline]
-
-
-def soon(seconds: float = 0.06) -> int:
-    return time.monotonic_ns() + round(seconds * 1e9)
-
-
-def by(deadline: int) -> ExecutionOptions:
-    return ExecutionOptions(deadline=deadline)
 
 
 class TestPools:

@@ -22,7 +22,9 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.demo import model_path
 from tests.cli.conftest import Ran
 from tests.networks import chain
-from tests.service.raw import RawClient
+from tests.service.raw import RawClient, until
+from tests.service.test_process import children_of
+from tests.service.test_regions import products
 
 Command = Callable[..., Ran]
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
@@ -181,10 +183,35 @@ def test_its_options_are_those_of_the_server(
         "user_weights": {7: 2.5},
         "trust_same_uid": True,
         "trust_regions": True,
+        "isolated": None,
         "max_connections": 9,
         "limits": ServiceLimits(max_bursts=3),
         "user_limits": UserLimits(max_bursts=4),
     }
+
+
+@pytest.mark.parametrize("is_trusting", [False, True])
+async def test_regions_run_in_other_processes_unless_they_are_trusted(
+    tmp_path: Path, *, is_trusting: bool
+) -> None:
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "driver.sock"
+    command = [*SERVE, "--socket", str(path), "--device", "auto"]
+    command += ["--trust-regions"] * is_trusting
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"serving auto at {path}\n".encode()
+        named = products()
+        x = np.full((4, 2), 2, np.float32)
+        async with connect(path) as device:
+            model = await device.prepare(named)
+            assert model.inputs == named.inputs  # it is not translated
+            assert len(children_of(process.pid)) == (not is_trusting)
+            (y,) = (await model.run([x, x])).values()
+            np.testing.assert_array_equal(y, x * x)
+        await until(lambda: not children_of(process.pid))
+        process.terminate()
+        assert process.wait(10) == 0
 
 
 def test_it_takes_as_many_connections_as_the_server() -> None:

@@ -356,27 +356,38 @@ async def test_what_fails_for_want_of_a_thread_may_at_once_submit_more(
     await scheduler.aclose()
 
 
-async def test_what_is_there_when_an_application_is_stopped_is_handled_later() -> None:
-    handled: list[Work] = []
+class Stopping(Noted):
+    """Whose end stops the application."""
 
-    def stop(work: Work) -> None:
-        handled.append(work)
-        if work is works[0]:
-            raise SystemExit
+    def finish(self) -> ErrorStatus:
+        super().finish()
+        raise SystemExit
 
-    inbox = LoopInbox(asyncio.get_running_loop(), stop)
-    works = [Noted() for _ in range(3)]
+
+async def test_what_is_there_when_an_application_is_stopped_is_handled_later(
+    scheduler: Scheduler,
+) -> None:
+    _, gate = await held(scheduler)
+    works = [Stopping(), Noted(), Noted()]
     for work in works:
-        inbox.put(work)
+        scheduler.submit(work)
     with pytest.raises(SystemExit):
-        inbox.deliver()
+        scheduler.begin_closing()
+    assert works[0].ended_on
     await asyncio.sleep(0)
-    assert handled == works
+    assert all(work.ended_on for work in works)
+    gate.set()
+    await scheduler.aclose()
 
 
 async def test_what_is_put_as_the_inbox_closes_is_handled() -> None:
     handled: list[Work] = []
-    inbox = LoopInbox(asyncio.get_running_loop(), handled.append)
+
+    def deliver() -> None:
+        while inbox.works:
+            handled.append(inbox.works.popleft())
+
+    inbox = LoopInbox(asyncio.get_running_loop(), deliver)
     inbox.open()
     works = [Noted() for _ in range(2)]
     inbox.put(works[0])

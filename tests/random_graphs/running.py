@@ -9,7 +9,7 @@ from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
-from asyncnn.tools.conformance.random_graphs.families import Graph
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph
 from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from tests.random_graphs.judging import evaluate_and_judge
 
@@ -22,7 +22,7 @@ _LOOP_TIMEOUT_NS = 300_000_000
 """Much more than a loop takes, and less than a search for small graphs can wait."""
 
 
-def program_of(graph: Graph) -> Program:
+def program_of(graph: RandomGraph) -> Program:
     """Validate and prepare a graph."""
     validate_model(graph.named.model)
     return Program(graph.named.model)
@@ -61,19 +61,19 @@ def _read_only(array: Array) -> Array:
     return copy
 
 
-def directly(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+def directly(graph: RandomGraph, inputs: Sequence[Array]) -> list[Array]:
     """Return what the kernels give one after the other, with nothing planned."""
     return interpret(graph.named.model, inputs, evaluate)
 
 
-def check_engine(graph: Graph) -> None:
+def check_engine(graph: RandomGraph) -> None:
     """Compare the engine with the kernels one by one."""
     execution = launch(program_of(graph), graph.inputs)
     assert execution.advance(Spoil(execution))
     assert_same(execution.outputs, directly(graph, graph.inputs))
 
 
-def check_formulas(graph: Graph) -> None:
+def check_formulas(graph: RandomGraph) -> None:
     """Compare the engine with the kernels, and each of these with its formula."""
     execution = launch(program_of(graph), graph.inputs)
     assert execution.advance()

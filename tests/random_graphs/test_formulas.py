@@ -9,7 +9,7 @@ from asyncnn.hal.types import OperationType
 from asyncnn.tools.conformance.random_graphs.families import (
     BUILDERS,
     DRAWN,
-    Graph,
+    RandomGraph,
     graphs,
 )
 from tests.random_graphs.running import check_formulas
@@ -44,7 +44,7 @@ ways that conformance vectors cover better."""
 
 
 @on_graphs()
-def test_every_operation_of_a_graph_follows_its_formula(graph: Graph) -> None:
+def test_every_operation_of_a_graph_follows_its_formula(graph: RandomGraph) -> None:
     check_formulas(graph)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asyncnn import Burst, Device, DeviceUnavailableError, Priority
-from asyncnn.devices import ReferenceDevice
+from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -22,7 +22,9 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import Memory
 from asyncnn.memory.slabs import allocate_in_slab
-from asyncnn.runtime.opening_devices import open_device
+from asyncnn.qos import Policy
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
 from tests.devices.conftest import REGIONS, regions_of
 from tests.held import Held
@@ -176,6 +178,70 @@ async def test_a_run_ends_at_its_deadline_and_the_burst_goes_on(
             with pytest.raises(MissedDeadlinePersistentError):
                 await run(timeout=0)
         assert (await burst.run(AT_ONCE - 5, timeout=60))["z"] == 0
+
+
+def queued_in(driver: ReferenceDevice) -> int:
+    return driver.statistics().executions.queued
+
+
+class TestDeadlinesInADriver:
+    """Its scheduler knows those of bursts, as it knows all others."""
+
+    @pytest.fixture
+    async def held(
+        self, tmp_path: Path
+    ) -> AsyncIterator[tuple[Held, ReferenceDevice, PreparedModel]]:
+        """A driver with one lane, and its client."""
+        held = Held()
+        settings = DeviceSettings(
+            extensions=(held.extension,),
+            lanes=1,
+            policy=Policy(horizon_ns=10**12),
+        )
+        async with (
+            ReferenceDevice(settings) as driver,
+            Server(driver, tmp_path / "socket"),
+            connect(tmp_path / "socket") as device,
+        ):
+            yield held, driver, await device.prepare(held.model(1))
+
+    async def test_they_order_what_waits(
+        self, held: tuple[Held, ReferenceDevice, PreparedModel]
+    ) -> None:
+        gate, driver, prepared = held
+        async with AsyncExitStack() as stack:
+            bursts = [
+                await stack.enter_async_context(prepared.burst()) for _ in range(3)
+            ]
+            with gate.holding():
+                runs = [asyncio.ensure_future(prepared.run(np.float32([0])))]
+                await asyncio.to_thread(gate.wait_reached)
+                for run, timeout in (
+                    (prepared.run, None),
+                    (bursts[0].run, None),
+                    (bursts[1].run, 400),
+                    (bursts[2].run, 300),
+                    (prepared.run, 200),
+                ):
+                    x = np.float32([len(runs)])
+                    runs.append(asyncio.ensure_future(run(x, timeout=timeout)))
+                    await until(lambda: queued_in(driver) == len(runs) - 1)
+            await asyncio.gather(*runs)
+        assert [int(x[0]) for x in gate.copied] == [0, 5, 4, 3, 1, 2]
+
+    async def test_the_driver_ends_what_has_missed_its_own(
+        self, held: tuple[Held, ReferenceDevice, PreparedModel]
+    ) -> None:
+        gate, driver, prepared = held
+        async with prepared.burst() as burst:
+            with gate.holding():
+                first = asyncio.ensure_future(prepared.run(np.float32([0])))
+                await asyncio.to_thread(gate.wait_reached)
+                with pytest.raises(MissedDeadlineTransientError, match="missed by"):
+                    await burst.run(np.float32([1]), timeout=0.05)
+            await first
+            assert driver.statistics().executions.deadline_misses == 1
+            assert (await burst.run(np.float32([2]), timeout=60))["y"] == 2
 
 
 class TestAfterACancelledRun:

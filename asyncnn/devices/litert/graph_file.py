@@ -21,10 +21,9 @@ import numpy as np
 
 from asyncnn.devices.litert.c_api import require_descriptors
 from asyncnn.engine.array_memory import address_of, has_tail
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.pages import os_errors
+from asyncnn.memory.pages import aligned_bytes, os_errors
 from asyncnn.offload import room_for
 
 ALIGNMENT = 16

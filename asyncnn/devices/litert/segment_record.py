@@ -10,10 +10,9 @@ import numpy as np
 
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.delegation import KernelRecord, Segment
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.pages import TAIL_BYTES
+from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes
 
 
 class _Constant(msgspec.Struct, frozen=True, array_like=True):

@@ -25,7 +25,7 @@ from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.costs import USUAL, Speeds
-from asyncnn.engine.workspace import aligned_bytes
+from asyncnn.memory.pages import aligned_bytes
 from asyncnn.offload import start_thread
 
 _REPETITIONS = 100

@@ -17,7 +17,6 @@ from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.writer import write_graph
 from asyncnn.engine.costs import USUAL, Speeds, TypeSpeeds
 from asyncnn.engine.delegation import Segment, Step
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.types import (
@@ -25,6 +24,7 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
+from asyncnn.memory.pages import aligned_bytes
 
 _FURTHEST = 16.0
 """A speed is at most so many times another than the usual one."""

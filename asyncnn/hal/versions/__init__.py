@@ -1,4 +1,4 @@
-"""The HAL as callers of its older versions know it.
+"""The HAL as callers and drivers of its older versions know it.
 
 The canonical structures are the newest, and everything else in asyncnn knows only
 those. This package says the same in HAL 1.0, 1.1 and 1.2.
@@ -10,6 +10,9 @@ those. This package says the same in HAL 1.0, 1.1 and 1.2.
 `VersionedDevice`
     offers every method of HAL 1.0 to 1.3 on top of any canonical device; prepared
     models come from it as `VersionedPreparedModel`
+`v1_0`, `v1_1`, `v1_2`
+    the data, callbacks and interfaces of a version, for drivers that have no newer
+    ones; frameworks take those, see `asyncnn.runtime.framework.older_drivers`
 
 Models, requests, capabilities and statuses differ between versions; what does not is
 the same object everywhere. Conversion works on immutable records, copies no data, and

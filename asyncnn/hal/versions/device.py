@@ -36,8 +36,8 @@ from asyncnn.hal.versions import v1_0, v1_1, v1_2
 from asyncnn.hal.versions.convert import (
     AnyModel,
     canonical_model,
+    convert_capabilities,
     convert_status,
-    convert_to,
 )
 from asyncnn.hal.versions.prepared import VersionedPreparedModel
 
@@ -80,7 +80,9 @@ class VersionedDevice(PreparingDevice, ForwardingDevice):
 
     def _capabilities(self, version: HalVersion) -> tuple[ErrorStatus, object]:
         status, capabilities = self.canonical.get_capabilities_1_3()
-        return convert_status(status, version), convert_to(capabilities, version)
+        return convert_status(status, version), convert_capabilities(
+            capabilities, version
+        )
 
     def is_caching_supported(self) -> tuple[ErrorStatus, bool]:
         """Return whether models can be saved in one file of each kind.

@@ -1,16 +1,17 @@
-"""Data and callbacks of HAL 1.0 where they differ from the canonical ones.
+"""What of HAL 1.0 differs from the canonical: data, callbacks, and what drivers have.
 
-Source: 1.0/types.hal, 1.0/IPreparedModelCallback.hal and 1.0/IExecutionCallback.hal.
+Source: 1.0/types.hal, 1.0/IDevice.hal, 1.0/IPreparedModel.hal, and its callbacks.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from asyncnn.hal.interfaces import CallbackObject
 from asyncnn.hal.types import (
     DataLocation,
+    DeviceStatus,
     Dimensions,
     ErrorStatus,
     Memory,
@@ -65,7 +66,7 @@ class IPreparedModelCallback(CallbackObject, ABC):
 
     @abstractmethod
     def notify(self, status: ErrorStatus, prepared_model: Any) -> None:
-        """Receive a `VersionedPreparedModel` if ``status`` is NONE, otherwise None."""
+        """Receive an `IPreparedModel` if ``status`` is NONE, otherwise None."""
 
 
 class IExecutionCallback(CallbackObject, ABC):
@@ -76,3 +77,32 @@ class IExecutionCallback(CallbackObject, ABC):
     @abstractmethod
     def notify(self, status: ErrorStatus) -> None:
         """Receive the outcome."""
+
+
+class IPreparedModel(Protocol):
+    """A prepared model of a driver of HAL 1.0 or 1.1 (1.0/IPreparedModel.hal)."""
+
+    def execute(
+        self, request: Request, callback: IExecutionCallback | None
+    ) -> ErrorStatus:
+        """Launch an execution; the callback is told its status, exactly once."""
+
+
+class IDevice(Protocol):
+    """A driver of HAL 1.0 (1.0/IDevice.hal)."""
+
+    def get_status(self) -> DeviceStatus:
+        """Return whether the device can take work."""
+
+    def get_capabilities(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the performance for two kinds of data."""
+
+    async def get_supported_operations(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return, for each operation, whether it would run."""
+
+    def prepare_model(
+        self, model: Model, callback: IPreparedModelCallback | None
+    ) -> ErrorStatus:
+        """Launch the preparation of a model for fast single answers."""

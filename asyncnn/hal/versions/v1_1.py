@@ -1,8 +1,20 @@
-"""Data of HAL 1.1 where they differ from the canonical ones (1.1/types.hal)."""
+"""What of HAL 1.1 differs from the canonical: data, and what drivers have.
+
+Source: 1.1/types.hal and 1.1/IDevice.hal.
+"""
+
+from typing import Protocol
 
 import msgspec
 
-from asyncnn.hal.types import Memory, Operation, PerformanceInfo
+from asyncnn.hal.types import (
+    ErrorStatus,
+    ExecutionPreference,
+    Memory,
+    Operation,
+    PerformanceInfo,
+)
+from asyncnn.hal.versions import v1_0
 from asyncnn.hal.versions.v1_0 import Operand
 
 
@@ -24,3 +36,23 @@ class Capabilities(msgspec.Struct, frozen=True):
     float32_performance: PerformanceInfo
     quantized8_performance: PerformanceInfo
     relaxed_float32_to_float16_performance: PerformanceInfo
+
+
+class IDevice(v1_0.IDevice, Protocol):
+    """A driver of HAL 1.1; it has all of HAL 1.0 as well (1.1/IDevice.hal)."""
+
+    def get_capabilities_1_1(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the performance for three kinds of data."""
+
+    async def get_supported_operations_1_1(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return, for each operation, whether it would run."""
+
+    def prepare_model_1_1(
+        self,
+        model: Model,
+        preference: ExecutionPreference,
+        callback: v1_0.IPreparedModelCallback | None,
+    ) -> ErrorStatus:
+        """Launch the preparation of a model."""

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.devices.cache_files import CacheFiles
+from asyncnn.devices.cache_files import CacheFiles, check_unchanged
 from asyncnn.devices.cache_format import COMPILATION_BYTES, CacheKey, ModelRecord
 from asyncnn.devices.cache_saving import (
     Layout,
@@ -31,8 +31,9 @@ from asyncnn.devices.cache_saving import (
     with_placed_constants,
     writing,
 )
-from asyncnn.devices.caching import reading, unsealing
+from asyncnn.devices.caching import reading, unsealed_at_once, unsealing
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.interfaces import seals_caches
 from asyncnn.hal.refusals import CacheArguments
 from asyncnn.hal.slices import sliced
 from asyncnn.hal.types import (
@@ -91,6 +92,10 @@ class CacheLayout:
             return 0, 0
         model, data = self._most
         return 1 + self.slots * model, 1 + self.slots * data
+
+    def is_sealed_by(self, device: int) -> bool:
+        """Tell whether a device's model caches say that they were changed."""
+        return seals_caches(self._members[device].hal)
 
     def made_for(self) -> tuple[str, ...]:
         """Return all that a plan depends on besides the model and its preference."""
@@ -159,6 +164,27 @@ class OpenCache:
         self.layout = layout
         self.owned = owned
         self.own = CacheFiles(owned[0], owned[layout.files[0]], token)
+        self._unsealed: tuple[PlanRecord, memoryview] | None = None
+
+    def check(self, key: CacheKey) -> None:
+        """Check the model caches, as far as that takes no time to speak of.
+
+        :raises GeneralFailureError: as `loading`, or if a partition's has changed.
+        """
+        self._unsealed = unsealed_at_once(PlanRecord, self.own, key)
+        if self._unsealed is None:
+            return
+        record, _ = self._unsealed
+        self._check_use(record)
+        for number, device in enumerate(record.devices):
+            if record.saved[number] and self.layout.is_sealed_by(device):
+                operations = record.division.partitions[number].operations
+                models, _, token = self.layout.slot(self, number, device, operations)
+                check_unchanged(models[0].fds[0], token)
+
+    def _check_use(self, record: PlanRecord) -> None:
+        if record.made_for != self.layout.made_for():
+            raise GeneralFailureError("the plan is for other devices, or settings")
 
     def loading(
         self, key: CacheKey, *, may_map: bool
@@ -168,9 +194,10 @@ class OpenCache:
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
             that of other devices or settings.
         """
-        record, slices = yield from unsealing(PlanRecord, self.own, key)
-        if record.made_for != self.layout.made_for():
-            raise GeneralFailureError("the plan is for other devices, or settings")
+        if self._unsealed is None:
+            self._unsealed = yield from unsealing(PlanRecord, self.own, key)
+            self._check_use(self._unsealed[0])
+        record, slices = self._unsealed
         model, _ = yield from reading(record, slices, self.own, may_map=may_map)
         return record, model
 

@@ -99,10 +99,11 @@ class FrameworkDevice(PreparingDevice):
         self.members = tuple(members)
         self.settings = settings or FrameworkSettings()
         self._planner = Planner(self.members, self.settings)
+        self._key = CacheKey(limits.cache_key_file)
         self._preparer = Preparer(
             self._planner,
             self.settings.effective_fallback,
-            CacheKey(limits.cache_key_file),
+            self._key,
             may_map=limits.maps_cache_files,
         )
         self._caches = CacheLayout(self.members, self.settings)
@@ -115,7 +116,13 @@ class FrameworkDevice(PreparingDevice):
         self._home = Home()
 
     async def __aenter__(self) -> Self:
+        await self._key.read_at_opening()
         return self
+
+    @property
+    def seals_caches(self) -> bool:
+        """Whether its first model cache tells clients that it was changed."""
+        return True
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -296,9 +303,9 @@ class FrameworkDevice(PreparingDevice):
     ) -> ErrorStatus:
         if self._host.is_closed:
             raise closed_error()
-        self._launch(
-            self._preparer.load(deadline, self._caches.opened(cache)), callback
-        )
+        opened = self._caches.opened(cache)
+        opened.check(self._key)
+        self._launch(self._preparer.load(deadline, opened), callback)
         return ErrorStatus.NONE
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:

@@ -1,7 +1,7 @@
 """All devices by name: built in, or brought by packages as entry points.
 
 An entry point of group `ENTRY_POINTS` names a function of `DeviceSettings` that returns
-an asynchronous context manager of an `IDevice`::
+an asynchronous context manager of an `IDevice`, or of a driver of HAL 1.0 to 1.2::
 
     [project.entry-points."asyncnn.devices"]
     my-device = "my_package:MyDevice"
@@ -11,8 +11,8 @@ device is opened; a device that cannot be opened does not keep others from being
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
@@ -58,6 +58,9 @@ BUILT_IN: dict[str, str] = {
     "sample-quant": f"{_FRAMEWORK}.sample_devices:Quant",
     "sample-minimal": f"{_FRAMEWORK}.sample_devices:Minimal",
     "sample-all": f"{_FRAMEWORK}.sample_devices:Everything",
+    "sample-hal-1.0": f"{_FRAMEWORK}.sample_devices:hal_1_0",
+    "sample-hal-1.1": f"{_FRAMEWORK}.sample_devices:hal_1_1",
+    "sample-hal-1.2": f"{_FRAMEWORK}.sample_devices:hal_1_2",
 }
 """Devices of this package, each as ``module:attribute``."""
 
@@ -107,7 +110,7 @@ class Registered(msgspec.Struct, frozen=True):
             raise self._broken(error) from error
         if not isinstance(opened, AbstractAsyncContextManager):
             raise self._broken(TypeError("it is no asynchronous context manager"))
-        return opened
+        return opened if self.place in BUILT_IN.values() else _newest(opened, settings)
 
     def _broken(self, error: Exception) -> AsyncnnError:
         what = f"device {self.name!r} of {self.origin} cannot be used"
@@ -115,6 +118,16 @@ class Registered(msgspec.Struct, frozen=True):
             return failure_of(error, what)
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return GeneralFailureError(f"{what}: {reason}")
+
+
+@asynccontextmanager
+async def _newest(opened: Opened, settings: DeviceSettings) -> AsyncIterator[IDevice]:
+    """Open a package's device, which may be a driver of an older version."""
+    # Imported for them alone: applications seldom have any.
+    from asyncnn.runtime.framework.older_drivers import newest
+
+    async with opened as device, newest(device, settings) as adapted:
+        yield adapted
 
 
 def registered_devices() -> dict[str, Registered]:

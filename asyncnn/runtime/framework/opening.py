@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
+from msgspec.structs import replace
 
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.reference import ReferenceDevice
@@ -25,6 +26,7 @@ from asyncnn.runtime.framework.device_registry import (
     registered_devices,
 )
 from asyncnn.runtime.framework.fallback import Clock, Member
+from asyncnn.runtime.framework.older_drivers import newest
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,10 @@ async def open_framework(
     if framework is None:
         framework = FrameworkSettings(partition=chosen_partitioning(None))
     async with AsyncExitStack() as opened:
-        members = [_member(device, framework, clock) for device in devices]
+        members = []
+        for device in devices:
+            hal = await opened.enter_async_context(newest(device.hal, settings))
+            members.append(_member(replace(device, hal=hal), framework, clock))
         for name in names:
             if name != CPU:
                 hal = await opened.enter_async_context(opener_of(name)(settings))

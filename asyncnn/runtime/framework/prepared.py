@@ -128,7 +128,9 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
             request, measure, deadline, loop_timeout_duration, callback
         )
 
-    def bind(self, tensors: Sequence[object]) -> "_Bound | None":
+    def bind(
+        self, tensors: Sequence[object], are_usual: bool = False, /
+    ) -> "_Bound | None":
         """Have the only device bind arrays; see `IBinding.bind`."""
         if (
             self._binding is None
@@ -138,7 +140,7 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
             or self.host.is_closed
         ):
             return None
-        execution = self._binding.bind(tensors)
+        execution = self._binding.bind(tensors, are_usual)
         return None if execution is None else _Bound(execution, tensors, self._plain)
 
     def create_reusable_execution(self, request: Request) -> Request:

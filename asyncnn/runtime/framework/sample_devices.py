@@ -5,13 +5,20 @@ that a framework has something to choose between: in tests, and to see what it d
 ``asyncnn run MODEL --device framework:sample-float-fast,sample-quant --explain`` shows
 a choice.
 
+`hal_1_0`, `hal_1_1` and `hal_1_2` are the reference device as a driver that has the
+calls of an older version alone.
+
 Source: the HAL's sample drivers (float-fast, float-slow, quant, minimal and all).
 """
 
 import logging
-from typing import ClassVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, ClassVar, cast
 
 from asyncnn.callbacks import IPreparedModelCallback
+from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import bodies_of, is_tensor
@@ -20,6 +27,7 @@ from asyncnn.hal.refusals import CacheArguments, PrepareArguments
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
+    HalVersion,
     Model,
     OperandType,
     Operation,
@@ -27,6 +35,8 @@ from asyncnn.hal.types import (
     PerformanceInfo,
     Subgraph,
 )
+from asyncnn.hal.versions import VersionedDevice, v1_0, v1_1, v1_2
+from asyncnn.runtime.framework.older_drivers import OlderDriver
 
 logger = logging.getLogger(__name__)
 
@@ -153,3 +163,38 @@ class Everything(SampleDevice):
 
     name = "asyncnn-sample-all"
     figures = others = PerformanceInfo(1.1, 1.1)
+
+
+_INTERFACES: dict[HalVersion, type] = {
+    HalVersion.V1_0: v1_0.IDevice,
+    HalVersion.V1_1: v1_1.IDevice,
+    HalVersion.V1_2: v1_2.IDevice,
+}
+
+
+class _OfVersion:
+    """Has the calls of ``version``, and no other, of a device."""
+
+    def __init__(self, device: VersionedDevice, version: HalVersion) -> None:
+        self._device = device
+        self._interface = _INTERFACES[version]
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(self._interface, name):
+            raise AttributeError(f"a driver of that version has no {name}")
+        return getattr(self._device, name)
+
+
+@asynccontextmanager
+async def _older(
+    version: HalVersion, settings: DeviceSettings
+) -> AsyncIterator[OlderDriver]:
+    async with ReferenceDevice(settings) as device:
+        driver = cast("v1_0.IDevice", _OfVersion(VersionedDevice(device), version))
+        async with OlderDriver(driver, settings) as adapted:
+            yield adapted
+
+
+hal_1_0 = partial(_older, HalVersion.V1_0)
+hal_1_1 = partial(_older, HalVersion.V1_1)
+hal_1_2 = partial(_older, HalVersion.V1_2)

@@ -275,7 +275,7 @@ class Import:
         domain = proto.domain
         opset = opsets.of(domain)
         if opset < NEWER_OPSET and domain in DOMAINS:
-            inputs = by_newer_rules(proto, inputs, self.draft)
+            inputs = by_newer_rules(proto, inputs, self.draft, opset)
         if proto.op_type not in KEEPING_QUANTIZATION:
             inputs = [v if v is None else self.draft.plain(v) for v in inputs]
         node = Node(proto, inputs, self.draft, opset, names)

@@ -1,9 +1,10 @@
-"""What operators meant in operator set 6, where newer ones mean something else.
+"""What operators meant in operator sets 6 to 8, where newer ones mean something else.
 
 A node gets inputs that make it mean the same by the newer rules, or is refused. In
 set 6 a second operand broadcasts only if the node has ``broadcast`` 1, from its
 ``axis`` on.
-BatchNormalization and Dropout train unless ``is_test`` is 1.
+BatchNormalization and Dropout train unless ``is_test`` is 1. Up to set 8, Upsample has
+its scales as an attribute.
 
 Source: Changelog.md of ONNX, operators of version 6 of the default operator set.
 """
@@ -11,14 +12,19 @@ Source: Changelog.md of ONNX, operators of version 6 of the default operator set
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Value
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
-NEWER_OPSET = 7
+NEWER_OPSET = 9
 """The first operator set with the newer rules."""
+
+_BROADCASTING_OPSET = 7
+"""The first one with newer rules for all but Upsample."""
 
 _BROADCASTING = frozenset(
     (
@@ -31,14 +37,19 @@ _RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 
 
 def by_newer_rules(
-    proto: Any, inputs: Sequence[Value | None], draft: Composer
+    proto: Any, inputs: Sequence[Value | None], draft: Composer, opset: int
 ) -> Sequence[Value | None]:
-    """Return the inputs of a node of operator set 6 as newer operators take them.
+    """Return the inputs of a node of an older operator set as newer ones take them.
 
     :raises InvalidArgumentError: if the second operand does not fit along its axes.
     :raises UnsupportedOperatorError: if the newer operator cannot do the same.
     """
     name = str(proto.op_type)
+    if opset >= _BROADCASTING_OPSET:
+        if name != "Upsample":
+            return inputs
+        scales = [x for a in proto.attribute if a.name == "scales" for x in a.floats]
+        return (*inputs, draft.constant(np.array(scales, np.float32)))
     numbers = {one.name: one.i for one in proto.attribute}
     if name in _TRAINED and not numbers.get("is_test", 0):
         raise UnsupportedOperatorError("is_test is 0, which means training")

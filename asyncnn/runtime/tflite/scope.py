@@ -5,14 +5,16 @@ that it refers to. Constants and references are known when the file is read, so 
 subgraphs get them as they are, not as inputs.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from asyncnn.extensions import CustomOperators
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.pacing import Steps, completed
@@ -24,7 +26,7 @@ from asyncnn.runtime.tflite.folding import folded
 from asyncnn.runtime.tflite.many_axes import convert_many, has_many_axes
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.not_imported import NOT_IMPORTED
-from asyncnn.runtime.tflite.shapes import result_shapes
+from asyncnn.runtime.tflite.shapes import RULES, result_shapes
 from asyncnn.runtime.tflite.subgraphs import Flow, Variable
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.tflite.variables import Variables
@@ -179,8 +181,12 @@ class Scope:
         """Do so in steps, but subgraphs that operators run in one."""
         operators = self.importing.flow.needs(self.graph).operators
         self.importing.allowance.take_operators(len(operators))
-        for count, operator in enumerate(operators, 1):
-            if not self._fold(operator):
+        needed = {operator.index for operator in operators}
+        for count, operator in enumerate(self.graph.operators, 1):
+            if operator.index not in needed:
+                if self._resized:
+                    self._fold_unneeded(operator)
+            elif not self._fold(operator):
                 self._convert_or_refuse(operator)
             if not count % _OPERATORS_PER_STEP:
                 yield
@@ -196,6 +202,12 @@ class Scope:
                 index, replace(self._tensors[index], shape=array.shape, data=array)
             )
         return bool(arrays)
+
+    def _fold_unneeded(self, operator: Operator) -> None:
+        """Compute what only tells shapes, which are not those of the file by now."""
+        self.importing.allowance.take_operators(1)
+        with suppress(AsyncnnError):  # it may be of no use at all
+            self._fold(operator)
 
     def _convert_or_refuse(self, operator: Operator) -> None:
         refusals = self.importing.refusals
@@ -224,14 +236,33 @@ class Scope:
                 raise UnsupportedOperatorError(reason)
             convert_custom(node, self.importing.customs)
             return
-        if not self._resized.isdisjoint(operator.inputs):
-            for position, shape in enumerate(result_shapes(node)):
-                if shape != node.result(position).shape:
-                    self._resize(node.result(position).index, shape)
+        self._follow(node)
         if has_many_axes(node):
             convert_many(node, converter)
         else:
             converter(node)
+
+    def _follow(self, node: Node) -> None:
+        """Let results have the shapes that follow from those of the inputs.
+
+        Those in the file are hints: some say [1, 1] wherever lengths were not known.
+        """
+        operator = node.operator
+        is_resized = not self._resized.isdisjoint(operator.inputs)
+        if not is_resized and operator.name not in RULES:
+            return
+        try:
+            shapes = result_shapes(node)
+        except AsyncnnError:
+            if is_resized:
+                raise
+            return  # the operator is refused for a better reason, or needs no shape
+        for result, shape in zip(
+            map(node.result, range(len(shapes))), shapes, strict=True
+        ):
+            counts = math.prod(shape), math.prod(result.shape)
+            if shape != result.shape and (is_resized or counts[0] != counts[1]):
+                self._resize(result.index, shape)
 
     def _check_shapes(self, operator: Operator) -> None:
         for index in operator.inputs:

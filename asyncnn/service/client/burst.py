@@ -102,6 +102,7 @@ class RemoteBursts:
                     request_channel.ints,
                     result_channel.ints,
                     len(request_channel.fds),
+                    callback.carries_deadlines,
                 ),
                 (*request_channel.fds, *result_channel.fds),
             )

@@ -9,6 +9,7 @@ from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.deadlines import DEADLINE_GRACE_S, check_grace
+from asyncnn.devices.cache_files import check_unchanged
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -154,6 +155,11 @@ class RemoteDevice(PreparingDevice):
         """The name of the device that the driver publishes."""
         return self._open().facts.device_name.removeprefix("asyncnn-")
 
+    @property
+    def seals_caches(self) -> bool:
+        """Whether model caches of the driver tell that they were changed."""
+        return self._open().facts.seals_caches
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, RemotePreparedModel):
@@ -248,6 +254,9 @@ class RemoteDevice(PreparingDevice):
         connection = self._open()
         connection.check_open()
         sent = to_send(*cache, connection.cache_files)
+        if connection.facts.seals_caches:
+            # The driver does as well, but its answer comes after this returns.
+            check_unchanged(sent.fds[0], sent.info.token)
         preparation = _Preparation(connection, callback, None)
         connection.preparations.prepare_from_cache(deadline, sent, preparation)
         return ErrorStatus.NONE

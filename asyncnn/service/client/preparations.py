@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import stat
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -113,7 +114,8 @@ def to_send(
 
     :raises InvalidArgumentError: if they are not as many, not one descriptor each, or
         one file twice.
-    :raises GeneralFailureError: if the driver caches no models, or one is not open.
+    :raises GeneralFailureError: if the driver caches no models, or one is not open, or
+        no file.
     """
     if needed == (0, 0):
         raise GeneralFailureError("the driver does not cache models")
@@ -131,6 +133,8 @@ def to_send(
             status = os.fstat(fd)
         except (OSError, OverflowError) as error:
             raise GeneralFailureError(f"cache file {fd} is not open") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise GeneralFailureError(f"cache file {fd} is not a regular file")
         files.add((status.st_dev, status.st_ino))
     if len(files) < len(fds):
         raise InvalidArgumentError("a file cannot be two of a model's cache files")

@@ -128,7 +128,9 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
 
-    def bind(self, tensors: Sequence[object]) -> "RemoteExecution | None":
+    def bind(
+        self, tensors: Sequence[object], _are_usual: bool = False, /
+    ) -> "RemoteExecution | None":
         """Return an execution on arrays of the client alone; see `IBinding.bind`."""
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):

@@ -39,7 +39,10 @@ class Bursts(SessionPart):
     """
 
     def __init__(
-        self, common: Common, callback_of: Callable[[int], IBurstCallback], quota: Quota
+        self,
+        common: Common,
+        callback_of: Callable[[int], "RemoteBurstCallback"],
+        quota: Quota,
     ) -> None:
         super().__init__(common)
         self._callback_of = callback_of
@@ -81,7 +84,9 @@ class Bursts(SessionPart):
                 Handle(numbers[split:], message.result_ints),
             )
             self._bursts[number] = None
-            self._tasks.start(self._configure(number, prepared, *channels))
+            callback = self._callback_of(number)
+            callback.carries_deadlines = message.carries_deadlines
+            self._tasks.start(self._configure(number, prepared, callback, *channels))
 
     def handle(
         self, message: wire.FreeMemory | wire.CancelBurstRequest | wire.ReleaseBurst
@@ -113,14 +118,18 @@ class Bursts(SessionPart):
         self,
         number: int,
         prepared: IPreparedModel,
+        callback: IBurstCallback,
         request_channel: Handle,
         result_channel: Handle,
     ) -> None:
         burst: IBurstContext | None = None
+        given = callback, request_channel, result_channel
+        isolated = self._isolated
         try:
-            status, burst = await prepared.configure_execution_burst(
-                self._callback_of(number), request_channel, result_channel
-            )
+            if isolated is not None and isolated.device_of([prepared]) is not None:
+                status, burst = isolated.bursts.configure(prepared, *given)
+            else:
+                status, burst = await prepared.configure_execution_burst(*given)
         except Exception as error:
             status = explained(error).status
         finally:

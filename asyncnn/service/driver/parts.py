@@ -8,6 +8,7 @@ which ends the connection. What goes wrong with a call is the answer to that cal
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,14 +23,17 @@ from asyncnn.service.driver.quotas import Table
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
+
 
 class Common(msgspec.Struct, frozen=True, eq=False):
     """What the session of the client called ``client_name`` gives to all of its parts.
 
     ``models`` are the client's prepared models by number. ``tasks`` end with the
     session. ``validating`` is the thread that checks large models of the client's
-    process. ``send`` sends a message to the client. It ``may_run_regions`` that an
-    engine reads as they are.
+    process. ``send`` sends a message to the client. It ``may_run_regions``, which an
+    engine reads as they are: on the device that is ``isolated``, if there is one.
     """
 
     client_name: str
@@ -41,6 +45,7 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     validating: SerialOffload
     send: Callable[[wire.ToClient], None]
     may_run_regions: bool
+    isolated: "Isolated | None"
 
 
 class SessionPart:
@@ -57,20 +62,22 @@ class SessionPart:
         self._validating = common.validating
         self._send = common.send
         self._may_run_regions = common.may_run_regions
+        self._isolated = common.isolated
 
-    def _check_regions(self, model: Model) -> None:
-        """Check that the client may have the engines read what is in a model.
+    def _isolated_for(self, model: Model) -> "Isolated | None":
+        """Return what runs a model with regions; None if it is the driver's device.
 
-        :raises GeneralFailureError: if it may not.
+        :raises GeneralFailureError: if engines may not read what the client sends.
         """
-        if self._may_run_regions:
-            return
         for entry in model.extension_name_to_prefix:
             if entry.name in DECLARED:
+                if self._may_run_regions:
+                    return self._isolated
                 raise GeneralFailureError(
                     f"the driver runs regions of {entry.name} for its own user alone",
                     hint="translate the model, or serve it with --trust-regions",
                 )
+        return None
 
     def _model(self, number: int) -> IPreparedModel:
         """Return a prepared model of the client.

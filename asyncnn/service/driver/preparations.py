@@ -5,8 +5,9 @@ it, which then finds that it was checked already.
 """
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from asyncnn.hal.errors import (
     failure_of,
     too_many,
 )
-from asyncnn.hal.interfaces import IDescribed, IPreparedModel, ISavable
+from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
 from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
@@ -30,6 +31,9 @@ from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
 from asyncnn.service.limits import is_large
 from asyncnn.service.wire import CacheInfo
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
 
 
 class Preparations(SessionPart):
@@ -57,17 +61,19 @@ class Preparations(SessionPart):
         callback = self._begin(message.prepared)
         try:
             self._check_room()
-            self._check_regions(message.model)
+            isolated = self._isolated_for(message.model)
             cache = self._received(message.cache, fds)
             if cache.prepare_to_write():
                 callback.saved = cache
             pools = self._pools.find(message.pools)
-            if are_mapped(pools) and not is_large(message.model):
+            may_wait = isolated is not None or is_large(message.model)
+            if are_mapped(pools) and not may_wait:
                 model = replace(message.model, pools=pools)
                 self._launch(model, message, cache, callback)
             else:
                 self._check_tasks()
-                self._start(self._prepare_slowly(message, pools, cache, callback))
+                slowly = message, pools, cache, callback, isolated
+                self.start(self._prepare_slowly(*slowly))
         except Exception as error:
             callback.fail(explained(error))
 
@@ -81,7 +87,7 @@ class Preparations(SessionPart):
             self._check_room()
             self._check_tasks()
             cache = self._received(message.cache, fds)
-            self._start(self._load(message.deadline, cache, callback))
+            self.start(self._load(message.deadline, cache, callback))
         except Exception as error:
             callback.fail(explained(error))
 
@@ -95,7 +101,7 @@ class Preparations(SessionPart):
                 raise InvalidArgumentError("a model is saved in one file of each kind")
             self._check_tasks()
             cache = self._received(message.cache, fds)
-            self._start(self._save(message.call, model, cache))
+            self.start(self._save(message.call, model, cache))
 
     def release(self, number: int) -> None:
         """Let go of a prepared model, or stop preparing it."""
@@ -126,17 +132,21 @@ class Preparations(SessionPart):
         del self._preparing[number]
         if model is not None:
             self._models[number] = model
+            if self._isolated is not None and callback.device is not self._device:
+                self._isolated.adopt(model, callback.device)
         described: object = model if callback.is_unseen else None
         signature = described.signature if isinstance(described, IDescribed) else None
         route = None
-        if model is not None and isinstance(self._device, IRouting):
-            route = self._device.usual_route(model)
+        device = callback.device
+        if model is not None and isinstance(device, IRouting):
+            route = device.usual_route(model)
         self._send(wire.Prepared(number, status, callback.reason, signature, route))
 
     def _begin(self, number: int) -> "_Preparing":
         if number in self._preparing or number in self._models:
             raise InvalidArgumentError(f"prepared model {number} exists already")
-        callback = self._preparing[number] = _Preparing(self, number)
+        callback = _Preparing(self, number, self._device)
+        self._preparing[number] = callback
         return callback
 
     def _check_room(self) -> None:
@@ -155,7 +165,7 @@ class Preparations(SessionPart):
         return cache
 
     def _check_tasks(self) -> None:
-        """Check that another `_start` may follow.
+        """Check that another `start` may follow.
 
         Each holds a model of any size, or its files, and a thread, even if the model
         was released meanwhile.
@@ -163,7 +173,8 @@ class Preparations(SessionPart):
         self._tasks.check_room()
         self._check_preparing(self._slow + 1)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Do what takes long, while the client has not gone."""
         self._slow += 1
         self._tasks.start(work).add_done_callback(self._ended)
 
@@ -176,11 +187,16 @@ class Preparations(SessionPart):
         pools: tuple[Memory, ...],
         cache: ReceivedCache,
         callback: "_Preparing",
+        isolated: "Isolated | None",
     ) -> None:
         try:
             if not are_mapped(pools):
                 pools = await self._pools.copied(pools)
             model = replace(message.model, pools=pools)
+            if isolated is not None:
+                model = await isolated.fixed(model)
+                if await isolated.has_to_run(model):
+                    callback.device = await isolated.device()
             if is_large(model) and not callback.is_dead:
                 await self._validating(validate_model, model)
             if not callback.is_dead:
@@ -196,7 +212,7 @@ class Preparations(SessionPart):
         callback: "_Preparing",
     ) -> None:
         # What is no enumerator is refused by the device, like everything else.
-        self._device.prepare_model_1_3(
+        callback.device.prepare_model_1_3(
             model,
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
@@ -210,7 +226,25 @@ class Preparations(SessionPart):
     ) -> None:
         try:
             await self._pools.on_thread(cache.read, self._limits.max_pool_bytes)
+            if self._isolated is not None:
+                isolated = deadline, cache, callback, self._isolated
+                callback.otherwise = partial(self._load_isolated, *isolated)
             self._device.prepare_model_from_cache_1_3(
+                deadline, *cache.arguments, callback
+            )
+        except Exception as error:
+            callback.fail(explained(error))
+
+    async def _load_isolated(
+        self,
+        deadline: int | None,
+        cache: ReceivedCache,
+        callback: "_Preparing",
+        isolated: "Isolated",
+    ) -> None:
+        try:
+            callback.device = await isolated.device()
+            callback.device.prepare_model_from_cache_1_3(
                 deadline, *cache.arguments, callback
             )
         except Exception as error:
@@ -246,18 +280,27 @@ class _Preparing(IPreparedModelCallback):
     """Tells the client of a model's preparation.
 
     A model from a cache ``is_unseen``; one that is ``saved`` is written back first.
+    ``device`` prepares it; if it does not load it, ``otherwise`` is tried.
     """
 
-    def __init__(self, preparations: Preparations, number: int) -> None:
+    def __init__(
+        self, preparations: Preparations, number: int, device: IDevice
+    ) -> None:
         super().__init__()
         self._preparations = preparations
         self.number = number
+        self.device = device
+        self.otherwise: Callable[[], Coroutine[None, None, None]] | None = None
         self.is_unseen = False
         self.saved: ReceivedCache | None = None
 
     def notify_1_3(
         self, status: ErrorStatus, prepared_model: IPreparedModel | None
     ) -> None:
+        otherwise, self.otherwise = self.otherwise, None
+        if otherwise is not None and status is ErrorStatus.GENERAL_FAILURE:
+            self._preparations.start(otherwise())
+            return
         if status is not ErrorStatus.NONE:
             warn_if_refused(self._preparations.client_name, self, status)
         self._preparations.finish(self, status, prepared_model)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +27,9 @@ from asyncnn.service.driver.quotas import Quota, Table
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import is_large
 
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated
+
 
 class Queries(SessionPart):
     """Answers a client, whose number is ``seen_by`` if it may know of itself only."""
@@ -39,7 +43,7 @@ class Queries(SessionPart):
         """Tell which operations of a model would run."""
         with self._answering(partial(wire.SupportedOperations, message.call)):
             self._tasks.check_room()
-            self._check_regions(message.model)
+            isolated = self._isolated_for(message.model)
             # Each holds a model of any size.
             large = is_large(message.model)
             if large and self._large >= self._limits.max_preparing:
@@ -50,7 +54,9 @@ class Queries(SessionPart):
                 )
             pools = self._pools.find(message.pools)
             self._large += large
-            self._tasks.start(self._supported_operations(message, pools, large))
+            self._tasks.start(
+                self._supported_operations(message, pools, large, isolated)
+            )
 
     def statistics(self, call: int) -> None:
         """Tell what the device does."""
@@ -63,6 +69,7 @@ class Queries(SessionPart):
         message: wire.GetSupportedOperations[Model],
         pools: tuple[Memory, ...],
         large: bool,
+        isolated: "Isolated | None",
     ) -> None:
         answer = partial(wire.SupportedOperations, message.call)
         try:
@@ -72,7 +79,12 @@ class Queries(SessionPart):
                 model = replace(message.model, pools=pools)
                 if large:
                     await self._validating(validate_model, model)
-                told = await self._device.get_supported_operations_1_3(model)
+                device = self._device
+                if isolated is not None:
+                    model = await isolated.fixed(model)
+                    if await isolated.has_to_run(model):
+                        device = await isolated.device()
+                told = await device.get_supported_operations_1_3(model)
                 self._send(answer(*told))
         finally:
             self._large -= large
@@ -131,10 +143,12 @@ class Buffers(SessionPart):
 
     async def _allocate(self, message: wire.Allocate) -> None:
         number, buffer, token = message.buffer, None, 0
+        models = [self._models.get(model) for model in message.models]
+        isolated = self._isolated and self._isolated.device_of(models)
         try:
-            status, buffer, token = await self._device.allocate(
+            status, buffer, token = await (isolated or self._device).allocate(
                 BufferDesc(message.dimensions),
-                [self._models.get(model) for model in message.models],
+                models,
                 message.input_roles,
                 message.output_roles,
             )

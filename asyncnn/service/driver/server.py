@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from asyncnn.deadlines import deadline_after
 from asyncnn.hal.errors import (
@@ -44,6 +44,9 @@ from asyncnn.service.process import (
     socket_address,
 )
 
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolation
+
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
@@ -74,7 +77,9 @@ class Server:
 
     Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
     them first may have missed something. Those of this process's user and of root are
-    run; with ``trust_regions``, those of all other users as well.
+    run, for each connection in another process if ``isolated`` opens the device there;
+    ``device`` is to run none then. With ``trust_regions``, ``device`` runs those of all
+    users.
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
@@ -105,6 +110,7 @@ class Server:
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
         trust_regions: bool = False,
+        isolated: "Isolation | None" = None,
     ) -> None:
         self._device = device
         self._path = Path(path)
@@ -116,6 +122,7 @@ class Server:
         self._max_connections = max_connections
         self._trust_same_uid = trust_same_uid
         self._trust_regions = trust_regions
+        self._isolated = None if trust_regions else isolated
         self._sessions: set[Session] = set()
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
@@ -312,6 +319,7 @@ class Server:
             self._resources.of_process(client.number, peer),
             sees_others=is_own,
             may_run_regions=is_own or self._trust_regions,
+            isolated=self._isolated if is_own else None,
         )
 
     def _left(self, session: Session) -> None:

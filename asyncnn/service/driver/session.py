@@ -10,10 +10,11 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched
+from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched, seals_caches
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -32,6 +33,9 @@ from asyncnn.service.driver.quotas import ProcessResources, Table, UserQuotas
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
+
+if TYPE_CHECKING:
+    from asyncnn.service.driver.isolating import Isolated, Isolation
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -52,7 +56,8 @@ class Session:
     """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
 
     ``resources`` are what its process may take of the driver. A client that
-    ``sees_others`` is told of the work of other clients, too.
+    ``sees_others`` is told of the work of other clients, too. Its regions are run by a
+    device that is ``isolated``, or else by that of all.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Session:
         *,
         sees_others: bool = False,
         may_run_regions: bool = False,
+        isolated: "Isolation | None" = None,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -83,6 +89,7 @@ class Session:
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
         self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
+        self._isolated = None if isolated is None else _apart(isolated, limits)
         common = Common(
             client.name,
             device,
@@ -93,6 +100,7 @@ class Session:
             resources.validating,
             self._send,
             may_run_regions,
+            self._isolated,
         )
         self._may_run_regions = may_run_regions
         self._preparations = Preparations(common, quotas.prepared_models)
@@ -137,6 +145,8 @@ class Session:
         """Wait until no thread works for the client any more, once it is closed."""
         await self._channel.wait_ended()
         await self._tasks.wait_ended()
+        if self._isolated is not None:
+            await self._isolated.wait_ended()
 
     def _lost(self, reason: str) -> None:
         name = self._name
@@ -160,6 +170,8 @@ class Session:
             self._is_released = True
             self._resources.reading.closed()
         with ExitStack() as parts:
+            if self._isolated is not None:
+                parts.callback(self._isolated.close)
             parts.callback(self._descriptors.close)
             parts.callback(self._mappings.close)
             parts.callback(self._pools.close)
@@ -378,6 +390,7 @@ class Session:
                 max_bound_requests=self._limits.max_bound_requests,
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
+                seals_caches=seals_caches(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
@@ -393,3 +406,10 @@ class Session:
         if status is not self._told_status:
             self._told_status = status
             self._send(wire.StatusChanged(status))
+
+
+def _apart(isolated: "Isolation", limits: ServiceLimits) -> "Isolated":
+    # A driver that runs regions itself has no use for it.
+    from asyncnn.service.driver.isolating import Isolated
+
+    return Isolated(isolated, limits.max_bursts)

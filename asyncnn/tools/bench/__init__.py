@@ -4,8 +4,8 @@ Figures are medians of interleaved rounds, goals are ratios: absolute times of a
 machine do not carry to another one. Peers are optional and imported when they are
 first needed.
 
-A benchmark ``NAME`` is the module ``bench_NAME``, whose function ``bench`` measures and
-returns a report. Reports are built of what `report` defines: contenders, goals,
-placements and tables. `rounds` measures, `environment` pins, `processes` starts what
-answers, `peers` and `litert` are who is measured beside, `drawing` shows a report.
+The function that measures a benchmark is named by its command; it returns a report.
+Reports are built of what `report` defines: contenders, goals and tables. `rounds`
+measures, `placed` in more than one placement, `environment` pins, `processes` starts
+what answers, `peers` and `litert` are who is measured beside, `presenting` shows.
 """

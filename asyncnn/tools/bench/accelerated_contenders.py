@@ -33,7 +33,6 @@ from asyncnn.devices.litert.delegate import LiteRtDelegate
 from asyncnn.devices.litert.engine import load_engine
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
-from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Priority
 from asyncnn.pacing import completed
@@ -45,11 +44,7 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.heartbeat import Heartbeat, Pulse, beating_driver
 from asyncnn.tools.bench.litert import LITERT, in_executor, on_one_thread
-from asyncnn.tools.bench.measured_models import (
-    Candidate,
-    inputs_of,
-    random_inputs,
-)
+from asyncnn.tools.bench.measured_models import Candidate, inputs_of, random_inputs
 from asyncnn.tools.bench.noop import LENGTH, tiny_addition
 from asyncnn.tools.bench.onnx_models import ONNX, OnnxRuntime
 from asyncnn.tools.bench.processes import (
@@ -70,6 +65,7 @@ from asyncnn.tools.bench.qos_load import (
     request_us,
     saturated,
 )
+from asyncnn.tools.bench.report import noted
 from asyncnn.tools.bench.rounds import (
     Batch,
     Figure,
@@ -132,15 +128,6 @@ _PAUSE_S = 0.005
 
 
 Measure: TypeAlias = Callable[[Candidate, int], Coroutine[Any, Any, Measured]]
-
-
-@contextlib.contextmanager
-def noted(refusals: Refusals, *names: str) -> Iterator[None]:
-    """Note why contenders cannot do what the block has them do."""
-    try:
-        yield
-    except AsyncnnError as error:
-        refusals.update(dict.fromkeys(names, str(error)))
 
 
 def opened(

@@ -224,11 +224,7 @@ SECTIONS = {
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
         ALL_CPUS,
-        {
-            contenders.AWAITED: "device",
-            WHOLE: "whole model",
-            HALVES: "two partitions",
-        },
+        {contenders.AWAITED: "device", WHOLE: "whole model", HALVES: "two partitions"},
         (
             Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
             Limits(HALVES, contenders.AWAITED, inf, inf),

@@ -3,94 +3,326 @@
 Bytes through a pair of queues and back, beside other ways to exchange as many with
 another process: one after the other, after some milliseconds of idleness, and while
 every CPU is wanted by somebody else; and messages one way. All of it with the two
-processes on different CPUs and on the same one.
+processes on different CPUs and on the same one; both ends are asyncio applications.
+
+Whole executions are those of a driver process that publishes the no-op device. Their
+parts are timed in this process, each by itself: what an execution takes beyond their
+sum goes to waiting, to the event loops and to what happens between the calls.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import ClassVar, TypeAlias
 
-from asyncnn.fmq import IS_COMPILED
-from asyncnn.tools.bench import burst_contenders as contenders
+from asyncnn import hal
+from asyncnn.burst import BurstController
+from asyncnn.burst.packets import (
+    DATUM_BYTES,
+    DEFAULT_QUEUE_LENGTH,
+    RequestShape,
+    ResultShape,
+)
+from asyncnn.burst.slots import Binder, PoolSlots
+from asyncnn.callbacks import IExecutionCallback
+from asyncnn.fmq import IS_COMPILED, LoopPoller, MessageQueue
+from asyncnn.logs import SparseLogger
+from asyncnn.runtime.device import Device
 from asyncnn.tools.bench import peers
-from asyncnn.tools.bench.burst_contenders import BATCH, MESSAGE_BYTES, MESSAGES, PARTS
 from asyncnn.tools.bench.environment import (
     CpuPair,
     describe_environment,
     installed_versions,
 )
-from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.processes import (
-    Figures,
-    Refusals,
-    hogs,
-    in_each_placement,
+from asyncnn.tools.bench.noop import (
+    LENGTH,
+    NoOpDevice,
+    addition_request,
+    no_op_driver_on,
+    tiny_addition,
 )
-from asyncnn.tools.bench.report import (
-    Goal,
+from asyncnn.tools.bench.peers import Exchange
+from asyncnn.tools.bench.placed import (
+    Group,
+    Place,
     PlacedReport,
     Placement,
-    Table,
-    Verdict,
-    judge,
+    Start,
+    Starting,
+    placements,
 )
-from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    Batch,
-    Call,
-    Figure,
-    ManyCalls,
-    measure,
-    timed,
+from asyncnn.tools.bench.processes import READY, Pipe, hogs, process
+from asyncnn.tools.bench.report import Goal, Table, Verdict, judge
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure
+
+MESSAGE_BYTES = 256
+MESSAGES = 2000
+"""Messages of one run of a stream."""
+
+BATCH = 16
+IDLE_S = 0.003
+EXCHANGE = Exchange(MESSAGE_BYTES, MESSAGE_BYTES)
+
+_QUANTUM, _COUNT = 8, 3072
+_STREAM_COUNT = 1024
+_ACKNOWLEDGED = bytes(_QUANTUM)
+
+
+PART_REQUEST = "part_request_queue"
+PART_BIND = "part_bind"
+PART_EXECUTE = "part_execute"
+PART_RESULT = "part_result_queue"
+
+PARTS = {
+    PART_REQUEST: "of it: the packet of the request written and read",
+    PART_BIND: "of it: the packet known again, with its memory",
+    PART_EXECUTE: "of it: the request validated, the callback notified",
+    PART_RESULT: "of it: the packet of the result made, written, read and known again",
+}
+"""Parts of an execution, in their order."""
+
+BURST = "burst"
+QUEUE, PIPE, GRPC, ICEORYX = "queue", "pipe", "grpc_aio", "iceoryx2"
+QUEUE_IDLE, PIPE_IDLE = "queue_idle", "pipe_idle"
+QUEUE_HOGS, PIPE_HOGS = "queue_hogs", "pipe_hogs"
+QUEUE_STREAM, QUEUE_BATCHES = "queue_stream", "queue_batches"
+PIPE_STREAM = "pipe_stream"
+MILLISECOND = "a millisecond"
+
+
+@contextlib.asynccontextmanager
+async def burst_execution(cpu: int) -> AsyncIterator[Call]:
+    """Execute a ready request, at the HAL, in a driver process on another CPU."""
+    async with no_op_driver_on(cpu) as device:
+        prepared = await device.prepare(tiny_addition())
+        request = addition_request(prepared)
+        with await BurstController.open(prepared.hal) as burst:
+            yield partial(burst.execute, request)
+
+
+@contextlib.asynccontextmanager
+async def burst_run(cpu: int) -> AsyncIterator[Call]:
+    """Run a model on arrays in place, as an application would, likewise."""
+    async with no_op_driver_on(cpu) as device:
+        prepared = await device.prepare(tiny_addition())
+        async with prepared.burst() as burst:
+            yield burst.run_in_place
+
+
+@contextlib.asynccontextmanager
+async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
+    """Yield the parts of an execution, one call each."""
+    async with NoOpDevice() as device:
+        prepared = await Device("no-op", device).prepare(tiny_addition())
+        request = addition_request(prepared)
+        slots = PoolSlots(lambda _: None)
+        pools = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
+        shape = RequestShape.of(request.inputs, request.outputs, len(pools))
+        packet = shape.encode(slots.of(pools), hal.MeasureTiming.NO)
+        binder = Binder(prepared.hal, slots, SparseLogger(logging.getLogger(__name__)))
+        await binder.bind(packet)
+        shapes = (hal.OutputShape((LENGTH,), True),)
+        result = ResultShape.of(hal.ErrorStatus.NONE, shapes)
+        arguments = (request, hal.MeasureTiming.NO, None, None, _Unheard())
+        with (
+            MessageQueue.create(DATUM_BYTES, DEFAULT_QUEUE_LENGTH) as writer,
+            MessageQueue.open(writer.descriptor) as reader,
+        ):
+
+            def carry(data: bytes) -> bytes:
+                writer.write_nowait(data)
+                return reader.read_nowait() or b""
+
+            yield {
+                PART_REQUEST: partial(carry, packet),
+                PART_BIND: partial(binder.bind_nowait, packet),
+                PART_EXECUTE: partial(prepared.hal.execute_1_3, *arguments),
+                PART_RESULT: lambda: result.decode(carry(result.encode())),
+            }
+
+
+@contextlib.asynccontextmanager
+async def queue_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
+    """Have another process answer through a pair of queues; see `pipe_echo`."""
+    request = bytes(exchange.request)
+    with (
+        MessageQueue.create(_QUANTUM, _COUNT) as to,
+        MessageQueue.create(_QUANTUM, _COUNT) as back,
+        process(cpu, _serve_echo, exchange.response) as pipe,
+    ):
+        _send(pipe, to, back)
+
+        async def call() -> bytes:
+            to.write_nowait(request)
+            return await back.read()
+
+        yield call
+
+
+@contextlib.asynccontextmanager
+async def queue_stream(cpu: int, batch: int) -> AsyncIterator[Call]:
+    """Have another process read `MESSAGES`, written so many at a time.
+
+    A call ends when all have been read.
+    """
+    packet = bytes(MESSAGE_BYTES * batch)
+    with (
+        MessageQueue.create(MESSAGE_BYTES, _STREAM_COUNT) as to,
+        MessageQueue.create(_QUANTUM, 1) as back,
+        process(cpu, _serve_stream) as pipe,
+    ):
+        _send(pipe, to, back)
+
+        async def call() -> bytes:
+            for _ in range(MESSAGES // batch):
+                if not to.write_nowait(packet):
+                    await to.write(packet)
+            return await back.read()
+
+        yield call
+
+
+@contextlib.asynccontextmanager
+async def pipe_stream(cpu: int) -> AsyncIterator[Call]:
+    """`multiprocessing.Pipe` one way, blocking at both ends."""
+    message = bytes(MESSAGE_BYTES)
+    with process(cpu, _serve_pipe_stream) as pipe:
+
+        def call() -> bytes:
+            for _ in range(MESSAGES):
+                pipe.send_bytes(message)
+            return pipe.recv_bytes()
+
+        yield call
+
+
+class _Unheard(IExecutionCallback):
+    """Takes results, early ones too, and does nothing with them."""
+
+    takes_early_results = True
+
+    def notify_1_3(self, *_: object, **__: object) -> None:
+        pass
+
+
+def _send(pipe: Pipe, *queues: MessageQueue) -> None:
+    for queue in queues:
+        pipe.send(queue.descriptor.ints)
+        for fd in queue.descriptor.fds:
+            send_handle(pipe, fd, None)
+
+
+@contextlib.contextmanager
+def _received(pipe: Pipe) -> Iterator[MessageQueue]:
+    ints = pipe.recv()
+    fds = tuple(recv_handle(pipe) for _ in range(3))
+    with MessageQueue.open(hal.Handle(fds, ints)) as queue:
+        yield queue
+
+
+def _serve_echo(pipe: Pipe, response: int) -> None:
+    pipe.send_bytes(READY)
+    answer = bytes(response)
+    with _received(pipe) as requests, _received(pipe) as answers:
+
+        def on_ready() -> None:
+            requests.read_nowait()
+            answers.write_nowait(answer)
+
+        asyncio.run(_serve(requests, on_ready))
+
+
+def _serve_stream(pipe: Pipe) -> None:
+    pipe.send_bytes(READY)
+    with _received(pipe) as messages, _received(pipe) as answers:
+        total = MESSAGES * MESSAGE_BYTES
+        unread = total
+
+        def on_ready() -> None:
+            nonlocal unread
+            unread -= len(messages.read_nowait() or b"")
+            if not unread:
+                unread = total
+                answers.write_nowait(_ACKNOWLEDGED)
+
+        asyncio.run(_serve(messages, on_ready))
+
+
+async def _serve(queue: MessageQueue, on_ready: Call) -> None:
+    LoopPoller.running().serve(queue, on_ready)
+    await asyncio.Event().wait()
+
+
+def _serve_pipe_stream(pipe: Pipe) -> None:
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            for _ in range(MESSAGES):
+                pipe.recv_bytes()
+            pipe.send_bytes(READY)
+
+
+def _echo(make: Callable[[int, Exchange], Starting]) -> Start:
+    return lambda place: make(place.cpu, EXCHANGE)
+
+
+def _part(name: str) -> Start:
+    async def start(place: Place) -> Call:
+        parts: Mapping[str, Call] = await place.shared(burst_parts)
+        return parts[name]
+
+    return start
+
+
+@contextlib.contextmanager
+def _hogged(cpus: CpuPair) -> Iterator[None]:
+    with hogs({*cpus}) as computing, computing():
+        yield
+
+
+_GROUPS = (
+    Group(
+        {
+            BURST: lambda place: burst_execution(place.cpu),
+            "burst_run": lambda place: burst_run(place.cpu),
+            **{name: _part(name) for name in PARTS},
+            QUEUE: _echo(queue_echo),
+            PIPE: _echo(peers.pipe_echo),
+            "asyncio_streams": _echo(peers.streams_echo),
+            "uvloop_streams": lambda place: peers.uvloop_echo(*place.cpus, EXCHANGE),
+            "pyzmq": _echo(peers.zmq_echo),
+            GRPC: _echo(peers.grpc_echo),
+            ICEORYX: _echo(peers.iceoryx_echo),
+        }
+    ),
+    Group(
+        {QUEUE_IDLE: _echo(queue_echo), PIPE_IDLE: _echo(peers.pipe_echo)},
+        batch_us=100_000.0,
+        pause_s=IDLE_S,
+    ),
+    Group(
+        {QUEUE_HOGS: _echo(queue_echo), PIPE_HOGS: _echo(peers.pipe_echo)},
+        beside=_hogged,
+    ),
+    Group(
+        {
+            QUEUE_STREAM: lambda place: queue_stream(place.cpu, 1),
+            QUEUE_BATCHES: lambda place: queue_stream(place.cpu, BATCH),
+            PIPE_STREAM: lambda place: pipe_stream(place.cpu),
+        },
+        per=MESSAGES,
+    ),
 )
+"""Exchanges at once, after idleness and beside others; then messages one way."""
 
 _Limits: TypeAlias = tuple[float | None, float]
 """The largest ratio that is wanted, and the gate: the largest on any machine.
 
 Where nothing else is wanted, the gate is the goal.
 """
-
-BURST = "burst"
-BURST_RUN = "burst_run"
-QUEUE = "queue"
-PIPE = "pipe"
-STREAMS = "asyncio_streams"
-UVLOOP = "uvloop_streams"
-ZMQ = "pyzmq"
-GRPC = "grpc_aio"
-ICEORYX = "iceoryx2"
-QUEUE_IDLE = "queue_idle"
-PIPE_IDLE = "pipe_idle"
-QUEUE_HOGS = "queue_hogs"
-PIPE_HOGS = "pipe_hogs"
-QUEUE_STREAM = "queue_stream"
-QUEUE_BATCHES = "queue_batches"
-PIPE_STREAM = "pipe_stream"
-MILLISECOND = "a millisecond"
-
-IDLE_S = 0.003
-
-CONTENDERS = {
-    BURST: "a burst: no-op execution of a ready request at the HAL, awaited",
-    BURST_RUN: "a burst: run_in_place of the same, awaited",
-    **PARTS,
-    QUEUE: "a pair of queues, awaited at both ends",
-    PIPE: "multiprocessing.Pipe, blocking",
-    STREAMS: "asyncio streams, Unix socket",
-    UVLOOP: "the same on uvloop",
-    ZMQ: "pyzmq request and reply, Unix socket, awaited",
-    GRPC: "grpc.aio unary call, Unix socket",
-    ICEORYX: "iceoryx2 request and response, looking again and again",
-    QUEUE_IDLE: f"queues, after {IDLE_S * 1000:g} ms of idleness",
-    PIPE_IDLE: "multiprocessing.Pipe, likewise",
-    QUEUE_HOGS: "queues, while another process spins on each CPU",
-    PIPE_HOGS: "multiprocessing.Pipe, likewise",
-    QUEUE_STREAM: "one way: a queue, a message at a time",
-    QUEUE_BATCHES: f"one way: a queue, {BATCH} messages at a time",
-    PIPE_STREAM: "one way: multiprocessing.Pipe",
-}
 
 _LIMITS: dict[tuple[str, str], tuple[_Limits, _Limits | None]] = {
     (BURST, PIPE): ((0.12, 0.2), (0.65, 1.0)),
@@ -111,13 +343,7 @@ _LIMITS: dict[tuple[str, str], tuple[_Limits, _Limits | None]] = {
 _HEADLINE: _Limits = (0.35, 0.5)
 """On the ratio of a burst across CPUs to a Pipe where that is at its best."""
 
-
-EXCHANGE = Exchange(MESSAGE_BYTES, MESSAGE_BYTES)
-
 _PACKAGES = ("grpcio", "iceoryx2", "pyzmq", "uvloop")
-_P99 = " p99"
-_BATCH_US = 20_000.0
-_IDLE_BATCH_US = 100_000.0
 
 
 def goals_of(*, is_apart: bool, gates: bool = False) -> tuple[Goal, ...]:
@@ -134,31 +360,35 @@ def _chosen(limits: _Limits, gates: bool) -> float:
     return gate if gates or goal is None else goal
 
 
-class BurstPlacement(Placement, frozen=True, kw_only=True):
-    """Figures of one placement; ``p99_us`` are medians of 99th percentiles."""
-
-    is_apart: bool
-    p99_us: dict[str, float]
-
-    def time(self, contender: str) -> str:
-        """Return the median and the 99th percentile as text."""
-        if contender not in self.us:
-            return "-"
-        return f"{self.us[contender]:.3g} {self.p99_us[contender]:8.4g}"
-
-
 class BurstReport(PlacedReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench burst --json``.
 
     ``headline`` compares placements; there is none on a machine with one CPU.
     """
 
-    CONTENDERS = CONTENDERS
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        BURST: "a burst: no-op execution of a ready request at the HAL, awaited",
+        "burst_run": "a burst: run_in_place of the same, awaited",
+        **PARTS,
+        QUEUE: "a pair of queues, awaited at both ends",
+        PIPE: "multiprocessing.Pipe, blocking",
+        "asyncio_streams": "asyncio streams, Unix socket",
+        "uvloop_streams": "the same on uvloop",
+        "pyzmq": "pyzmq request and reply, Unix socket, awaited",
+        GRPC: "grpc.aio unary call, Unix socket",
+        ICEORYX: "iceoryx2 request and response, looking again and again",
+        QUEUE_IDLE: f"queues, after {IDLE_S * 1000:g} ms of idleness",
+        PIPE_IDLE: "multiprocessing.Pipe, likewise",
+        QUEUE_HOGS: "queues, while another process spins on each CPU",
+        PIPE_HOGS: "multiprocessing.Pipe, likewise",
+        QUEUE_STREAM: "one way: a queue, a message at a time",
+        QUEUE_BATCHES: f"one way: a queue, {BATCH} messages at a time",
+        PIPE_STREAM: "one way: multiprocessing.Pipe",
+    }
     GOALS = goals_of(is_apart=True)
     TITLE = "microseconds: median over the rounds of medians, p99"
 
     exchange: Exchange
-    placements: tuple[BurstPlacement, ...]
     headline: Verdict | None = None
     is_ring_compiled: bool = IS_COMPILED
 
@@ -167,6 +397,12 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
         yield from super().outcomes()
         if self.headline is not None:
             yield self.headline.met
+
+    def time(self, placement: Placement, contender: str) -> str:
+        """Return the median and the 99th percentile as text."""
+        if contender not in placement.us:
+            return "-"
+        return f"{placement.us[contender]:.3g} {placement.p99_us[contender]:8.4g}"
 
     def tables(self) -> Iterator[Table]:
         """Yield the one table; the headline comes last."""
@@ -182,53 +418,34 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
         yield from super().notes()
 
 
-def bench(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
+def burst(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
     """Measure with the two processes on different CPUs, then on the same one.
 
     :param gates: judge by what any machine has to reach, not by what is wanted.
     """
-    measure = partial(_measure, rounds)
-    placements = [_placed(*each, gates) for each in in_each_placement(measure)]
+    judged = partial(judge_burst, gates=gates)
+    found = tuple(placements(_GROUPS, judged, rounds))
     return BurstReport(
         environment=describe_environment(**installed_versions(*_PACKAGES)),
         rounds=rounds,
         exchange=EXCHANGE,
-        placements=tuple(placements),
-        headline=judge_headline(
-            [(p.is_apart, p.figures) for p in placements], gates=gates
-        ),
-    )
-
-
-def _placed(
-    cpus: CpuPair, measured: Figures, refusals: Refusals, gates: bool
-) -> BurstPlacement:
-    figures = {name: f for name, f in measured.items() if not name.endswith(_P99)}
-    return BurstPlacement(
-        placement=str(cpus),
-        is_apart=cpus.is_apart,
-        figures=figures,
-        p99_us={name: measured[name + _P99].us for name in figures},
-        verdicts=judge_burst(figures, is_apart=cpus.is_apart, gates=gates),
-        refusals=refusals,
+        placements=found,
+        headline=judge_headline([(p.is_apart, p.figures) for p in found], gates=gates),
     )
 
 
 def judge_burst(
-    figures: Mapping[str, Figure], *, is_apart: bool, gates: bool = False
+    figures: Mapping[str, Figure], is_apart: bool, *, gates: bool = False
 ) -> tuple[Verdict, ...]:
     """Hold figures against the goals, or the gates; what was not measured is left out.
 
     :param is_apart: whether the two processes had different CPUs.
     """
-    goals = goals_of(is_apart=is_apart, gates=gates)
-    verdicts = judge(goals, figures)
-    in_ms = [
-        goal.judge(figures[goal.figure].us / 1000)
-        for goal in goals
-        if goal.peer == MILLISECOND and goal.figure in figures
-    ]
-    return (*verdicts, *in_ms)
+    known = dict(figures)
+    if QUEUE_HOGS in figures:
+        rounds = len(figures[QUEUE_HOGS].round_medians_us)
+        known[MILLISECOND] = Figure((1000.0,) * rounds)
+    return judge(goals_of(is_apart=is_apart, gates=gates), known)
 
 
 def judge_headline(
@@ -244,83 +461,3 @@ def judge_headline(
         return None
     goal = Goal(BURST, "best " + PIPE, _chosen(_HEADLINE, gates))
     return goal.judge(min(bursts) / min(pipes))
-
-
-async def _measure(rounds: int, cpus: CpuPair, refusals: Refusals) -> Figures:
-    figures = await _measure_busy(cpus, rounds, refusals)
-    figures |= await _measure_disturbed(cpus, rounds)
-    return figures | await _measure_streams(cpus.other, rounds)
-
-
-async def _measure_busy(cpus: CpuPair, rounds: int, refusals: Refusals) -> Figures:
-    """Measure exchanges that follow one another at once."""
-    cpu = cpus.other
-    own = {
-        QUEUE: contenders.queue_echo(cpu, EXCHANGE),
-        PIPE: peers.pipe_echo(cpu, EXCHANGE),
-        BURST: contenders.burst_execution(cpu),
-        BURST_RUN: contenders.burst_run(cpu),
-    }
-    others = {
-        STREAMS: peers.streams_echo(cpu, EXCHANGE),
-        UVLOOP: peers.uvloop_echo(cpus.client, cpu, EXCHANGE),
-        ZMQ: peers.zmq_echo(cpu, EXCHANGE),
-        GRPC: peers.grpc_echo(cpu, EXCHANGE),
-        ICEORYX: peers.iceoryx_echo(cpu, EXCHANGE),
-    }
-    async with AsyncExitStack() as stack:
-        calls = await peers.entered(stack, own, refusals)
-        calls |= await stack.enter_async_context(contenders.burst_parts())
-        calls |= await peers.entered(stack, others, refusals)
-        batches = [await _timed(name, call) for name, call in calls.items()]
-        return await measure(batches, rounds=rounds, batch_us=_BATCH_US)
-
-
-async def _measure_disturbed(cpus: CpuPair, rounds: int) -> Figures:
-    """Measure exchanges after idleness and beside others, with no peers around."""
-    async with (
-        contenders.queue_echo(cpus.other, EXCHANGE) as queue,
-        peers.pipe_echo(cpus.other, EXCHANGE) as pipe,
-    ):
-        idle = [
-            await _timed(QUEUE_IDLE, queue, pause_s=IDLE_S),
-            await _timed(PIPE_IDLE, pipe, pause_s=IDLE_S),
-        ]
-        figures = await measure(idle, rounds=rounds, batch_us=_IDLE_BATCH_US)
-        with hogs({*cpus}) as computing, computing():
-            hogged = [await _timed(QUEUE_HOGS, queue), await _timed(PIPE_HOGS, pipe)]
-            return figures | await measure(hogged, rounds=rounds, batch_us=_BATCH_US)
-
-
-async def _measure_streams(cpu: int, rounds: int) -> Figures:
-    streams = {
-        QUEUE_STREAM: contenders.queue_stream(cpu, 1),
-        QUEUE_BATCHES: contenders.queue_stream(cpu, BATCH),
-        PIPE_STREAM: contenders.pipe_stream(cpu),
-    }
-    async with AsyncExitStack() as stack:
-        batches = [
-            await _timed(name, await stack.enter_async_context(stream), per=MESSAGES)
-            for name, stream in streams.items()
-        ]
-        return await measure(batches, rounds=rounds, batch_us=_BATCH_US)
-
-
-async def _timed(
-    figure: str, call: Call | ManyCalls, *, pause_s: float = 0, per: int = 1
-) -> Batch:
-    """Return the batch of a call of ``per`` messages, with 99th percentiles."""
-    once = await timed(figure, call)
-
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        samples: list[float] = []
-        if pause_s:
-            for _ in range(runs):
-                await asyncio.sleep(pause_s)
-                samples.extend((await once(1))[figure])
-        else:
-            samples.extend(us / per for us in (await once(runs))[figure])
-        samples.sort()
-        return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
-
-    return batch

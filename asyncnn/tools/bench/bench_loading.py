@@ -1,29 +1,53 @@
-"""``asyncnn bench loading``: reading and preparing files beside LiteRT's interpreter.
+"""What files of models take: ``asyncnn bench`` ``loading`` and ``cache``.
 
-A contender begins with a file and ends with a model that runs. LiteRT's reads the file
-and allocates its tensors, which for its optimised kernels packs the weights, too. The
-models are those of a folder, generated ones, and those of packages that are installed.
+``loading`` begins with a file and ends with a model that runs. LiteRT's interpreter
+reads the file and allocates its tensors, which for its optimised kernels packs the
+weights, too. The models are those of a folder, generated ones, and those of packages.
+
+``cache`` loads models from cache files beside preparing them anew. Loading leaves some
+work to the first execution, so that the time until its outputs is measured as well.
+Another process, which has loaded a copy of the model, then loads the model, to see by
+how much its resident memory grows; what is mapped and not touched is not resident.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+import os
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
-from asyncnn.devices import OWN_PROCESS
+from asyncnn.callbacks import PreparedModelFuture
+from asyncnn.devices import OWN_PROCESS, ReferenceDevice
+from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
 from asyncnn.runtime.device import Device
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.accelerated_contenders import noted
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import model_files
+from asyncnn.tools.bench.measured_models import inputs_of, model_files, weights_bytes
+from asyncnn.tools.bench.processes import (
+    READY,
+    Pipe,
+    resident_kib,
+    temporary_folder,
+    told,
+)
 from asyncnn.tools.bench.report import (
     Cell,
     Goal,
@@ -32,35 +56,37 @@ from asyncnn.tools.bench.report import (
     SubjectsReport,
     Verdict,
     judge,
+    noted,
+    ratio_cell,
     refusal_notes,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, measure, timed
+from asyncnn.tools.bench.rounds import (
+    DEFAULT_ROUNDS,
+    Call,
+    Figure,
+    measure,
+    timed,
+    timed_await,
+)
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
-LOADED, REFERENCE, ACCELERATED = "loaded", "reference", "accelerated"
-
-CONTENDERS = {
-    LOADED: "load",
-    REFERENCE: "load and prepare, reference",
-    ACCELERATED: "load and prepare, accelerated",
-    LITERT: "LiteRT",
-    LITERT_REF: "LiteRT, reference kernels",
-}
-
-LIMIT = 1.5
-"""Goal of the time to load and prepare divided by that of LiteRT's interpreter."""
-
-GATE = 15.0
-"""The same for any machine, however many others use it."""
+Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
+Figures: TypeAlias = dict[str, Figure]
 
 MATTERS_ABOVE_BYTES = 1_000_000
-"""Files as large as this have the goal."""
+"""Files, or weights, as large as this have every goal."""
+
+REFERENCE, ACCELERATED = "reference", "accelerated"
+
+LOADING_LIMIT = 1.5
+"""Goal of the time to load and prepare divided by that of LiteRT's interpreter."""
+
+LOADING_GATE = 15.0
+"""The same for any machine, however many others use it."""
 
 PACKAGES = ("basic_pitch", "pymicro_wakeword", "pyopen_wakeword")
 """Packages whose files are measured if they are installed; none is imported."""
-
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 class LoadedModel(Subject, frozen=True, kw_only=True):
@@ -87,7 +113,13 @@ class LoadedModel(Subject, frozen=True, kw_only=True):
 class LoadingReport(SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench loading --json``."""
 
-    CONTENDERS = CONTENDERS
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "loaded": "load",
+        REFERENCE: "load and prepare, reference",
+        ACCELERATED: "load and prepare, accelerated",
+        LITERT: "LiteRT",
+        LITERT_REF: "LiteRT, reference kernels",
+    }
     OTHERS = ("MB", "reference / LiteRT", "accelerated / LiteRT")
 
     models: dict[str, LoadedModel]
@@ -99,10 +131,10 @@ class LoadingReport(SubjectsReport, frozen=True, kw_only=True):
     def notes(self) -> Iterator[str]:
         """Yield who could not be measured, and why."""
         refusals = {name: model.refusals for name, model in self.models.items()}
-        return refusal_notes(refusals, CONTENDERS)
+        return refusal_notes(refusals, self.CONTENDERS)
 
 
-def bench(
+def loading(
     folder: Path | None = None,
     *,
     pattern: str = "*",
@@ -123,9 +155,9 @@ def bench(
         placement(ONE_CPU) as where,
     ):
         found = paths if folder is not None else [*paths, *packaged(pattern)]
-        limit = GATE if gates else LIMIT
+        limit = LOADING_GATE if gates else LOADING_LIMIT
         models = {
-            _name(path): anyio.run(_measure, path, limit, rounds)
+            name_of(path): anyio.run(_measure_loading, path, limit, rounds)
             for path in progress(found)
         }
     return LoadingReport(
@@ -148,17 +180,17 @@ def packaged(pattern: str = "*") -> list[Path]:
     return [path for path in files if path.match(f"{pattern}.tflite")]
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
     """Return the name of a file; packages may have files of one name."""
     package = next((part for part in path.parts if part in PACKAGES), None)
     return path.stem if package is None else f"{package}/{path.stem}"
 
 
-async def _measure(path: Path, limit: float, rounds: int) -> LoadedModel:
+async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel:
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         calls: dict[str, Call] = {
-            LOADED: partial(load, path),
+            "loaded": partial(load, path),
             LITERT: partial(LiteRt, path),
             LITERT_REF: partial(LiteRt, path, reference=True),
         }
@@ -184,3 +216,210 @@ async def _measure(path: Path, limit: float, rounds: int) -> LoadedModel:
 
 async def _load_and_prepare(device: Device, path: Path) -> PreparedModel:
     return await device.prepare(load(path))
+
+
+TIME_LIMIT = 0.2
+"""Goal of the time to load a model divided by the time to prepare it anew."""
+
+GROWTH_LIMIT = 0.2
+"""Goal of the growth of a process that loads a model divided by its weights."""
+
+MATTERS_ABOVE_US = 10_000.0
+"""Models that take this long to prepare have a goal of the time."""
+
+_TOKEN = bytes(32)
+_MEASURED, _WARMING = "measured", "warming"
+
+Caches: TypeAlias = tuple[Sequence[Handle], Sequence[Handle]]
+
+
+class CachedModel(Subject, frozen=True, kw_only=True):
+    """What was measured of one model; sizes are in bytes.
+
+    ``growth_bytes`` is that of the resident memory of another process. A model that
+    ``is_largest``, as a file among those of its folder, has both goals.
+    """
+
+    model: str
+    ratio: float
+    weights_bytes: int
+    growth_bytes: int
+    is_largest: bool
+
+    @property
+    def growth(self) -> float:
+        """Growth as a share of the weights."""
+        return self.growth_bytes / self.weights_bytes
+
+    @property
+    def saves_time(self) -> bool | None:
+        """Whether the goal of the time was met; None if there is none."""
+        matters = self._is_large or self.us["anew"] >= MATTERS_ABOVE_US
+        return self.ratio <= TIME_LIMIT if matters else None
+
+    @property
+    def saves_memory(self) -> bool | None:
+        """Whether the goal of the memory was met; None if there is none."""
+        return self.growth < GROWTH_LIMIT if self._is_large else None
+
+    @property
+    def _is_large(self) -> bool:
+        return self.is_largest or self.weights_bytes >= MATTERS_ABOVE_BYTES
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of the goals that it has."""
+        return (met for met in (self.saves_time, self.saves_memory) if met is not None)
+
+    def cells(self) -> Row:
+        """Return ratio and growth, with their goals."""
+        return (
+            ratio_cell(f"{self.ratio:.3f}", f"<= {TIME_LIMIT:g}", self.saves_time),
+            ratio_cell(
+                f"{self.growth:.1%}", f"< {GROWTH_LIMIT:.0%}", self.saves_memory
+            ),
+        )
+
+
+class CacheReport(SubjectsReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench cache --json``."""
+
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "anew": "prepared anew",
+        "saved": "prepared anew and saved",
+        "loaded": "loaded from the cache",
+        "anew_run": "first outputs, anew",
+        "loaded_run": "first outputs, loaded",
+    }
+    OTHERS = ("loaded / anew", "growth / weights")
+
+    models: tuple[CachedModel, ...]
+
+    def subjects(self) -> dict[str, Subject]:
+        """Return the models by name."""
+        return {model.model: model for model in self.models}
+
+
+def cache(
+    folder: Path | None = None,
+    *,
+    pattern: str = "*",
+    mobilenet: bool | None = None,
+    rounds: int = DEFAULT_ROUNDS,
+    progress: Progress = iter,
+) -> CacheReport:
+    """Measure the models of a folder, see `model_files`, with one CPU.
+
+    ``progress`` iterates over their paths.
+    """
+    with (
+        model_files(folder, pattern, mobilenet=mobilenet) as paths,
+        placement(ONE_CPU) as where,
+        temporary_folder() as files,
+    ):
+        by_size = sorted(paths, key=lambda path: path.stat().st_size)
+        largest = {path.parent: path for path in by_size}.values()
+        models = [
+            _cached_model(path, files, rounds, path in largest)
+            for path in progress(paths)
+        ]
+    return CacheReport(
+        environment=describe_environment(),
+        rounds=rounds,
+        placement=where,
+        models=tuple(models),
+    )
+
+
+def _cached_model(
+    path: Path, files: Path, rounds: int, is_largest: bool
+) -> CachedModel:
+    named = load(path, strict=True)
+    figures = anyio.run(_measure_cache, named, files, rounds)
+    return CachedModel(
+        model=path.stem,
+        figures=figures,
+        ratio=figures["loaded"].ratio_to(figures["anew"]),
+        weights_bytes=weights_bytes(named.model),
+        growth_bytes=told(grow_by_loading, files) * 1024,
+        is_largest=is_largest,
+    )
+
+
+@asynccontextmanager
+async def _caching(files: Path) -> AsyncIterator[tuple[IDevice, Caches, Caches]]:
+    """Have a device, and cache files of the model that is measured and of another."""
+    # To copy the files would be most of what is measured.
+    key = str(files / "key")
+    settings = replace(OWN_PROCESS, cache_key_file=key, maps_cache_files=True)
+    with _opened(files, _MEASURED) as caches, _opened(files, _WARMING) as others:
+        async with ReferenceDevice(settings) as device:
+            yield device, caches, others
+
+
+@contextmanager
+def _opened(files: Path, name: str) -> Iterator[Caches]:
+    """Open the files of that name for as long as the block lasts."""
+    fds = [
+        os.open(files / f"{name}.{kind}", os.O_RDWR | os.O_CREAT, 0o600)
+        for kind in ("model", "data")
+    ]
+    try:
+        yield [Handle((fds[0],))], [Handle((fds[1],))]
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+async def _measure_cache(named: NamedModel, files: Path, rounds: int) -> Figures:
+    model, inputs = named.model, inputs_of(named)
+
+    async def run(prepared: IPreparedModel) -> None:
+        await PreparedModel(named, prepared, max_in_flight=1).run(inputs)
+
+    async with _caching(files) as (device, caches, others):
+
+        async def prepare_and_run() -> None:
+            await run(await _prepare(device, model))
+
+        async def load_and_run() -> None:
+            await run(await _load(device, caches))
+
+        await _prepare(device, model, others)
+        await _prepare(device, model, caches)
+        batches = (
+            timed_await("anew", lambda: _prepare(device, model)),
+            timed_await("saved", lambda: _prepare(device, model, caches)),
+            timed_await("loaded", lambda: _load(device, caches)),
+            timed_await("anew_run", prepare_and_run),
+            timed_await("loaded_run", load_and_run),
+        )
+        return await measure(batches, rounds=rounds)
+
+
+async def _prepare(
+    device: IDevice, model: Model, caches: Caches = ((), ())
+) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    preference, priority = ExecutionPreference.FAST_SINGLE_ANSWER, Priority.MEDIUM
+    device.prepare_model_1_3(
+        model, preference, priority, None, *caches, _TOKEN, callback
+    )
+    return await callback
+
+
+async def _load(device: IDevice, caches: Caches) -> IPreparedModel:
+    callback = PreparedModelFuture()
+    device.prepare_model_from_cache_1_3(None, *caches, _TOKEN, callback)
+    return await callback
+
+
+async def grow_by_loading(pipe: Pipe, files: Path) -> None:
+    """Load a model, which nothing here has prepared; send by how many KiB this grew."""
+    pipe.send_bytes(READY)
+    async with _caching(files) as (device, caches, others):
+        # What its first load takes, such as the code of libraries, others share.
+        first = await _load(device, others)
+        before = resident_kib()
+        second = await _load(device, caches)
+        pipe.send(resident_kib() - before)
+        del first, second

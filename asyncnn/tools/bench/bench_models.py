@@ -6,14 +6,7 @@ engine as it comes, on a thread that is awaited.
 
 import asyncio
 import time
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +23,6 @@ from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.accelerated_contenders import noted
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     PeerMissingError,
@@ -57,6 +49,7 @@ from asyncnn.tools.bench.report import (
     Table,
     Verdict,
     judge,
+    noted,
     refusal_notes,
 )
 from asyncnn.tools.bench.rounds import (

@@ -11,12 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    AsyncExitStack,
-    closing,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext
 from functools import partial
 from math import inf
 from statistics import mean, median
@@ -392,9 +387,7 @@ async def _measure_overhead(rounds: int) -> Overhead:
             call()
         direct_ns = time.process_time_ns() - started
         added_ns = -direct_ns + await qos_load.scheduled_ns(
-            scheduler,
-            lambda: PlanExecution(program, plan, [x], [None]),
-            _QUEUED_RUNS,
+            scheduler, lambda: PlanExecution(program, plan, [x], [None]), _QUEUED_RUNS
         )
         started = time.process_time_ns()
         await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))

@@ -8,11 +8,11 @@ code of libraries does not count; what sessions share, such as weights, does.
 """
 
 import gc
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import anyio
 
@@ -26,8 +26,9 @@ from asyncnn.tools.bench.environment import (
     describe_environment,
     placement,
 )
+from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import inputs_of, model_files
-from asyncnn.tools.bench.processes import READY, Pipe, private_kib, process
+from asyncnn.tools.bench.processes import READY, Pipe, private_kib, told
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
@@ -38,17 +39,7 @@ from asyncnn.tools.bench.rounds import (
 )
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
-STEP, PLAIN = "step", "plain"
-BURST_STEP, BURST_PLAIN = "burst_step", "burst_plain"
-LITERT = "litert"
-
-CONTENDERS = {
-    STEP: "step of a session",
-    PLAIN: "plain run",
-    BURST_STEP: "step by burst",
-    BURST_PLAIN: "plain run by burst",
-    LITERT: "LiteRT, step",
-}
+Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 
 STEP_LIMIT = 1.15
 """Goal of the time of a step divided by that of a plain run on the same path."""
@@ -64,8 +55,6 @@ PACKAGE = "pymicro_wakeword"
 
 SESSIONS = 100
 _STEPS = 3
-
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 class SessionModelFigures(Subject, frozen=True, kw_only=True):
@@ -105,7 +94,13 @@ class SessionModelFigures(Subject, frozen=True, kw_only=True):
 class SessionsReport(SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench sessions --json``."""
 
-    CONTENDERS = CONTENDERS
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "step": "step of a session",
+        "plain": "plain run",
+        "burst_step": "step by burst",
+        "burst_plain": "plain run by burst",
+        LITERT: "LiteRT, step",
+    }
     OTHERS = (
         "step / plain",
         "by burst",
@@ -122,7 +117,7 @@ class SessionsReport(SubjectsReport, frozen=True, kw_only=True):
         return {model.model: model for model in self.models}
 
 
-def bench(
+def sessions(
     folder: Path | None = None,
     *,
     pattern: str = "*",
@@ -141,7 +136,7 @@ def bench(
         placement(ONE_CPU) as where,
     ):
         models = [
-            _bench_model(path, paths, rounds, STEP_GATE if gates else STEP_LIMIT)
+            _session_model(path, paths, rounds, STEP_GATE if gates else STEP_LIMIT)
             for path in progress(paths)
         ]
         device = anyio.run(_device_name)
@@ -159,7 +154,7 @@ def package_models() -> Path:
 
     :raises PeerMissingError: if it is not installed.
     """
-    found = importlib.util.find_spec(PACKAGE)
+    found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise PeerMissingError(
             f"{PACKAGE}, whose models are measured, is not installed",
@@ -173,24 +168,24 @@ async def _device_name() -> str:
         return device.name
 
 
-def _bench_model(
+def _session_model(
     path: Path, paths: Sequence[Path], rounds: int, limit: float
 ) -> SessionModelFigures:
-    figures = anyio.run(_measure, path, rounds)
+    figures = anyio.run(_measure_sessions, path, rounds)
     # A model alone is its own predecessor: its weights then count a little less.
     warming = next((other for other in paths if other != path), path)
     return SessionModelFigures(
         model=path.stem,
         step_limit=limit,
         figures=figures,
-        step_ratio=figures[STEP].ratio_to(figures[PLAIN]),
-        burst_ratio=figures[BURST_STEP].ratio_to(figures[BURST_PLAIN]),
-        sessions_kib=_grown(grow_by_sessions, warming, path),
-        interpreters_kib=_grown(grow_by_interpreters, warming, path),
+        step_ratio=figures["step"].ratio_to(figures["plain"]),
+        burst_ratio=figures["burst_step"].ratio_to(figures["burst_plain"]),
+        sessions_kib=told(grow_by_sessions, warming, path),
+        interpreters_kib=told(grow_by_interpreters, warming, path),
     )
 
 
-async def _measure(path: Path, rounds: int) -> dict[str, Figure]:
+async def _measure_sessions(path: Path, rounds: int) -> dict[str, Figure]:
     litert = LiteRt(path)
     async with open_device() as device, AsyncExitStack() as stack:
         prepared = await device.prepare(load(path))
@@ -199,33 +194,27 @@ async def _measure(path: Path, rounds: int) -> dict[str, Figure]:
         by_burst = await stack.enter_async_context(prepared.session(path="burst"))
         burst = await stack.enter_async_context(prepared.burst())
         batches = (
-            timed_await(STEP, lambda: session.run(inputs)),
-            timed_await(PLAIN, lambda: prepared.run(inputs)),
-            timed_await(BURST_STEP, lambda: by_burst.run(inputs)),
-            timed_await(BURST_PLAIN, lambda: burst.run(inputs)),
+            timed_await("step", lambda: session.run(inputs)),
+            timed_await("plain", lambda: prepared.run(inputs)),
+            timed_await("burst_step", lambda: by_burst.run(inputs)),
+            timed_await("burst_plain", lambda: burst.run(inputs)),
             timed_call(LITERT, lambda: litert.run(inputs)),
         )
         return await measure(batches, rounds=rounds)
 
 
-def _grown(grow: Callable[..., object], warming: Path, path: Path) -> int:
-    """Return by how many KiB a process of its own grows."""
-    with process(None, grow, str(warming), str(path)) as pipe:
-        return int(pipe.recv())
-
-
-async def grow_by_sessions(pipe: Pipe, warming: str, path: str) -> None:
-    """Tell ``pipe`` by how many KiB `SESSIONS` sessions make this process grow."""
+async def grow_by_sessions(pipe: Pipe, warming: Path, path: Path) -> None:
+    """Send by how many KiB `SESSIONS` sessions make this process grow."""
     pipe.send_bytes(READY)
     async with open_device() as device, AsyncExitStack() as stack:
         first = await device.prepare(load(warming))
         await _open_stepped(first, inputs_of(first), stack)
-        before = _private_kib()
+        before = _collected_kib()
         prepared = await device.prepare(load(path))
         inputs = inputs_of(prepared)
         for _ in range(SESSIONS):
             await _open_stepped(prepared, inputs, stack)
-        pipe.send(_private_kib() - before)
+        pipe.send(_collected_kib() - before)
 
 
 async def _open_stepped(
@@ -236,22 +225,21 @@ async def _open_stepped(
         await session.run(inputs)
 
 
-async def grow_by_interpreters(pipe: Pipe, warming: str, path: str) -> None:
-    """Tell ``pipe`` by how many KiB `SESSIONS` interpreters make this process grow."""
+async def grow_by_interpreters(pipe: Pipe, warming: Path, path: Path) -> None:
+    """Send by how many KiB `SESSIONS` interpreters make this process grow."""
     pipe.send_bytes(READY)
     inputs = inputs_of(load(path))
-    first = LiteRt(Path(warming))
-    first.invoke()
-    before = _private_kib()
+    LiteRt(warming).invoke()
+    before = _collected_kib()
     interpreters = []
     for _ in range(SESSIONS):
-        interpreter = LiteRt(Path(path))
+        interpreter = LiteRt(path)
         for _ in range(_STEPS):
             interpreter.run(inputs)
         interpreters.append(interpreter)
-    pipe.send(_private_kib() - before)
+    pipe.send(_collected_kib() - before)
 
 
-def _private_kib() -> int:
+def _collected_kib() -> int:
     gc.collect()
     return private_kib()

@@ -73,8 +73,7 @@ class Rows(NamedTuple):
 SECTIONS = {
     "alone": Rows({"alone": ("one run, median", "us")}, measure_alone),
     "serving": Rows(
-        {"serving": ("64 tasks at once, time for each request", "us")},
-        measure_serving,
+        {"serving": ("64 tasks at once, time for each request", "us")}, measure_serving
     ),
     "urgent": Rows(
         {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")},

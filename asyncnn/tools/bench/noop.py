@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from asyncnn import hal
 from asyncnn.burst import OpenBursts
 from asyncnn.callbacks import (
@@ -63,6 +65,20 @@ def tiny_addition() -> NamedModel:
     none = builder.scalar(hal.FusedActivationFunc.NONE)
     total = builder.operation(hal.OperationType.ADD, [x, y, none], vector)
     builder.output(total, "sum")
+    return builder.build()
+
+
+def cutting_model(taken: hal.Dimensions, given: hal.Dimensions) -> NamedModel:
+    """Return the model that takes floats of one shape and cuts another out of them."""
+    builder = ModelBuilder()
+    kind = hal.OperandType.TENSOR_FLOAT32
+    image = builder.input("image", kind, taken)
+    begin = builder.constant(np.zeros(len(taken), np.int32))
+    size = builder.constant(np.array(given, np.int32))
+    result = builder.operation(
+        hal.OperationType.SLICE, [image, begin, size], hal.Operand(kind, given)
+    )
+    builder.output(result, "result")
     return builder.build()
 
 

@@ -9,16 +9,21 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from asyncnn.tools.bench.environment import PeerMissingError, peer_module
-from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
+from asyncnn import hal
+from asyncnn.hal.operations.bound import Array
+from asyncnn.service import wire
+from asyncnn.tools.bench.environment import peer_module
+from asyncnn.tools.bench.noop import LENGTH
+from asyncnn.tools.bench.processes import READY, SPAWN, Pipe, process, temporary_folder
 from asyncnn.tools.bench.rounds import Call, ManyCalls
 
 _METHOD = "asyncnn.bench/echo"
@@ -38,19 +43,22 @@ class Exchange(msgspec.Struct, frozen=True):
     response: int
 
 
-async def entered(
-    stack: AsyncExitStack,
-    peers: Mapping[str, AbstractAsyncContextManager[Any]],
-    refusals: dict[str, str],
-) -> dict[str, Any]:
-    """Enter those peers that are installed; note why others are not measured."""
-    calls: dict[str, Any] = {}
-    for name, peer in peers.items():
-        try:
-            calls[name] = await stack.enter_async_context(peer)
-        except PeerMissingError as error:
-            refusals[name] = str(error)
-    return calls
+def exchanged_bytes() -> Exchange:
+    """Return how many bytes an execution sends and receives over the socket."""
+    # Numbers of an ordinary size; the first few take a byte less.
+    execute = wire.ExecuteBound(
+        execution=1000,
+        bound=1,
+        measure=hal.MeasureTiming.NO,
+        deadline=None,
+        loop_timeout=None,
+    )
+    shapes = (hal.OutputShape((LENGTH,), True),)
+    executed = wire.Executed(1000, hal.ErrorStatus.NONE, shapes, hal.NO_TIMING, "")
+    kind_bytes = 1
+    return Exchange(
+        kind_bytes + len(wire.encode(execute)), kind_bytes + len(wire.encode(executed))
+    )
 
 
 @contextlib.asynccontextmanager
@@ -314,3 +322,44 @@ def _polled(receive: Callable[[], Any]) -> Any:
             if received is not None:
                 return received
         os.sched_yield()
+
+
+IMAGE_SHAPE = (1, 224, 224, 3)
+RESULT_SHAPE = (1, 7, 143, 1)
+"""1001 numbers that stand for a result."""
+
+
+def cut(image: Array) -> Array:
+    """Return the 1001 numbers that stand for a result; costs as good as nothing."""
+    _, rows, columns, channels = RESULT_SHAPE
+    return np.ascontiguousarray(image[:, :rows, :columns, :channels])
+
+
+@contextlib.asynccontextmanager
+async def pipe_image(cpu: int, image: Array) -> AsyncIterator[Call]:
+    """`multiprocessing.Pipe` with NumPy arrays, blocking at both ends."""
+    with process(cpu, _serve_pipe_image) as pipe:
+
+        def call() -> Array:
+            pipe.send(image)
+            result: Array = pipe.recv()
+            return result
+
+        yield call
+
+
+@contextlib.asynccontextmanager
+async def executor_image(cpu: int, image: Array) -> AsyncIterator[Call]:
+    """`ProcessPoolExecutor` of one process with NumPy arrays, awaited."""
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(
+        1, SPAWN, initializer=os.sched_setaffinity, initargs=(0, {cpu})
+    ) as executor:
+        yield lambda: loop.run_in_executor(executor, cut, image)
+
+
+def _serve_pipe_image(pipe: Pipe) -> None:
+    pipe.send_bytes(READY)
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(cut(pipe.recv()))

@@ -5,16 +5,14 @@ import contextlib
 import inspect
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from asyncnn.tools.bench.environment import CpuPair, cpu_pairs, pinned
-from asyncnn.tools.bench.report import Goal, Placement, judge
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.environment import pinned
 
 READY = b"ready"
 """What a process sends first."""
@@ -28,39 +26,6 @@ _ITERATIONS = 100_000
 _STATISTICS = "/proc/{}/smaps_rollup"
 
 Pipe: TypeAlias = "Connection[Any, Any]"
-
-Figures: TypeAlias = dict[str, Figure]
-Refusals: TypeAlias = dict[str, str]
-"""Why a contender was not measured, by contender."""
-
-
-Measure: TypeAlias = Callable[[CpuPair, Refusals], Coroutine[Any, Any, Figures]]
-"""Measures with two processes on those CPUs, and notes who refuses."""
-
-
-def in_each_placement(measure: Measure) -> Iterator[tuple[CpuPair, Figures, Refusals]]:
-    """Measure with the other process on another CPU, then on the same one.
-
-    A machine with one CPU is measured once.
-    """
-    for cpus in cpu_pairs():
-        refusals: Refusals = {}
-        with pinned(cpus.client):
-            figures = asyncio.run(measure(cpus, refusals))
-        yield cpus, figures, refusals
-
-
-def placements(measure: Measure, goals: Sequence[Goal]) -> tuple[Placement, ...]:
-    """Measure likewise, and hold each placement against the same goals."""
-    return tuple(
-        Placement(
-            placement=str(cpus),
-            figures=figures,
-            verdicts=judge(goals, figures),
-            refusals=refusals,
-        )
-        for cpus, figures, refusals in in_each_placement(measure)
-    )
 
 
 @contextlib.contextmanager
@@ -85,6 +50,12 @@ def process(
         ours.close()
         process.terminate()
         process.join()
+
+
+def told(serve: Callable[..., Any], *args: object) -> Any:
+    """Return what a process of its own sends once it is ready."""
+    with process(None, serve, *args) as pipe:
+        return pipe.recv()
 
 
 def _run(serve: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:

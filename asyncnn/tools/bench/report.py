@@ -8,10 +8,12 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools.bench.environment import Environment
 from asyncnn.tools.bench.rounds import Figure
 
@@ -130,72 +132,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return f"{us:.0f}" if us >= 1000 else f"{us:.1f}"
 
 
-class Placement(Measured, frozen=True, kw_only=True):
-    """Figures of one placement, by contender. Those refused have a reason instead."""
-
-    placement: str
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str] = {}
-
-    def verdict_on(self, goal: Goal) -> Cell:
-        """Return the cell of the verdict on a goal, whatever its limit was here."""
-        return verdict_cell(self.verdicts, goal.figure, goal.peer)
-
-
-class PlacedReport(Report, frozen=True, kw_only=True):
-    """Contenders that were measured in more than one placement.
-
-    The table has a row for each contender and each goal, and a column for each
-    placement.
-    """
-
-    CONTENDERS: ClassVar[Mapping[str, str]]
-    """Descriptions of the contenders, in the order in which they are reported."""
-
-    GOALS: ClassVar[Sequence[Goal]]
-    TITLE: ClassVar[str] = MICROSECONDS
-
-    placements: tuple[Placement, ...]
-
-    @property
-    def where(self) -> str:
-        """That it ran in every placement."""
-        return "in each placement"
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every placement."""
-        for placed in self.placements:
-            yield from (verdict.met for verdict in placed.verdicts)
-
-    def tables(self) -> Iterator[Table]:
-        """Yield the one table."""
-        placements = self.placements
-        times = [
-            (description, *(placed.time(name) for placed in placements))
-            for name, description in self.CONTENDERS.items()
-        ]
-        goals = [
-            (f"{g.figure} / {g.peer}", *(placed.verdict_on(g) for placed in placements))
-            for g in self.GOALS
-        ]
-        where = (placed.placement for placed in placements)
-        yield Table(self.TITLE, ("", *where), (times, goals))
-
-    def notes(self) -> Iterator[str]:
-        """Yield who could not be measured, and why."""
-        placements = self.placements
-        reasons = {name: why for p in placements for name, why in p.refusals.items()}
-        for name, why in reasons.items():
-            yield f"{name} was not measured: {why}"
-
-    def bars(self) -> Bars:
-        """Return a group for each contender, a bar for each placement."""
-        return {
-            title: {p.placement: p.us[name] for p in self.placements if name in p.us}
-            for name, title in self.CONTENDERS.items()
-        }
-
-
 class SingleReport(Report, frozen=True, kw_only=True):
     """What was measured in one placement."""
 
@@ -272,6 +208,15 @@ def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
             limit = f"<= {verdict.limit:.3g}"
             return ratio_cell(f"{verdict.ratio:.3f}", limit, verdict.met)
     return "-"
+
+
+@contextmanager
+def noted(refusals: dict[str, str], *names: str) -> Iterator[None]:
+    """Note why contenders cannot do what the block has them do."""
+    try:
+        yield
+    except AsyncnnError as error:
+        refusals.update(dict.fromkeys(names, str(error)))
 
 
 def refusal_notes(

@@ -29,12 +29,12 @@ from asyncnn.tools.bench.accelerated_contenders import (
     EXECUTOR,
     Measured,
     Refusals,
-    noted,
     opened,
     rounds_of,
 )
 from asyncnn.tools.bench.litert import LITERT, in_executor
 from asyncnn.tools.bench.measured_models import Candidate
+from asyncnn.tools.bench.report import noted
 from asyncnn.tools.bench.rounds import measure, rotated, timed_await
 from asyncnn.tools.other_runtimes import LiteRt
 

@@ -34,12 +34,7 @@ from asyncnn.service import Server
 from asyncnn.tools.bench.measured_models import inputs_of
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
-from asyncnn.tools.bench.processes import (
-    READY,
-    Pipe,
-    process,
-    temporary_folder,
-)
+from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
 from asyncnn.tools.bench.qos_load import (
     Run,
     cancelled,

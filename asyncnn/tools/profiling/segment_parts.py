@@ -18,12 +18,11 @@ import numpy as np
 from asyncnn.devices.litert.engine import Engine, load_engine
 from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.delegation import Segment, Step
-from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.kernels.kernel import Inputs, Outputs
-from asyncnn.memory.pages import TAIL_BYTES
+from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes
 
 LEAST_NS = 20.0
 """What any operation is taken to cost: as little as can be told from a call."""

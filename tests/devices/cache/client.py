@@ -47,6 +47,7 @@ class CacheClient:
     def __init__(self, device: IDevice, folder: Path) -> None:
         self.device = device
         self.folder = folder
+        self.launched = ErrorStatus.NONE
 
     @property
     def model_file(self) -> Path:
@@ -107,6 +108,7 @@ class CacheClient:
         with suppress(AsyncnnError):
             prepared = await callback
         assert launched in (ErrorStatus.NONE, callback.status)
+        self.launched = launched
         return callback.status, prepared
 
     async def save_file(self, named: NamedModel, token: bytes = TOKEN) -> None:

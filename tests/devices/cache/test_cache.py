@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncnn.devices import DeviceSettings, ReferenceDevice, cache_files
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.types import ErrorStatus, Handle, OperationType, Priority
+from asyncnn.service import RemoteDevice
 from tests.devices.cache.client import OTHER_TOKEN, TOKEN, CacheClient, outputs_of
 from tests.devices.cache.models import (
     INPUTS,
@@ -258,6 +260,89 @@ class TestSecurity:
         await client.save_file(dense(quantized))
         os.truncate(client.data_file, client.data_file.stat().st_size + change)
         assert await client.load_file() == FAILED
+
+
+class TestTellingAtOnce:
+    """The call itself returns the status that the callback is notified of."""
+
+    @pytest.mark.parametrize(
+        "damage",
+        ["tag", "digest", "magic", "token", "versions", "end", "longer", "empty"],
+    )
+    async def test_that_a_model_cache_was_changed(
+        self, client: CacheClient, damage: str
+    ) -> None:
+        await client.save_file(dense(False))
+        data = bytearray(client.model_file.read_bytes())
+        places = {"tag": 5, "digest": 37, "magic": 66, "token": 80, "versions": 120}
+        if damage == "longer":
+            data += b"\0"
+        elif damage == "empty":
+            data.clear()
+        else:
+            data[places.get(damage, -1)] ^= 1
+        client.model_file.write_bytes(data)
+        assert await client.load_file() == FAILED
+        # Behind a socket nobody but the driver can check the tag.
+        is_forged = damage == "tag" and isinstance(client.device, RemoteDevice)
+        assert client.launched is (ErrorStatus.NONE if is_forged else FAILED[0])
+
+    async def test_that_it_is_for_another_token(self, client: CacheClient) -> None:
+        await client.save_file(dense(False), OTHER_TOKEN)
+        assert await client.load_file(TOKEN) == FAILED
+        assert client.launched is ErrorStatus.GENERAL_FAILURE
+
+    async def test_that_a_descriptor_could_keep_its_reader_waiting(
+        self, client: CacheClient
+    ) -> None:
+        await client.save_file(dense(False))
+        reader, writer = os.pipe()
+        with client.opened() as (_, data):
+            assert await client.load(([Handle((reader,))], data)) == FAILED
+            assert client.launched is ErrorStatus.GENERAL_FAILURE
+        os.close(reader)
+        os.close(writer)
+
+    async def test_by_a_device_that_has_just_been_opened(
+        self, settings: DeviceSettings, tmp_path: Path
+    ) -> None:
+        """Which has read the key, so that nothing can be forged."""
+        async with ReferenceDevice(settings) as device:
+            await CacheClient(device, tmp_path).save_file(dense(False))
+        async with ReferenceDevice(settings) as device:
+            client = CacheClient(device, tmp_path)
+            flip(client.model_file, 0)
+            assert await client.load_file() == FAILED
+            assert client.launched is ErrorStatus.GENERAL_FAILURE
+            flip(client.model_file, 0)
+            status, prepared = await client.load_file()
+            assert client.launched is status is ErrorStatus.NONE
+            await check_works(client, prepared, False)
+
+    async def test_by_a_device_without_a_key(
+        self, settings: DeviceSettings, tmp_path: Path
+    ) -> None:
+        """Which sees all changes that are not forged."""
+        async with ReferenceDevice(settings) as device:
+            await CacheClient(device, tmp_path).save_file(dense(False))
+        other = DeviceSettings(cache_key_file=str(tmp_path / "other"))
+        async with ReferenceDevice(other) as device:
+            client = CacheClient(device, tmp_path)
+            flip(client.model_file, 999)
+            assert await client.load_file() == FAILED
+            assert client.launched is ErrorStatus.GENERAL_FAILURE
+
+    async def test_unless_that_takes_long(
+        self, client: CacheClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A long file, or one whose file system waits for others, is read beside."""
+        monkeypatch.setattr(cache_files, "MOST_AT_ONCE_BYTES", 100)
+        await client.save_file(dense(False))
+        flip(client.model_file, 999)
+        assert await client.load_file() == FAILED
+        assert client.launched is ErrorStatus.NONE
+        flip(client.model_file, 999)
+        await check_works(client, (await client.load_file())[1], False)
 
 
 @contextmanager

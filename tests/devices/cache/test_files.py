@@ -9,12 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncnn.devices.cache_format import (
-    TAG_BYTES,
-    CacheRecord,
-    Compiled,
-    unsealed,
-)
+from asyncnn.devices.cache_files import TAG_BYTES
+from asyncnn.devices.cache_format import CacheRecord, Compiled, unsealed
 from asyncnn.devices.cache_saving import saving
 from asyncnn.engine import Program
 from asyncnn.hal.errors import GeneralFailureError

@@ -105,6 +105,53 @@ async def test_a_model_on_one_device_is_kept_too(tmp_path: Path) -> None:
     assert files.keys() == set((tmp_path / "models").iterdir())
 
 
+@pytest.mark.parametrize("changed", ["plan", "partition", "nothing"])
+async def test_the_call_tells_that_a_model_cache_was_changed(
+    tmp_path: Path, changed: str
+) -> None:
+    limits = DeviceSettings(cache_key_file=str(tmp_path / "key"))
+    async with (
+        ReferenceDevice(limits) as inner,
+        open_framework(
+            limits, devices=[OpenDevice("odd", inner)], framework=WHEREVER_BETTER
+        ) as hal,
+    ):
+        await Device("f", hal, cache=ModelCache(tmp_path / "models")).prepare(
+            mixed(SHAPE)
+        )
+        _, *counts = hal.get_number_of_cache_files_needed()
+        token = next((tmp_path / "models").iterdir()).name.split(".")[0]
+        models, datas = (
+            [tmp_path / "models" / f"{token}.{kind}{number}" for number in range(count)]
+            for kind, count in zip(("model", "data"), counts, strict=True)
+        )
+        position = {"plan": 0, "partition": 1, "nothing": -1}[changed]
+        content = bytearray(models[position].read_bytes())
+        assert bool(content) is (changed != "nothing")
+        if content:
+            content[200] ^= 1
+            models[position].write_bytes(content)
+        fds = [os.open(file, os.O_RDONLY) for file in (*models, *datas)]
+        handles = [Handle((fd,)) for fd in fds]
+        callback = PreparedModelFuture()
+        status = hal.prepare_model_from_cache_1_3(
+            None,
+            handles[: counts[0]],
+            handles[counts[0] :],
+            bytes.fromhex(token),
+            callback,
+        )
+        for fd in fds:
+            os.close(fd)
+        if changed == "nothing":
+            assert status is ErrorStatus.NONE
+            await callback
+        else:
+            assert status is ErrorStatus.GENERAL_FAILURE
+            with pytest.raises(asyncnn.GeneralFailureError):
+                await callback
+
+
 async def test_a_driver_keeps_the_models_of_its_framework(tmp_path: Path) -> None:
     given = inputs(SHAPE)
     wanted = await expected(given, mixed(SHAPE))

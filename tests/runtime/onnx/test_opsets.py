@@ -57,6 +57,8 @@ CASES: list[tuple[int, Any, dict[str, Any]]] = [
         node("Pad", ["x", "p", "", "a"], ["y"], mode="edge"),
         {"p": np.int64([2, 1]), "a": np.int64([-1])},
     ),
+    (7, node("Upsample", ["x"], ["y"], scales=[1.0, 1.0, 2.0, 3.0]), {}),
+    (8, node("Upsample", ["x"], ["y"], scales=[1.0, 1.0, 2.0, 2.0]), {}),
     (9, node("Upsample", ["x", "s"], ["y"]), {"s": np.float32([1, 1, 2, 3])}),
     (10, node("Resize", ["x", "s"], ["y"]), {"s": np.float32([1, 1, 2, 3])}),
     (
@@ -107,6 +109,7 @@ CASES: list[tuple[int, Any, dict[str, Any]]] = [
     (20, node("Gelu", ["x"], ["y"]), {}),
     (9, node("Upsample", ["x", "s"], ["y"], mode="linear"),
      {"s": np.float32([1, 1, 1.5, 2])}),
+    (8, node("Upsample", ["x"], ["y"], mode="linear", scales=[1.0, 1.0, 1.5, 2.0]), {}),
     (10, node("Resize", ["x", "s"], ["y"], mode="linear"),
      {"s": np.float32([1, 1, 1.5, 2.5])}),
     *((opset, node("RoiAlign", ["x", "r", "b"], ["y"], output_height=2,

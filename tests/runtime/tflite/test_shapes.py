@@ -1,6 +1,7 @@
 """Inputs of other shapes than the file's: all others follow as in LiteRT."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,103 @@ from tests.runtime.tflite.flow_files import (
 )
 from tests.runtime.tflite.graphs import WINDOW, conv_2d
 from tests.runtime.tflite.layer_cases import CASES
+from tests.runtime.tflite.litert import run_litert
 from tests.runtime.tflite.stepping import LiteRtSteps, Steps
 
 RULED = [case for case in CASES if case.operator.name in RULES]
+
+
+def images() -> bytes:
+    """Return layers whose lengths the file does not know, nor how many axes."""
+    x, (hidden, pooled, mean, dense, y) = f32(1, 12, 8, 1), [f32(1, 1) for _ in "12345"]
+    window = {"FilterHeight": 2, "FilterWidth": 2, "StrideH": 2, "StrideW": 2}
+    operators = [
+        conv_2d(x, ramp((8, 3, 3, 1)), ramp((8,)), hidden),
+        Op("AVERAGE_POOL_2D", [hidden], [pooled], "Pool2DOptions", window),
+        Op("MEAN", [pooled, const([1, 2])], [mean], "ReducerOptions"),
+        Op(
+            "FULLY_CONNECTED", [mean, ramp((6, 8)), None], [dense],
+            "FullyConnectedOptions",
+        ),
+        Op("LOGISTIC", [dense], [y]),
+    ]  # fmt: skip
+    return write(operators, [x], [y])
+
+
+def rows() -> bytes:
+    x, (whole, squares, some, y) = f32(1, 48), [f32(1, 1) for _ in range(4)]
+    bounds = const([0, 0]), const([2, 12]), const([1, 2])
+    operators = [
+        Op("RESHAPE", [x, const([-1, 12])], [whole], "ReshapeOptions"),
+        Op("MUL", [whole, whole], [squares], "MulOptions"),
+        Op("STRIDED_SLICE", [squares, *bounds], [some], "StridedSliceOptions"),
+        Op("CONCATENATION", [some, some], [y], "ConcatenationOptions", {"Axis": 1}),
+    ]
+    return write(operators, [x], [y])
+
+
+def frames() -> bytes:
+    x, (parts, sizes, y) = f32(1, 64), [f32(1, 1) for _ in range(3)]
+    waves = T(np.complex64, (1, 1))
+    layer = "FullyConnectedOptions", {"KeepNumDims": True}
+    operators = [
+        Op("RESHAPE", [x, const([4, 1, 16])], [parts], "ReshapeOptions"),
+        Op("RFFT2D", [parts, const([1, 16])], [waves], "Rfft2dOptions"),
+        Op("COMPLEX_ABS", [waves], [sizes]),
+        Op("FULLY_CONNECTED", [sizes, ramp((5, 9)), None], [y], *layer),
+    ]
+    return write(operators, [x], [y])
+
+
+HINTED = {"images": images, "rows": rows, "frames": frames}
+
+
+@pytest.mark.parametrize("device", ["accelerated", "auto", "driver", "reference"])
+@pytest.mark.parametrize("make", HINTED.values(), ids=HINTED)
+async def test_lengths_that_a_file_does_not_know_follow(
+    make: Callable[[], bytes], device: str
+) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    file = make()
+    named = asyncnn.load(file)
+    x = np.random.default_rng(3).standard_normal(named.inputs[0].dimensions)
+    (expected,) = run_litert(file, [x.astype(F32)])
+    is_remote = device == "driver"
+    opened = asyncnn.connect() if is_remote else asyncnn.open_device(device)
+    async with opened as opened_device:
+        prepared = await opened_device.prepare(named)
+        for _ in range(3):
+            cancelled = asyncio.ensure_future(prepared.run([x.astype(F32)]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.gather(cancelled, return_exceptions=True)
+            (y,) = (await prepared.run([x.astype(F32)])).values()
+            assert y.shape == expected.shape
+            np.testing.assert_allclose(y, expected, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("device", ["accelerated", "reference"])
+async def test_lengths_that_are_computed_of_open_ones_follow(device: str) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
+    x = T(F32, (1, 4, 4, 2), signature=(-1, 4, 4, 2))
+    sizes, batch, shape, flat, y = i32(4), i32(), i32(2), f32(1, 32), f32(1, 3)
+    bounds = const([0]), const([1]), const([1])
+    mask, pair = {"ShrinkAxisMask": 1}, {"ValuesCount": 2, "Axis": 0}
+    weights = ramp((3, 32)), None
+    operators = [
+        Op("SHAPE", [x], [sizes], "ShapeOptions", {"OutType": 2}),
+        Op("STRIDED_SLICE", [sizes, *bounds], [batch], "StridedSliceOptions", mask),
+        Op("PACK", [batch, const(32)], [shape], "PackOptions", pair),
+        Op("RESHAPE", [x, shape], [flat], "ReshapeOptions"),
+        Op("FULLY_CONNECTED", [flat, *weights], [y], "FullyConnectedOptions"),
+    ]
+    file = write(operators, [x], [y])
+    named = asyncnn.load(file, input_shapes=[(5, 4, 4, 2)])
+    given = np.random.default_rng(5).standard_normal((5, 4, 4, 2)).astype(F32)
+    async with asyncnn.open_device(device) as opened:
+        (found,) = (await (await opened.prepare(named)).run([given])).values()
+    rows = [run_litert(file, [row[None]])[0] for row in given]
+    np.testing.assert_allclose(found, np.concatenate(rows), 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("case", RULED, ids=lambda case: case.name)
@@ -138,7 +233,7 @@ REFUSED: dict[str, tuple[bytes, Sequence[int], type[Exception], str]] = {
     "computed shape": (
         write(
             [
-                Op("SHAPE", [X], [s := i32(2)], "ShapeOptions", {"OutType": 2}),
+                Op("ARG_MAX", [X, const(1)], [s := i32(1)], "ArgMaxOptions"),
                 Op("RESHAPE", [X, s], [y := f32(1, 4)]),
             ],
             [X],

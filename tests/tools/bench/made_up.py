@@ -6,19 +6,16 @@ from msgspec.structs import replace
 
 from asyncnn.tools.bench import (
     bench_accelerated,
-    bench_awaiting,
     bench_burst,
-    bench_cache,
-    bench_fence,
     bench_kernels,
     bench_loading,
     bench_models,
     bench_qos,
     bench_responsiveness,
-    bench_service,
     bench_sessions,
     bench_steps,
     bench_threads,
+    bench_waits,
 )
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.heartbeat import Pulse
@@ -26,7 +23,8 @@ from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Candidate, Difference
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.report import Goal, Placement, Report, judge
+from asyncnn.tools.bench.placed import Placement
+from asyncnn.tools.bench.report import Goal, Report, judge
 from asyncnn.tools.bench.rounds import Figure
 
 REFUSAL = "it is [too] <new>"
@@ -42,10 +40,10 @@ def figures(**us: float) -> dict[str, Figure]:
 
 def awaiting(*, met: bool) -> Report:
     """Return a report on awaiting."""
-    measured = figures(**dict.fromkeys(bench_awaiting.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.AwaitingReport.CONTENDERS, 100.0))
     measured |= figures(run=30.0 if met else 31.0)
-    (verdict,) = judge([bench_awaiting.GOAL], measured)
-    placed = bench_awaiting.AwaitingPlacement(
+    (verdict,) = judge([bench_waits.AWAITING_GOAL], measured)
+    placed = bench_waits.AwaitingPlacement(
         placement="pinned to 1",
         figures=measured,
         verdicts=(verdict,),
@@ -53,7 +51,7 @@ def awaiting(*, met: bool) -> Report:
         limit=verdict.limit,
         met=verdict.met,
     )
-    return bench_awaiting.AwaitingReport(**_BASIS, placements=(placed,))
+    return bench_waits.AwaitingReport(**_BASIS, placements=(placed,))
 
 
 def steps(*, met: bool) -> Report:
@@ -94,25 +92,25 @@ def threads(*, met: bool) -> Report:
 
 def fence(*, met: bool) -> Report:
     """Return a report on fences."""
-    measured = figures(**dict.fromkeys(bench_fence.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.FenceReport.CONTENDERS, 100.0))
     measured |= figures(pending=150.0 if met else 151.0, chain=1.0, pipeline=1.0)
-    verdicts = judge(bench_fence.GOALS, measured)
+    verdicts = judge(bench_waits.FENCE_GOALS, measured)
     placed = Placement(placement="apart", figures=measured, verdicts=verdicts)
-    return bench_fence.FenceReport(**_BASIS, placements=(placed,))
+    return bench_waits.FenceReport(**_BASIS, placements=(placed,))
 
 
 def service(*, met: bool) -> Report:
     """Return a report on the service, without one of its peers."""
-    measured = figures(**dict.fromkeys(bench_service.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_waits.ServiceReport.CONTENDERS, 100.0))
     measured |= figures(execute=160.0 if met else 161.0, image=5.0)
     del measured["grpc_aio"]
     placed = Placement(
         placement="apart",
         figures=measured,
-        verdicts=judge(bench_service.GOALS, measured),
+        verdicts=judge(bench_waits.SERVICE_GOALS, measured),
         refusals={"grpc_aio": REFUSAL},
     )
-    return bench_service.ServiceReport(
+    return bench_waits.ServiceReport(
         **_BASIS, placements=(placed,), exchange=Exchange(218, 95)
     )
 
@@ -120,12 +118,12 @@ def service(*, met: bool) -> Report:
 def burst(*, met: bool) -> Report:
     """Return a report on bursts, without most peers; the headline decides."""
     placements = [
-        bench_burst.BurstPlacement(
+        Placement(
             placement="apart" if is_apart else "together",
             is_apart=is_apart,
             figures=measured,
             p99_us={name: 2 * figure.us for name, figure in measured.items()},
-            verdicts=bench_burst.judge_burst(measured, is_apart=is_apart),
+            verdicts=bench_burst.judge_burst(measured, is_apart),
             refusals={"pyzmq": REFUSAL},
         )
         for is_apart, measured in (
@@ -197,7 +195,7 @@ def kernels(*, met: bool) -> Report:
 
 def cache(*, met: bool) -> Report:
     """Return a report on a model that has both goals and one that has none."""
-    return bench_cache.CacheReport(
+    return bench_loading.CacheReport(
         **_SINGLE,
         models=(
             cached("large", 1_000, 200 if met else 201, is_largest=True),
@@ -213,9 +211,9 @@ def cached(
     growth_bytes: int = 0,
     weights_bytes: int = 1000,
     is_largest: bool = False,
-) -> bench_cache.CachedModel:
+) -> bench_loading.CachedModel:
     """Return what was measured of a model."""
-    return bench_cache.CachedModel(
+    return bench_loading.CachedModel(
         model=name,
         figures=figures(anew=anew_us, loaded=loaded_us),
         ratio=loaded_us / anew_us,
@@ -293,7 +291,7 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
 
 def sessions(*, met: bool) -> Report:
     """Return a report on sessions."""
-    measured = figures(**dict.fromkeys(bench_sessions.CONTENDERS, 100.0))
+    measured = figures(**dict.fromkeys(bench_sessions.SessionsReport.CONTENDERS, 100.0))
     model = bench_sessions.SessionModelFigures(
         model="word",
         figures=measured,

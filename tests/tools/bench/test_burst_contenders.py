@@ -2,7 +2,7 @@
 
 from asyncnn.burst.packets import DATUM_BYTES
 from asyncnn.hal.types import NO_TIMING, ErrorStatus
-from asyncnn.tools.bench.burst_contenders import (
+from asyncnn.tools.bench.bench_burst import (
     PARTS,
     burst_execution,
     burst_parts,

@@ -25,8 +25,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
         return bench
 
-    for name in BENCHMARKS:
-        monkeypatch.setattr(f"asyncnn.tools.bench.bench_{name}.bench", replaced(name))
+    for name, benchmark in BENCHMARKS.items():
+        door = f"asyncnn.tools.bench.{benchmark.door}"
+        monkeypatch.setattr(door, replaced(name))
     return options
 
 

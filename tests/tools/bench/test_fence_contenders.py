@@ -1,53 +1,42 @@
 """Waits, chains and pipelines end and deliver."""
 
 import asyncio
-import inspect
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import numpy as np
 import pytest
 
-from asyncnn.runtime.device import Device
-from asyncnn.tools.bench.bench_fence import (
-    SINGLE_WAITS,
-    Wait,
-    awaited_executions,
-    fenced_chain,
-    one_by_one,
-    pipelined,
-    queued,
-)
-from asyncnn.tools.bench.noop import NoOpDevice
+from asyncnn.tools.bench.bench_waits import FENCE
+from asyncnn.tools.bench.environment import CpuPair
+from asyncnn.tools.bench.placed import Place
+from tests.tools.bench.calling import CPU
+
+STREAMS = ("pipeline", "one_by_one", "queues")
 
 
 class TestContenders:
-    @pytest.mark.parametrize("wait", SINGLE_WAITS.values(), ids=SINGLE_WAITS)
-    async def test_each_wait_ends(self, wait: Wait) -> None:
-        for _ in range(3):
-            awaited = wait()
-            assert inspect.isawaitable(awaited)
-            async with asyncio.timeout(20):
-                await awaited
-
-    @pytest.mark.parametrize("contender", [fenced_chain, awaited_executions])
-    async def test_each_chain_ends(self, contender: Wait) -> None:
-        async with NoOpDevice() as hal:
-            wait = await contender(Device("no-op", hal))
-            for _ in range(2):
-                async with asyncio.timeout(20):
-                    await wait()
-
-    async def test_each_way_of_streaming_delivers_the_frames(self) -> None:
-        async with AsyncExitStack() as stack:
-            hal = await stack.enter_async_context(NoOpDevice())
-            device = Device("no-op", hal)
-            for wait in (
-                await pipelined(device, stack),
-                await one_by_one(device),
-                await queued(stack),
-            ):
-                for _ in range(2):
-                    async with asyncio.timeout(10):
-                        frame = await wait()
+    @pytest.mark.parametrize("name", FENCE.contenders)
+    async def test_each_wait_ends_and_delivers(self, name: str) -> None:
+        async with AsyncExitStack() as stack, asyncio.timeout(60):
+            place = Place(CpuPair(CPU, CPU), stack)
+            wait = await place.opened(FENCE.contenders[name](place))
+            for _ in range(3):
+                frame = await wait()
+                if name in STREAMS:
                     assert isinstance(frame, np.ndarray)
                     assert frame.shape == (4,)
+
+    async def test_a_device_is_opened_once_for_all(self) -> None:
+        opened: list[int] = []
+
+        @asynccontextmanager
+        async def open_(cpu: int) -> AsyncIterator[list[int]]:
+            opened.append(cpu)
+            yield opened
+
+        async with AsyncExitStack() as stack:
+            place = Place(CpuPair(CPU, CPU), stack)
+            for cpu in (CPU, CPU, CPU + 1):
+                assert await place.shared(open_, cpu) is opened
+        assert opened == [CPU, CPU + 1]

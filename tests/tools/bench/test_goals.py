@@ -4,7 +4,6 @@ from statistics import median
 
 import pytest
 
-from asyncnn.tools.bench import bench_awaiting, bench_fence, bench_service
 from asyncnn.tools.bench.bench_burst import (
     MILLISECOND,
     PIPE,
@@ -16,12 +15,12 @@ from asyncnn.tools.bench.bench_burst import (
     judge_burst,
     judge_headline,
 )
-from asyncnn.tools.bench.bench_cache import (
+from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
+from asyncnn.tools.bench.bench_loading import (
     MATTERS_ABOVE_BYTES,
     MATTERS_ABOVE_US,
     CachedModel,
 )
-from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
 from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
 from asyncnn.tools.bench.bench_qos import (
     Beside,
@@ -31,6 +30,7 @@ from asyncnn.tools.bench.bench_qos import (
     judge_beside,
     judge_qos,
 )
+from asyncnn.tools.bench.bench_waits import AWAITING_GOAL, FENCE_GOALS, SERVICE_GOALS
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
 from asyncnn.tools.bench.report import Goal, judge
@@ -41,7 +41,7 @@ LARGE = MATTERS_ABOVE_BYTES
 
 @pytest.mark.parametrize(
     "goal",
-    [bench_awaiting.GOAL, *bench_fence.GOALS, *bench_service.GOALS],
+    [AWAITING_GOAL, *FENCE_GOALS, *SERVICE_GOALS],
     ids=lambda goal: f"{goal.figure}-{goal.peer}",
 )
 def test_a_goal_is_met_up_to_its_limit(goal: Goal) -> None:
@@ -52,7 +52,7 @@ def test_a_goal_is_met_up_to_its_limit(goal: Goal) -> None:
 
 
 def test_a_goal_without_its_peer_is_left_out() -> None:
-    assert judge(bench_service.GOALS, figures(execute=1.0, image=1.0)) == ()
+    assert judge(SERVICE_GOALS, figures(execute=1.0, image=1.0)) == ()
 
 
 class TestBurst:
@@ -60,15 +60,15 @@ class TestBurst:
     def test_a_placement_has_its_own(self, is_apart: bool, limit: float) -> None:
         for ratio, met in ((limit, True), (limit + 0.001, False)):
             measured = figures(**{QUEUE: ratio, PIPE: 1.0})
-            (verdict,) = judge_burst(measured, is_apart=is_apart)
+            (verdict,) = judge_burst(measured, is_apart)
             assert (verdict.figure, verdict.peer) == (QUEUE, PIPE)
             assert (verdict.limit, verdict.met) == (limit, met)
 
     def test_one_without_its_peer_is_left_out(self) -> None:
         measured = figures(**{QUEUE_BATCHES: 1.0, PIPE: 1.0})
-        assert judge_burst(measured, is_apart=True) == ()
+        assert judge_burst(measured, True) == ()
         measured |= figures(**{PIPE_STREAM: 100.0})
-        (verdict,) = judge_burst(measured, is_apart=True)
+        (verdict,) = judge_burst(measured, True)
         assert verdict.met
 
     @pytest.mark.parametrize(("us", "met"), [(1000.0, True), (1001.0, False)])
@@ -77,7 +77,7 @@ class TestBurst:
         self, us: float, met: bool, is_apart: bool
     ) -> None:
         measured = figures(**{QUEUE_HOGS: us})
-        (verdict,) = judge_burst(measured, is_apart=is_apart)
+        (verdict,) = judge_burst(measured, is_apart)
         assert (verdict.peer, verdict.met) == (MILLISECOND, met)
 
     def test_gates_are_wider_than_goals(self) -> None:
@@ -87,8 +87,8 @@ class TestBurst:
                 assert (goal.figure, goal.peer) == (gate.figure, gate.peer)
                 assert goal.limit <= gate.limit
         measured = figures(**{QUEUE: 0.07, PIPE: 1.0})
-        (goal_verdict,) = judge_burst(measured, is_apart=True)
-        (gate_verdict,) = judge_burst(measured, is_apart=True, gates=True)
+        (goal_verdict,) = judge_burst(measured, True)
+        (gate_verdict,) = judge_burst(measured, True, gates=True)
         assert (goal_verdict.met, gate_verdict.met) == (False, True)
 
     @pytest.mark.parametrize(("burst_us", "is_met"), [(3.4, True), (3.6, False)])

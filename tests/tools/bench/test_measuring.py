@@ -1,7 +1,7 @@
 """Benchmarks end to end, with few and short rounds; see also test_burst_gates."""
 
 import sys
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,16 +11,14 @@ from onnx import helper
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.tools.bench import (
-    bench_awaiting,
-    bench_cache,
-    bench_fence,
+    bench_burst,
     bench_kernels,
     bench_loading,
     bench_models,
     bench_qos,
-    bench_service,
-    peers,
-    processes,
+    bench_waits,
+    placed,
+    rounds,
 )
 from asyncnn.tools.bench.bench_models import (
     ACCELERATED,
@@ -32,9 +30,8 @@ from asyncnn.tools.bench.bench_models import (
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
 from asyncnn.tools.bench.litert import LITERT, LITERT_REF
 from asyncnn.tools.bench.measured_models import Difference
-from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.qos_load import Convolutions, Stack
-from asyncnn.tools.bench.report import Measured, PlacedReport
+from asyncnn.tools.bench.report import Measured
 from asyncnn.tools.bench.rounds import Call
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.networks import addition
@@ -52,42 +49,38 @@ def is_whole(measured: Measured, contenders: set[str]) -> bool:
 def test_awaiting_is_measured_in_two_placements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench_awaiting, "_BATCH_US", 500.0)
-    report = bench_awaiting.bench(rounds=2)
+    monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
+    report = bench_waits.awaiting(rounds=2)
     assert len(report.placements) == 2
-    for placed in report.placements:
-        assert is_whole(placed, set(bench_awaiting.CONTENDERS))
-        ratio = placed.figures["run"].ratio_to(placed.figures["to_thread"])
-        assert placed.ratio == placed.verdicts[0].ratio == ratio
-        assert placed.met is (ratio <= 0.3)
+    for found in report.placements:
+        assert is_whole(found, set(report.CONTENDERS))
+        assert found.p99_us.keys() == found.us.keys()
+        ratio = found.figures["run"].ratio_to(found.figures["to_thread"])
+        assert found.ratio == found.verdicts[0].ratio == ratio
+        assert found.met is (ratio <= 0.3)
 
 
-def _missing(cpu: int, exchange: Exchange) -> AbstractAsyncContextManager[Call]:
-    class Missing:
-        async def __aenter__(self) -> Call:
-            raise PeerMissingError("no grpcio [here]")
-
-        async def __aexit__(self, *_: object) -> None:
-            raise AssertionError
-
-    return Missing()
+async def _missing(place: placed.Place) -> Call:
+    raise PeerMissingError("no grpcio [here]")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "benchmark", [bench_fence, bench_service], ids=["fence", "service"]
+    "benchmark", [bench_waits.fence, bench_waits.service, bench_burst.burst]
 )
 def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
-    monkeypatch: pytest.MonkeyPatch, benchmark: object
+    monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., placed.PlacedReport]
 ) -> None:
-    monkeypatch.setattr(benchmark, "_BATCH_US", 500.0)
-    monkeypatch.setattr(processes, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
-    monkeypatch.setattr(peers, "grpc_echo", _missing)
-    report: PlacedReport = benchmark.bench(rounds=2)  # type: ignore[attr-defined]
-    (placed,) = report.placements
-    assert is_whole(placed, set(report.CONTENDERS) - set(placed.refusals))
-    assert placed.refusals.get("grpc_aio", "no grpcio [here]") == "no grpcio [here]"
-    assert f"CPU {CPU}" in placed.placement
+    monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
+    monkeypatch.setattr(placed, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
+    monkeypatch.setitem(bench_waits.SERVICE.contenders, "grpc_aio", _missing)
+    report = benchmark(rounds=2)
+    (found,) = report.placements
+    assert is_whole(found, set(report.CONTENDERS) - set(found.refusals))
+    assert report.CONTENDERS.keys() >= found.refusals.keys()
+    if benchmark is bench_waits.service:
+        assert found.refusals == {"grpc_aio": "no grpcio [here]"}
+    assert f"CPU {CPU}" in found.placement
 
 
 class TestModels:
@@ -200,7 +193,7 @@ class TestKernels:
     ) -> None:
         pytest.importorskip("ai_edge_litert")
         monkeypatch.setattr(bench_kernels, "_BATCH_US", 100.0)
-        report = bench_kernels.bench(pattern="fully*_int8", rounds=2)
+        report = bench_kernels.kernels(pattern="fully*_int8", rounds=2)
         (kernel,) = report.kernels
         assert kernel.kernel == "fully_connected_int8"
         assert kernel.difference_to_ref == Difference(0.0, True)
@@ -210,19 +203,19 @@ class TestKernels:
 
     def test_a_filter_that_selects_nothing_is_refused(self) -> None:
         with pytest.raises(InvalidArgumentError, match="no kernel 'nothing'"):
-            bench_kernels.bench(pattern="nothing")
+            bench_kernels.kernels(pattern="nothing")
 
     @pytest.mark.usefixtures("without_litert")
     def test_without_litert_there_is_nothing_to_measure(self) -> None:
         with pytest.raises(PeerMissingError):
-            bench_kernels.bench(pattern="prelu*")
+            bench_kernels.kernels(pattern="prelu*")
 
 
 class TestCache:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
-        (model,) = bench_cache.bench(file, mobilenet=False, rounds=5).models
-        assert is_whole(model, set(bench_cache.CONTENDERS))
+        (model,) = bench_loading.cache(file, mobilenet=False, rounds=5).models
+        assert is_whole(model, set(bench_loading.CacheReport.CONTENDERS))
         assert model.us["loaded"] < model.us["anew"]
         assert model.weights_bytes > 1_000_000
         assert -model.weights_bytes < model.growth_bytes < 2 * model.weights_bytes
@@ -232,7 +225,7 @@ class TestCache:
         files = sorted(
             folder.glob("hello_world*.tflite"), key=lambda f: f.stat().st_size
         )
-        report = bench_cache.bench(
+        report = bench_loading.cache(
             folder, pattern="hello_world*", mobilenet=False, rounds=5
         )
         by_name = {model.model: model for model in report.models}
@@ -244,9 +237,9 @@ class TestCache:
 class TestLoading:
     def test_all_figures_are_measured(self, shared: Path) -> None:
         file = shared / "models" / "ad01_fp32.tflite"
-        report = bench_loading.bench(file, mobilenet=False, rounds=5)
+        report = bench_loading.loading(file, mobilenet=False, rounds=5)
         model = report.models["ad01_fp32"]
-        assert is_whole(model, set(bench_loading.CONTENDERS))
+        assert is_whole(model, set(bench_loading.LoadingReport.CONTENDERS))
         assert model.us["loaded"] < model.us["reference"]
         assert [verdict.figure for verdict in model.verdicts] == [
             "reference",
@@ -257,7 +250,7 @@ class TestLoading:
     def test_small_files_have_no_goals_and_refusals_are_told(
         self, shared: Path
     ) -> None:
-        report = bench_loading.bench(
+        report = bench_loading.loading(
             shared / "models" / "person_detect.tflite", mobilenet=False, rounds=5
         )
         model = report.models["person_detect"]
@@ -271,14 +264,14 @@ class TestLoading:
         if find_spec("pyopen_wakeword") is None:
             pytest.skip("the packages are not installed")
         found = bench_loading.packaged("hey_*")
-        names = {bench_loading._name(path) for path in found}
+        names = {bench_loading.name_of(path) for path in found}
         assert {"pyopen_wakeword/hey_jarvis", "pymicro_wakeword/hey_jarvis"} <= names
         assert "basic_pitch" not in sys.modules
 
     @pytest.mark.usefixtures("without_litert")
     def test_without_litert_there_is_nothing_to_measure(self, shared: Path) -> None:
         with pytest.raises(PeerMissingError):
-            bench_loading.bench(shared / "models", mobilenet=False)
+            bench_loading.loading(shared / "models", mobilenet=False)
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncnn.tools.bench.bench_service import (
-    IMAGE_SHAPE,
-    cut,
-    executor_image,
-    pipe_image,
-)
-from asyncnn.tools.bench.burst_contenders import (
+from asyncnn.tools.bench.bench_burst import (
     BATCH,
     pipe_stream,
     queue_echo,
@@ -23,10 +17,14 @@ from asyncnn.tools.bench.burst_contenders import (
 )
 from asyncnn.tools.bench.environment import PeerMissingError, installed_versions
 from asyncnn.tools.bench.peers import (
+    IMAGE_SHAPE,
     Exchange,
+    cut,
+    executor_image,
     grpc_echo,
     iceoryx_echo,
     pipe_echo,
+    pipe_image,
     streams_echo,
     uvloop_echo,
     zmq_echo,

@@ -39,7 +39,7 @@ def run(
         seen.update(options)
         return report
 
-    monkeypatch.setattr(f"asyncnn.tools.bench.bench_{name}.bench", bench)
+    monkeypatch.setattr(f"asyncnn.tools.bench.{BENCHMARKS[name].door}", bench)
     return CliRunner().invoke(bench_app, [name, *arguments]), seen
 
 

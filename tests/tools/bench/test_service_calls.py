@@ -11,13 +11,8 @@ from asyncnn.hal.types import ErrorStatus
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from asyncnn.service.channel import Channel
-from asyncnn.tools.bench.bench_service import (
-    IMAGE_SHAPE,
-    cut,
-    exchanged_bytes,
-    execute_call,
-    image_call,
-)
+from asyncnn.tools.bench.bench_waits import execute_call, image_call
+from asyncnn.tools.bench.peers import IMAGE_SHAPE, cut, exchanged_bytes
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +23,7 @@ def image() -> np.ndarray:
 @pytest.mark.parametrize("in_place", [True, False])
 async def test_the_driver_cuts_the_same(image: np.ndarray, in_place: bool) -> None:
     async with open_device() as device:
-        call = await image_call(device, image, in_place=in_place)
+        call = await image_call(device, image, in_place)
         result = await call()
     assert result.size == 1001
     np.testing.assert_array_equal(result, cut(image))

@@ -6,10 +6,9 @@ import pytest
 
 from asyncnn.tools.bench import bench_sessions
 from asyncnn.tools.bench.bench_sessions import (
-    CONTENDERS,
     SessionModelFigures,
     SessionsReport,
-    bench,
+    sessions,
 )
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.bench.rounds import Figure
@@ -22,7 +21,7 @@ def report() -> SessionsReport:
         bench_sessions.package_models()
     except PeerMissingError as error:
         pytest.skip(str(error))
-    return bench(pattern="okay_nabu", rounds=1)
+    return sessions(pattern="okay_nabu", rounds=1)
 
 
 def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
@@ -40,7 +39,7 @@ def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
 def test_all_contenders_are_measured(report: SessionsReport) -> None:
     (model,) = report.models
     assert model.model == "okay_nabu"
-    assert set(model.us) == set(CONTENDERS)
+    assert set(model.us) == set(SessionsReport.CONTENDERS)
     assert all(us > 0 for us in model.us.values())
 
 
@@ -78,4 +77,4 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_folder_takes_its_place(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"no \.tflite file"):
-        bench(tmp_path)
+        sessions(tmp_path)

@@ -19,10 +19,10 @@ from asyncnn.tools.bench.bench_steps import (
 
 MOST = {
     ("accelerated", INPROCESS): {
-        RUN: 24,
-        EXECUTION: 22,
-        FENCED: 32,
-        CALLBACK: 30,
+        RUN: 23,
+        EXECUTION: 21,
+        FENCED: 31,
+        CALLBACK: 29,
         BURST: 34,
         BURST_IN_PLACE: 26,
     },

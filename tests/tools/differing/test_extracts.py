@@ -9,7 +9,7 @@ from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, Operati
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.conformance.random_graphs.families import Graph as Drawn
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import extracts
 from asyncnn.tools.differing.extracts import Graph, compacted
 from asyncnn.tools.differing.sides import DeviceSide

@@ -17,7 +17,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.conformance.random_graphs.dumping import listing
-from asyncnn.tools.conformance.random_graphs.families import Graph as Drawn
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.conformance.random_graphs.families import graphs
 from asyncnn.tools.differing.distances import Allowed, distance
 from asyncnn.tools.differing.extracts import Graph

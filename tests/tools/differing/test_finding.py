@@ -23,7 +23,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
-from asyncnn.tools.conformance.random_graphs.families import Graph as Drawn
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import Inquiry, answer
 from asyncnn.tools.differing.distances import Allowed
 from asyncnn.tools.differing.extracts import Graph

@@ -29,13 +29,13 @@ from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
+from asyncnn.tools.conformance.executing import NotCarriedError
 from asyncnn.tools.conformance.random_graphs.checking import (
     DifferenceError,
     Judge,
-    NotCarriedError,
 )
 from asyncnn.tools.conformance.random_graphs.dumping import dump
-from asyncnn.tools.conformance.random_graphs.families import Graph, graphs
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from asyncnn.tools.conformance.suite import Selection, opened
 from asyncnn.tools.samples import load_arrays, samples
@@ -145,7 +145,7 @@ class _Trials:
         self._count = count
         self._number = number
         self.tried = 0
-        self.failing: Graph | None = None
+        self.failing: RandomGraph | None = None
         self.problem = ""
 
     def run(self) -> None:
@@ -158,7 +158,7 @@ class _Trials:
             if self.failing is None:
                 raise
 
-    def _try(self, graph: Graph) -> None:
+    def _try(self, graph: RandomGraph) -> None:
         anyio.from_thread.check_cancelled()
         self.tried += self.failing is None
         try:
@@ -173,7 +173,7 @@ class _Trials:
             self._keep(graph, error)
             raise
 
-    def _keep(self, graph: Graph, error: Exception) -> None:
+    def _keep(self, graph: RandomGraph, error: Exception) -> None:
         self.failing, self.problem = graph, _said(error)
 
 

@@ -20,6 +20,7 @@ from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.conformance.executing import NotCarriedError
 from asyncnn.tools.conformance.random_graphs import naive
 from asyncnn.tools.conformance.random_graphs.interpreter import (
     Values,
@@ -41,10 +42,6 @@ _FENCED: AnyPath = "fenced"
 
 class DifferenceError(Exception):
     """A device computes something else than the reference kernels."""
-
-
-class NotCarriedError(Exception):
-    """A path has no room for the outputs of a graph, whose shapes are open."""
 
 
 class Judge(msgspec.Struct, frozen=True, eq=False):

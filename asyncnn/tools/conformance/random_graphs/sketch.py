@@ -71,7 +71,7 @@ def as_float32(value: float) -> float:
 _NOWHERE = DataLocation()
 
 
-class Tensor(msgspec.Struct, frozen=True, eq=False):
+class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
     """An operand of a sketch; ``dimensions`` is what the model declares of it."""
 
     index: int
@@ -129,19 +129,19 @@ class Sketch:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.inputs: list[Tensor] = []
-        self.tensors: list[Tensor] = []
-        self.results: list[Tensor] = []
+        self.inputs: list[DrawnTensor] = []
+        self.tensors: list[DrawnTensor] = []
+        self.results: list[DrawnTensor] = []
         self._operands: list[Operand] = []
         self._operations: list[Operation] = []
 
-    def constant(self, bound: BoundOperand) -> Tensor:
+    def constant(self, bound: BoundOperand) -> DrawnTensor:
         """Add a constant."""
         value = bound.require_value()
         lifetime, location = self.world.constants.place(value, copy=True)
         return self._add(bound, bound.require_shape(), lifetime, location)
 
-    def input(self, bound: BoundOperand, dimensions: Dimensions) -> Tensor:
+    def input(self, bound: BoundOperand, dimensions: Dimensions) -> DrawnTensor:
         """Add an input that declares ``dimensions``."""
         tensor = self._add(bound, dimensions, OperandLifeTime.SUBGRAPH_INPUT)
         self.inputs.append(tensor)
@@ -168,7 +168,7 @@ class Sketch:
         type_: OperationType,
         inputs: Sequence[int],
         outputs: Iterable[tuple[BoundOperand, Dimensions]],
-    ) -> list[Tensor]:
+    ) -> list[DrawnTensor]:
         """Add an operation with new operands for its outputs."""
         results = [
             self._add(bound, dimensions, OperandLifeTime.TEMPORARY_VARIABLE)
@@ -180,13 +180,15 @@ class Sketch:
         return results
 
     @property
-    def unread(self) -> list[Tensor]:
+    def unread(self) -> list[DrawnTensor]:
         """The results that no operation reads yet."""
         read = {index for operation in self._operations for index in operation.inputs}
         return [result for result in self.results if result.index not in read]
 
     def close(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None = None
+        self,
+        outputs: Sequence[DrawnTensor],
+        inputs: Sequence[DrawnTensor] | None = None,
     ) -> Subgraph:
         """Return the subgraph with these borders; the inputs in another order, say."""
         consumers = Counter(
@@ -212,8 +214,8 @@ class Sketch:
         dimensions: Dimensions,
         lifetime: OperandLifeTime,
         location: DataLocation = _NOWHERE,
-    ) -> Tensor:
-        tensor = Tensor(len(self._operands), bound, dimensions)
+    ) -> DrawnTensor:
+        tensor = DrawnTensor(len(self._operands), bound, dimensions)
         self._operands.append(
             Operand(
                 bound.type,

@@ -31,8 +31,8 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
     Q8PC,
     Q8SYM,
     TYPES,
+    DrawnTensor,
     Sketch,
-    Tensor,
     World,
 )
 
@@ -41,7 +41,7 @@ _DEEPEST = 2
 _TYPES = {*TYPES, Q8SYM, Q8PC}
 
 
-class Graph(NamedTuple):
+class RandomGraph(NamedTuple):
     """A model and two legal sets of inputs of the same shapes."""
 
     named: NamedModel
@@ -98,7 +98,7 @@ def graphs(
     draw: Any,
     types: Set[OperationType] | None = None,
     max_operations: int = MAX_OPERATIONS,
-) -> Graph:
+) -> RandomGraph:
     """Draw a graph of operations of all types, or of ``types``."""
     artist = Artist(
         draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False]))
@@ -107,7 +107,7 @@ def graphs(
     sketch = artist.sketch
     outputs = _outputs(artist)
     model = sketch.world.model(sketch.close(outputs))
-    return Graph(
+    return RandomGraph(
         NamedModel.of(
             model,
             [f"x{position}" for position in range(len(sketch.inputs))],
@@ -118,7 +118,7 @@ def graphs(
     )
 
 
-def _outputs(artist: Artist) -> list[Tensor]:
+def _outputs(artist: Artist) -> list[DrawnTensor]:
     """Draw which results are outputs: few of those that are read, most others."""
     *earlier, last = artist.sketch.results
     unread = artist.sketch.unread

@@ -16,14 +16,14 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
     Q8,
     Q8S,
     Q8SYM,
-    Tensor,
+    DrawnTensor,
 )
 
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""
 
 
-def fused_activation(artist: Artist, main: OperandType) -> Tensor:
+def fused_activation(artist: Artist, main: OperandType) -> DrawnTensor:
     """Draw a fused activation, which int32 has none of."""
     return artist.scalar(0 if main == I32 else artist.number(0, 3))
 
@@ -32,7 +32,7 @@ def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Bu
     """Draw a unary operation on floats in a range; leaves are in a narrower one."""
 
     def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
-        def suits(tensor: Tensor) -> bool:
+        def suits(tensor: DrawnTensor) -> bool:
             return bool(((tensor.value >= low) & (tensor.value <= high)).all())
 
         is_float = main in (F32, F16)
@@ -42,7 +42,7 @@ def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Bu
     return build
 
 
-def _anything(tensor: Tensor) -> bool:
+def _anything(tensor: DrawnTensor) -> bool:
     return True
 
 
@@ -79,11 +79,11 @@ def _partner_shape(artist: Artist, shape: Shape) -> Shape:
 
 def partner(
     artist: Artist,
-    x: Tensor,
-    where: Callable[[Tensor], bool] = _anything,
+    x: DrawnTensor,
+    where: Callable[[DrawnTensor], bool] = _anything,
     low: float = -4,
     high: float = 4,
-) -> Tensor:
+) -> DrawnTensor:
     """Draw a tensor of the type of ``x`` that broadcasts with it."""
     return artist.pick(
         x.type,
@@ -94,15 +94,15 @@ def partner(
     )
 
 
-def _is_divisor(tensor: Tensor) -> bool:
+def _is_divisor(tensor: DrawnTensor) -> bool:
     return bool(np.abs(tensor.value).min() >= 0.1)
 
 
-def _is_base(tensor: Tensor) -> bool:
+def _is_base(tensor: DrawnTensor) -> bool:
     return bool(((tensor.value >= 0.1) & (tensor.value <= 50)).all())
 
 
-def _is_exponent(tensor: Tensor) -> bool:
+def _is_exponent(tensor: DrawnTensor) -> bool:
     return bool(np.abs(tensor.value).max() <= 4)
 
 

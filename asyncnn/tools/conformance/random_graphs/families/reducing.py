@@ -11,7 +11,12 @@ from asyncnn.tools.conformance.random_graphs.families.elementwise import (
     fused_activation,
 )
 from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
-from asyncnn.tools.conformance.random_graphs.sketch import I32, Q8PC, Tensor, bound_of
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    I32,
+    Q8PC,
+    DrawnTensor,
+    bound_of,
+)
 
 
 def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -25,7 +30,7 @@ def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [x, axes, flag], x.bound)
 
 
-def _axis_of(artist: Artist, x: Tensor) -> Tensor:
+def _axis_of(artist: Artist, x: DrawnTensor) -> DrawnTensor:
     return artist.scalar(any_axis(artist, len(x.shape)))
 
 
@@ -62,8 +67,12 @@ def _instance_normalization(
 
 
 def weights_and_bias(
-    artist: Artist, x: Tensor, shape: Shape, units: int, channel_axis: int | None = None
-) -> list[Tensor]:
+    artist: Artist,
+    x: DrawnTensor,
+    shape: Shape,
+    units: int,
+    channel_axis: int | None = None,
+) -> list[DrawnTensor]:
     """Draw weights of this shape for ``x``, and a bias for every unit.
 
     With ``channel_axis``, quantised weights may have a scale for each unit.
@@ -102,7 +111,7 @@ def _batch_matmul(artist: Artist, type_: OperationType, main: OperandType) -> No
     adjoint_left, adjoint_right = (artist.choose(False, True) for _ in range(2))
     inner = left.shape[-2 if adjoint_left else -1]
 
-    def suits(tensor: Tensor) -> bool:
+    def suits(tensor: DrawnTensor) -> bool:
         return (
             len(tensor.shape) == len(left.shape)
             and tensor.shape[:-2] == left.shape[:-2]

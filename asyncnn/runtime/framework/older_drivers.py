@@ -1,0 +1,393 @@
+"""Drivers of HAL 1.0, 1.1 and 1.2 as devices of HAL 1.3.
+
+`OlderDriver` gives a driver models, requests and callbacks of its version, and does
+the rest itself: deadlines, fences, bursts, and buffers in memory of this process.
+Operations that came later, or are used in a later way, are not offered. An older driver
+knows no priority, and orders executions as it likes.
+
+Source: the HAL's runtime (VersionedInterfaces) and HAL 1.0 to 1.2/IDevice.hal.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Self, TypeVar, cast
+
+from asyncnn.burst.server import OpenBursts
+from asyncnn.deadlines import check_deadline, told_late
+from asyncnn.devices import DeviceSettings
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    MissedDeadlinePersistentError,
+    error_for,
+    failure_of,
+)
+from asyncnn.hal.interfaces import (
+    IBuffer,
+    IDevice,
+    IPreparedModel,
+    IPreparedModelCallback,
+    OneShot,
+    cause_of_death,
+)
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    PrepareArguments,
+    PreparingDevice,
+    refuse_preparation,
+)
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    Capabilities,
+    DeviceStatus,
+    DeviceType,
+    ErrorStatus,
+    Extension,
+    HalVersion,
+    Model,
+)
+from asyncnn.hal.validate import (
+    validate_execution_preference,
+    validate_model,
+    validate_priority,
+)
+from asyncnn.hal.versions import compliant_with, noncompliant_operations, v1_0, v1_2
+from asyncnn.hal.versions.convert import (
+    canonical_capabilities,
+    convert_model,
+    convert_status,
+)
+from asyncnn.offload import offload
+from asyncnn.runtime.framework.older_executions import OlderHost, told_in
+from asyncnn.runtime.framework.older_models import OlderPreparedModel
+from asyncnn.runtime.framework.submodels import build_submodels
+
+logger = logging.getLogger(__name__)
+
+_NONE = ErrorStatus.NONE
+_NEWEST = HalVersion.V1_3
+
+_UNKNOWN_VERSION = "UNKNOWN"
+"""Version of a driver of before HAL 1.2, which has no way to tell it."""
+
+_SUFFIXES = {
+    HalVersion.V1_0: "",
+    HalVersion.V1_1: "_1_1",
+    HalVersion.V1_2: "_1_2",
+    HalVersion.V1_3: "_1_3",
+}
+"""What the names of calls end with that a version brought anew."""
+
+T = TypeVar("T")
+
+
+def version_of(device: object) -> HalVersion:
+    """Return the newest version up to HAL 1.3 whose calls ``device`` has.
+
+    :raises InvalidArgumentError: if it has those of none.
+    """
+    for version, suffix in reversed(_SUFFIXES.items()):
+        if hasattr(device, f"prepare_model{suffix}"):
+            return version
+    raise InvalidArgumentError(f"{type(device).__name__} is no device of any HAL")
+
+
+@asynccontextmanager
+async def newest(
+    device: object, settings: DeviceSettings | None = None
+) -> AsyncIterator[IDevice]:
+    """Give out a device of HAL 1.3 as it is, and an `OlderDriver` of an older one.
+
+    :raises InvalidArgumentError: if it is no device.
+    """
+    given: Any = device
+    if version_of(device) >= _NEWEST:
+        yield given
+        return
+    async with OlderDriver(given, settings) as adapted:
+        yield adapted
+
+
+class OlderDriver(PreparingDevice):
+    """An `IDevice` of what has the calls of an older version. A context manager.
+
+    ``driver`` is one of `asyncnn.hal.versions.v1_0.IDevice` and its successors. One of
+    before HAL 1.2 does not `tell_shapes`: executions whose outputs have no known shape
+    are INVALID_ARGUMENT there, as is an output that is too short. Leaving the context
+    ends what waits for fences, bursts and buffers; whoever opened the driver closes it.
+
+    :raises InvalidArgumentError: if it has the calls of no older version.
+    """
+
+    def __init__(
+        self, driver: v1_0.IDevice, settings: DeviceSettings | None = None
+    ) -> None:
+        self.version = version_of(driver)
+        if self.version >= _NEWEST:
+            raise InvalidArgumentError("the driver is not older than HAL 1.3")
+        limits = settings or DeviceSettings()
+        self.driver = driver
+        self.tells_shapes = self.version >= HalVersion.V1_2
+        self._is_closed = False
+        self._preparations: set[_Preparation] = set()
+        self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
+        self._host = OlderHost(
+            self.version,
+            self._buffers,
+            OpenBursts(limits.max_bursts),
+            limits.max_waiting,
+            self.cause_of_death,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what is pending here, and ask the driver to stop the rest."""
+        self._is_closed = True
+        for preparation in tuple(self._preparations):
+            preparation.fail(DeviceClosedError("the device is closed"))
+        self._host.close()
+        self._buffers.close()
+        await self._buffers.wait_ended()
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why it takes no work any more; see `IMortal`."""
+        if self._is_closed:
+            return DeviceClosedError("the device is closed")
+        return cause_of_death(self.driver)
+
+    def get_status(self) -> DeviceStatus:
+        """Return the driver's status; OFFLINE once this is closed."""
+        return DeviceStatus.OFFLINE if self._is_closed else self.driver.get_status()
+
+    def get_version_string(self) -> tuple[ErrorStatus, str]:
+        """Return the driver's version, if that has one."""
+        return self._since_1_2("get_version_string", (_NONE, _UNKNOWN_VERSION))
+
+    def get_type(self) -> tuple[ErrorStatus, DeviceType]:
+        """Return the driver's type; OTHER if it cannot tell."""
+        return self._since_1_2("get_type", (_NONE, DeviceType.OTHER))
+
+    def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
+        """Return the driver's extensions; none before HAL 1.2."""
+        return self._since_1_2("get_supported_extensions", (_NONE, ()))
+
+    def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
+        """Return how many files the driver needs; 0 and 0 before HAL 1.2."""
+        return self._since_1_2("get_number_of_cache_files_needed", (_NONE, 0, 0))
+
+    def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
+        """Return the driver's performance; nothing is known of what it has not."""
+        status, capabilities = self._call("get_capabilities")()
+        return self._told(status), canonical_capabilities(capabilities)
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return which operations the driver would run, of those that it can know.
+
+        Where it cannot know some, it is asked for a model of the others.
+        """
+        try:
+            self._check_open()
+            validate_model(model, _NEWEST)
+        except AsyncnnError as error:
+            return error.status, ()
+        count = len(model.main.operations)
+        lacking = noncompliant_operations(model, self.version)
+        known = [index for index in range(count) if index not in lacking]
+        asked = model
+        if lacking and known:
+            parts = [known, sorted(lacking)]
+            asked = (await offload(build_submodels, model, parts)).steps[0].model
+        # Pools or extensions of others may be of no version of the driver's.
+        if not known or not compliant_with(asked, self.version):
+            return _NONE, (False,) * count
+        old = convert_model(asked, self.version)
+        status, supports = await self._call("get_supported_operations")(old)
+        if status is not _NONE:
+            # Of a model that nobody has made, it tells nothing.
+            return (_NONE, (False,) * count) if lacking else (self._told(status), ())
+        if len(supports) != len(known):
+            return ErrorStatus.GENERAL_FAILURE, ()
+        answers = dict(zip(known, supports, strict=True))
+        return _NONE, tuple(answers.get(index, False) for index in range(count))
+
+    def _prepare(
+        self,
+        arguments: PrepareArguments,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        model, preference, priority, deadline = arguments
+        self._check_open()
+        validate_execution_preference(preference)
+        validate_priority(priority)
+        validate_model(model, _NEWEST)
+        if not compliant_with(model, self.version):
+            lacking = sorted(noncompliant_operations(model, self.version))
+            what = f"operations {lacking}" if lacking else "the pools of the model"
+            raise GeneralFailureError(f"{self.version.title} does not have {what}")
+        old = convert_model(model, self.version)
+        more = () if self.version < HalVersion.V1_1 else (preference,)
+        caches = () if self.version < HalVersion.V1_2 else cache
+        return self._launch(
+            partial(self._call("prepare_model"), old, *more, *caches),
+            model,
+            deadline,
+            callback,
+        )
+
+    def _load(
+        self,
+        deadline: int | None,
+        cache: CacheArguments,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        self._check_open()
+        if self.version < HalVersion.V1_2:
+            raise GeneralFailureError(f"{self.version.title} does not cache models")
+        driver = cast("v1_2.IDevice", self.driver)
+        load = partial(driver.prepare_model_from_cache, *cache)
+        return self._launch(load, None, deadline, callback)
+
+    def _launch(
+        self,
+        launch: Callable[[Any], ErrorStatus],
+        model: Model | None,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> ErrorStatus:
+        """Have the driver prepare a model, of which nothing may be known."""
+        try:
+            check_deadline(deadline)
+        except MissedDeadlinePersistentError as error:
+            refuse_preparation(callback, error)  # an outcome, not an error of the call
+            return _NONE
+        preparation = _Preparation(self._host, model, deadline, callback)
+        self._preparations.add(preparation)
+        preparation.ended = self._preparations.discard
+        told = preparation.told
+        try:
+            status = self._told(launch(told))
+        except Exception as error:
+            preparation.fail(failure_of(error))
+            return ErrorStatus.GENERAL_FAILURE
+        if status is not _NONE:
+            preparation.fail(error_for(status, told.reason))
+        return status
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Allocate memory of this process, of a known shape; see `IDevice.allocate`."""
+        own = [m for m in prepared_models if isinstance(m, OlderPreparedModel)]
+        models = [
+            m.buffers if isinstance(m, OlderPreparedModel) else None
+            for m in prepared_models
+        ]
+        try:
+            buffer, token = self._buffers.allocate(
+                desc, models, input_roles, output_roles
+            )
+            if not buffer.is_fixed:
+                raise GeneralFailureError("the shape of the buffer is open")
+        except AsyncnnError as error:
+            logger.info("no buffer allocated: %s", error)
+            return error.status, None, 0
+        for each in own:
+            each.has_buffers = True
+        return _NONE, buffer, token
+
+    def _call(self, name: str) -> Any:
+        """Return the driver's call of that name in its version."""
+        return getattr(self.driver, f"{name}{_SUFFIXES[self.version]}")
+
+    def _since_1_2(self, name: str, otherwise: T) -> T:
+        """Return what a call of HAL 1.2 returns, or else what stands for that."""
+        if self.version < HalVersion.V1_2:
+            return otherwise
+        found: T = getattr(self.driver, name)()
+        return found
+
+    def _told(self, status: ErrorStatus) -> ErrorStatus:
+        return convert_status(status, self.version)
+
+    def _check_open(self) -> None:
+        cause = self.cause_of_death()
+        if cause is not None:
+            raise cause
+
+
+class _Preparation:
+    """Tells a callback what a driver has prepared, or that it is too late for that."""
+
+    def __init__(
+        self,
+        host: OlderHost,
+        model: Model | None,
+        deadline: int | None,
+        callback: IPreparedModelCallback,
+    ) -> None:
+        self._host = host
+        self._model = model
+        self._callback = callback
+        self._notify = OneShot(callback.notify_1_3)
+        self._timer: asyncio.TimerHandle | None = None
+        self.told = told_in(host.version, self.take)
+        self.ended: Callable[[_Preparation], None] = _forget
+        callback.link_to_death(self.told.die)  # nobody waits for it any more
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            asked_ns = int(loop.time() * 1e9)
+            delay = max(0.0, deadline / 1e9 - loop.time())
+            self._timer = loop.call_later(delay, self._expire, deadline, asked_ns)
+
+    def take(self, status: ErrorStatus, prepared: Any) -> None:
+        """Tell what the driver has told; too late, it is let go."""
+        status = convert_status(status, self._host.version)
+        if status is not _NONE:
+            self.fail(error_for(status, self.told.reason))
+        elif prepared is None:
+            self.fail(GeneralFailureError("the driver gave no prepared model"))
+        elif not self._notify.is_done:
+            model = OlderPreparedModel(self._host, prepared, self._model)
+            self._end(_NONE, model)
+
+    def fail(self, error: AsyncnnError) -> None:
+        """Tell of an error, unless the end was told before."""
+        if not self._notify.is_done:
+            self._callback.reason = error.message
+            self._end(error.status, None)
+
+    def _end(self, status: ErrorStatus, model: IPreparedModel | None) -> None:
+        self.ended(self)
+        self._callback.unlink_to_death()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._notify(status, model)
+
+    def _expire(self, deadline: int, asked_ns: int) -> None:
+        late = told_late(deadline, asked_ns)
+        self.fail(error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late))
+        self.told.die()
+
+
+def _forget(_: _Preparation) -> None:
+    return

@@ -1,0 +1,241 @@
+"""Executions of drivers of HAL 1.0 to 1.2, and what is made of their results.
+
+A result that comes behind its deadline is a missed one. The driver may write to the
+outputs until then, so nobody is told before.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import ExecutionResult
+from asyncnn.deadlines import told_late
+from asyncnn.devices.device_buffers import Buffers
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    error_for,
+    failure_of,
+    too_many,
+)
+from asyncnn.hal.interfaces import CallbackObject
+from asyncnn.hal.types import (
+    NO_TIMING,
+    UINT64_MAX,
+    ErrorStatus,
+    ExecutionOptions,
+    HalVersion,
+    MeasureTiming,
+    OutputShape,
+    Timing,
+)
+from asyncnn.hal.versions import v1_0, v1_2
+from asyncnn.hal.versions.convert import convert_status
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+
+_NONE = ErrorStatus.NONE
+_FAILED = ErrorStatus.GENERAL_FAILURE
+
+
+class Closable(Protocol):
+    """What ends when its driver is closed."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Told(CallbackObject):
+    """The callback of a driver, of either kind; ``take`` gets what it is told."""
+
+    __slots__ = ("_take",)
+
+    def __init__(self, take: Callable[..., None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def notify(self, *told: Any) -> None:
+        """Pass it on."""
+        self._take(*told)
+
+    notify_1_2 = notify
+
+
+class Told1_0(Told, v1_0.IPreparedModelCallback, v1_0.IExecutionCallback):  # noqa: N801
+    """One of HAL 1.0 and 1.1."""
+
+    __slots__ = ()
+
+
+class Told1_2(Told, v1_2.IPreparedModelCallback, v1_2.IExecutionCallback):  # noqa: N801
+    """One of HAL 1.2."""
+
+    __slots__ = ()
+
+
+def told_in(version: HalVersion, take: Callable[..., None]) -> Told:
+    """Return the callback of a driver of ``version``."""
+    return (Told1_0 if version < HalVersion.V1_2 else Told1_2)(take)
+
+
+class OlderHost:
+    """What the prepared models of one driver share. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        version: HalVersion,
+        buffers: Buffers,
+        bursts: OpenBursts,
+        max_waiting: int,
+        cause_of_death: Callable[[], DeviceUnavailableError | None],
+    ) -> None:
+        self.version = version
+        self.buffers = buffers
+        self.bursts = bursts
+        self.tells_shapes = version >= HalVersion.V1_2
+        self.fenced: set[Closable] = set()
+        self.executions: set[OlderExecution] = set()
+        self._max_waiting = max_waiting
+        self._cause_of_death = cause_of_death
+
+    def check(self, *, is_fenced: bool) -> None:
+        """Check that the driver takes one more execution.
+
+        :raises DeviceUnavailableError: if it takes none.
+        :raises ResourceExhaustedTransientError: if too many wait for fences.
+        """
+        cause = self._cause_of_death()
+        if cause is not None:
+            raise cause
+        if is_fenced and len(self.fenced) >= self._max_waiting:
+            raise too_many(
+                "pending fenced executions",
+                "DeviceSettings.max_waiting",
+                self._max_waiting,
+                hint="await some of them first",
+            )
+
+    def close(self) -> None:
+        """End bursts and what waits for fences; have the driver stop the rest."""
+        self.bursts.close()
+        for run in tuple(self.fenced):
+            run.close()
+        for execution in tuple(self.executions):
+            execution.die()
+
+
+class OlderExecution:
+    """One execution of the driver, and what is made of its result."""
+
+    def __init__(
+        self,
+        host: OlderHost,
+        options: ExecutionOptions,
+        declared: tuple[OutputShape, ...],
+        use: BuffersInUse | None,
+        told: Callable[[ExecutionResult], None],
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._declared = declared
+        self._use = use
+        self._tell = told
+        self._is_stopped = self._is_late = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked_ns = time.monotonic_ns()
+        self._callback = told_in(host.version, self._take)
+        self._early: ExecutionResult | None = None
+        self._is_launched = False
+        self.is_pending = True
+
+    def launch(self, prepared: Any, request: v1_0.Request) -> None:
+        """Give the driver's prepared model the request.
+
+        :raises AsyncnnError: if it does not take it, whatever it has told its callback.
+        """
+        host, deadline, callback = self._host, self._options.deadline, self._callback
+        host.executions.add(self)
+        if deadline is not None:
+            delay = (deadline - self._asked_ns) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+        try:
+            if host.tells_shapes:
+                measure = MeasureTiming(self._options.measure)
+                status = prepared.execute_1_2(request, measure, callback)
+            else:
+                status = prepared.execute(request, callback)
+        except Exception as error:
+            self._forget()
+            raise failure_of(error) from error
+        if status is not _NONE:
+            self._forget()
+            status = convert_status(status, host.version)
+            raise error_for(status, callback.reason)
+        self._is_launched = True
+        if self._early is not None:
+            self._deliver(self._early)
+
+    def die(self) -> None:
+        """Have the driver stop, if it can, as nobody wants the result any more."""
+        if self.is_pending:
+            self._is_stopped = True
+            self._callback.die()
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self.die()
+
+    def _take(
+        self,
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...] = (),
+        timing: Timing = NO_TIMING,
+    ) -> None:
+        if not self.is_pending:
+            return  # the driver has told its callback before
+        status = convert_status(status, self._host.version)
+        if status is _NONE:
+            shapes = shapes or self._declared
+            if self._declared and len(shapes) != len(self._declared):
+                self._callback.reason = "the driver has told shapes of other outputs"
+                status, shapes = _FAILED, ()
+        elif status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+            shapes = ()
+        self._forget()
+        result = self._result(status, shapes, timing)
+        if self._is_launched:
+            self._deliver(result)
+        else:
+            self._early = result
+
+    def _forget(self) -> None:
+        self.is_pending = False
+        self._host.executions.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _deliver(self, result: ExecutionResult) -> None:
+        if self._use is not None:
+            self._use.end(result.status, result.output_shapes)
+        self._tell(result)
+
+    def _result(
+        self, status: ErrorStatus, shapes: tuple[OutputShape, ...], timing: Timing
+    ) -> ExecutionResult:
+        """Return what is told of the end, just now, with the driver's status."""
+        reason, deadline = self._callback.reason, self._options.deadline
+        now = time.monotonic_ns()
+        if status in (_NONE, _FAILED):
+            if deadline is not None and (self._is_late or now >= deadline):
+                status, shapes = ErrorStatus.MISSED_DEADLINE_TRANSIENT, ()
+                reason = told_late(deadline, self._asked_ns)
+            elif status is _FAILED and self._is_stopped:
+                status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
+                reason = "the execution was cancelled"
+        if status is not _NONE or self._options.measure != MeasureTiming.YES:
+            return ExecutionResult(status, shapes, NO_TIMING, reason)
+        in_driver_us = (now - self._asked_ns) // 1000
+        on_device_us = timing.time_on_device
+        if on_device_us != UINT64_MAX:
+            in_driver_us = max(in_driver_us, on_device_us)
+        return ExecutionResult(status, shapes, Timing(on_device_us, in_driver_us))

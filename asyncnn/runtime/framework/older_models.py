@@ -1,0 +1,304 @@
+"""Prepared models of drivers of HAL 1.0 to 1.2, as those of HAL 1.3.
+
+`OlderPreparedModel` checks requests, lays memory in place of buffers, and gives the
+driver requests of its version. A fenced execution waits for its fences here, and is an
+ordinary one then.
+
+Source: the HAL's runtime (executeFenced of drivers without fences).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from asyncnn.callbacks import (
+    ExecutionResult,
+    IBurstCallback,
+    IExecutionCallback,
+    SynchronousByCallback,
+)
+from asyncnn.deadlines import check_deadline
+from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
+from asyncnn.fences.core import Gate
+from asyncnn.fences.fence import active_fences
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    DeviceClosedError,
+    DeviceUnavailableError,
+    GeneralFailureError,
+    MissedDeadlinePersistentError,
+    ResourceExhaustedTransientError,
+    failure_of,
+)
+from asyncnn.hal.interfaces import IBurstContext, cause_of_death
+from asyncnn.hal.operands import combine_dimensions
+from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionOptions,
+    Handle,
+    MeasureTiming,
+    Model,
+    OutputShape,
+    Request,
+    Timing,
+)
+from asyncnn.hal.validate import RequestRules, execution_options, signature_of
+from asyncnn.hal.versions import compliant_with, v1_0
+from asyncnn.hal.versions.convert import convert_request, convert_status
+from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.older_executions import OlderExecution, OlderHost
+from asyncnn.runtime.framework.outcomes import Report
+
+_NONE = ErrorStatus.NONE
+_FAILED = ErrorStatus.GENERAL_FAILURE
+_NOTHING = Request((), (), ())
+
+
+class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
+    """An `IPreparedModel` of a driver's ``prepared`` one.
+
+    Without a ``model``, which came from a cache, the driver alone checks requests.
+    """
+
+    def __init__(self, host: OlderHost, prepared: Any, model: Model | None) -> None:
+        self.host = host
+        self.prepared = prepared
+        self.buffers = None
+        self.has_buffers = False
+        self._rules: RequestRules | None = None
+        self._signature: Model | None = None
+        model = model or getattr(prepared, "signature", None)
+        if model is not None:
+            self._rules = RequestRules(model)
+            self._signature = self.signature = signature_of(model)
+            self.buffers = host.buffers.of(self._signature)
+
+    def cause_of_death(self) -> DeviceUnavailableError | None:
+        """Return why it takes no work any more; see `IMortal`."""
+        try:
+            self.host.check(is_fenced=False)
+        except DeviceUnavailableError as cause:
+            return cause
+        return cause_of_death(self.prepared)
+
+    def execute_1_3(
+        self,
+        request: Request,
+        measure: MeasureTiming,
+        deadline: int | None,
+        loop_timeout_duration: int | None,
+        callback: IExecutionCallback | None,
+    ) -> ErrorStatus:
+        """Launch an execution; see `IPreparedModel.execute_1_3`.
+
+        No version of the driver's has loops, whose timeout therefore has no effect.
+        """
+        if callback is None:
+            return ErrorStatus.INVALID_ARGUMENT
+        use: BuffersInUse | None = None
+        try:
+            options = execution_options(measure, deadline, loop_timeout_duration)
+            checked = self.checked(request, is_fenced=False)
+            check_deadline(deadline)
+            use = checked  # what is refused before touches no buffer
+            report = Report(callback)
+            execution = self.start(request, options, use, report)
+        except AsyncnnError as error:
+            if use is not None:
+                use.end(error.status, ())
+            status = refuse_execution(callback, error)
+            # A deadline that has passed is an outcome, not an error of the call.
+            missed = isinstance(error, MissedDeadlinePersistentError)
+            return _NONE if missed else status
+        report.is_called = False
+        if execution.is_pending:
+            callback.link_to_death(execution.die)
+        return _NONE
+
+    def launch_fenced(
+        self, request: Request, wait_for: Sequence[Source], options: ExecutionOptions
+    ) -> FencedRun:
+        """Launch a run that begins once ``wait_for`` have signalled; see `IFencing`.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        use = self.checked(request, is_fenced=True)
+        awaited = active_fences(wait_for)
+        check_deadline(options.deadline)
+        run = _OlderFencedRun(self, request, options, use)
+        run.launch(awaited)
+        return run
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Have the driver serve a burst, if it can; see `IPreparedModel`.
+
+        It cannot before HAL 1.2, nor if a request may have a buffer.
+        """
+        channels = callback, request_channel, result_channel
+        if self.host.tells_shapes and not self.has_buffers:
+            status, context = await self.prepared.configure_execution_burst(*channels)
+            return convert_status(status, self.host.version), context
+        return self.host.bursts.configure(self, *channels)
+
+    def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
+        """Check a request; return its use of buffers, which is not begun, if any.
+
+        :raises AsyncnnError: if it is not taken.
+        """
+        self.host.check(is_fenced=is_fenced)
+        if self._rules is None or self._signature is None or self.buffers is None:
+            return None
+        allows_open = self.host.tells_shapes and not is_fenced
+        self._rules.check(request, allow_unspecified_output=allows_open)
+        found = self.buffers.found(request)
+        if not found:
+            return None
+        return BuffersInUse(self.buffers.use(request, found), self._signature)
+
+    def start(
+        self,
+        request: Request,
+        options: ExecutionOptions,
+        use: BuffersInUse | None,
+        told: Callable[[ExecutionResult], None],
+    ) -> "OlderExecution":
+        """Give a checked request to the driver; ``told`` gets the result, once.
+
+        :raises AsyncnnError: if the driver does not take it; ``use`` is the caller's to
+            end then.
+        """
+        if use is not None:
+            request = use.begin(request)
+        if not compliant_with(request, self.host.version):
+            title = self.host.version.title
+            raise GeneralFailureError(f"{title} does not have the request's pools")
+        old = cast("v1_0.Request", convert_request(request, self.host.version))
+        shapes = self.shapes_of(request)
+        execution = OlderExecution(self.host, options, shapes, use, told)
+        execution.launch(self.prepared, old)
+        return execution
+
+    def shapes_of(self, request: Request) -> tuple[OutputShape, ...]:
+        """Return the shapes of outputs that model and request tell; () if not all."""
+        if self._signature is None:
+            return ()
+        main = self._signature.main
+        shapes = [
+            combine_dimensions(main.operands[index].dimensions, argument.dimensions)
+            for index, argument in zip(
+                main.output_indexes, request.outputs, strict=True
+            )
+        ]
+        if any(0 in shape for shape in shapes):
+            return ()
+        return tuple(OutputShape(shape, True) for shape in shapes)
+
+
+class _OlderFencedRun(FencedRun):
+    """A fenced run that waits here; to the driver it is an ordinary execution."""
+
+    __slots__ = (
+        *FencedRun.slots,
+        *("_execution", "_gate", "_launched_ns", "_model", "_options", "_request"),
+        *("_ready_ns", "_use"),
+    )
+
+    def __init__(
+        self,
+        model: OlderPreparedModel,
+        request: Request,
+        options: ExecutionOptions,
+        use: BuffersInUse | None,
+    ) -> None:
+        super().__init__()
+        self._model = model
+        self._request = request
+        self._options = options
+        self._use = use
+        self._gate: Gate | None = None
+        self._execution: OlderExecution | None = None
+        self._launched_ns = self._ready_ns = time.monotonic_ns()
+
+    def launch(self, awaited: Sequence[Source]) -> None:
+        """Begin once ``awaited``, which are active, have signalled."""
+        self._model.host.fenced.add(self)
+        if awaited:
+            self._gate = Gate(awaited, self._options.deadline, self._opened)
+        else:
+            self._begin()
+
+    def cancel(self) -> None:
+        """End it before it begins; the driver may know how to stop what it executes."""
+        if self._execution is not None:
+            self._execution.die()
+        else:
+            self._fail(ResourceExhaustedTransientError("the execution was cancelled"))
+
+    def close(self) -> None:
+        """End what waits, as the device is closed."""
+        if self._execution is None:
+            self._fail(DeviceClosedError("the device is closed"))
+
+    def _opened(self, failure: AsyncnnError | None) -> None:
+        """Begin or fail, but not at once, as a long chain may."""
+        if failure is not None:
+            self.loop.call_soon(self._fail, failure)
+        else:
+            self.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._result is not None:
+            return  # it was cancelled meanwhile
+        self._leave_gate()
+        options, now = self._options, time.monotonic_ns()
+        self._ready_ns = now
+        if options.duration is not None:
+            limits = (options.deadline, now + options.duration)
+            least = min(limit for limit in limits if limit is not None)
+            options = replace(options, deadline=least, duration=None)
+        try:
+            check_deadline(options.deadline)
+            started = self._model.start(self._request, options, self._use, self._ended)
+        except Exception as error:
+            self._fail(failure_of(error))
+            return
+        if self._result is None:
+            self._execution = started
+
+    def _ended(self, result: ExecutionResult) -> None:
+        """Take the result of the driver's execution; fences know nothing of shapes."""
+        status, timing = result.status, result.timing
+        if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
+            status = _FAILED
+        launched = timing
+        if timing is not NO_TIMING:
+            waited_us = (self._ready_ns - self._launched_ns) // 1000
+            launched = Timing(timing.time_on_device, timing.time_in_driver + waited_us)
+        self._finish(ExecutionResult(status, (), launched, result.reason), timing)
+
+    def _fail(self, error: AsyncnnError) -> None:
+        if self._result is None:
+            if self._use is not None:
+                self._use.end(error.status, ())
+            self._finish(ExecutionResult(error.status, (), NO_TIMING, str(error)))
+
+    def _finish(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
+        self._leave_gate()
+        self._model.host.fenced.discard(self)
+        self._execution = self._use = None
+        self._request = _NOTHING
+        self.complete(result, fenced)
+
+    def _leave_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.close()

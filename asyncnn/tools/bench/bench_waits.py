@@ -1,0 +1,475 @@
+"""What it costs to wait: ``asyncnn bench`` ``awaiting``, ``fence`` and ``service``.
+
+``awaiting`` runs a model that adds two vectors of four floats in this process, one
+layer after the other, beside the ways of calling NumPy without it. Each layer's figure
+includes those below it, so that a layer's own cost is the difference to the one before.
+
+``fence`` has single waits within a process; a hundred executions in a driver process,
+chained by fences or awaited one by one; frames through four stages. Nothing is
+computed: executions are those of the no-op device, validated and reported in full, and
+stages of the peers are functions that return their argument.
+
+``service`` has two exchanges with another process, each beside other ways to have it:
+an execution that computes nothing, and a float image of 224 x 224 in with 1001 floats
+out. What a wake-up across CPUs costs decides most of it. The driver of the first
+publishes the no-op device; that of all else the reference device.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from msgspec import structs
+
+from asyncnn import hal
+from asyncnn.devices import DeviceSettings
+from asyncnn.engine import PlanExecution, Program
+from asyncnn.fences import SyncFence
+from asyncnn.hal.operations.bound import Array
+from asyncnn.memory.slabs import shared_array
+from asyncnn.pipeline import Pipeline, Stage
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.runtime.requests import RequestBuilder
+from asyncnn.service.process import driver_process
+from asyncnn.tools.bench import peers
+from asyncnn.tools.bench.environment import (
+    ALL_CPUS,
+    ONE_CPU,
+    CpuPair,
+    describe_environment,
+    installed_versions,
+    pinned,
+    placement,
+)
+from asyncnn.tools.bench.noop import (
+    LENGTH,
+    NoOpDevice,
+    addition_request,
+    cutting_model,
+    hal_execution,
+    no_op_driver_on,
+    tiny_addition,
+)
+from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
+from asyncnn.tools.bench.placed import (
+    Group,
+    Place,
+    PlacedReport,
+    Placement,
+    Start,
+    called,
+    placed,
+    placements,
+    with_device,
+)
+from asyncnn.tools.bench.report import Goal
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call
+
+Wait = Callable[[], Awaitable[object]]
+
+_X, _Y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
+
+
+def _adding(make: Callable[[PreparedModel], Call]) -> Start:
+    """Return what starts a contender that runs the addition on the loop's thread."""
+
+    async def start(place: Place) -> Call:
+        device = await place.shared(open_device, "reference")
+        return make(await device.prepare(tiny_addition()))
+
+    return start
+
+
+def _request_call(prepared: PreparedModel) -> Call:
+    output = np.empty(LENGTH, np.float32)
+    build = RequestBuilder(prepared.inputs, prepared.outputs)
+    return hal_execution(prepared, build([_X, _Y], [output]))
+
+
+def _engine_call(prepared: PreparedModel) -> Call:
+    program, inputs = Program(tiny_addition().model), [_X, _Y]
+    plan = program.plan(tuple(array.shape for array in inputs))
+    return lambda: PlanExecution(program, plan, inputs, [None]).advance()
+
+
+@asynccontextmanager
+async def _run_on_lane(place: Place) -> AsyncIterator[Call]:
+    settings = DeviceSettings(inline_below_us=0)
+    async with open_device("reference", settings=settings) as device:
+        prepared = await device.prepare(tiny_addition())
+        yield lambda: prepared.run([_X, _Y])
+
+
+AWAITING = Group(
+    {
+        "numpy": called(lambda: np.add(_X, _Y)),
+        "engine": _adding(_engine_call),
+        "hal": _adding(_request_call),
+        "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
+        "run_on_lane": _run_on_lane,
+        "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
+    }
+)
+
+AWAITING_GOAL = Goal("run", "to_thread", 0.3)
+"""It holds in each placement."""
+
+
+class AwaitingPlacement(Placement, frozen=True, kw_only=True):
+    """Figures of one placement; the only verdict's fields once more, by themselves."""
+
+    ratio: float
+    limit: float
+    met: bool
+
+
+class AwaitingReport(PlacedReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench awaiting --json``."""
+
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "numpy": "np.add(x, y), called",
+        "engine": "the compiled plan, called",
+        "hal": "IPreparedModel.execute_1_3 of a ready request, awaited",
+        "run": "prepared.run([x, y]), awaited",
+        "run_on_lane": "the same, never inline on the loop",
+        "to_thread": "asyncio.to_thread(np.add, x, y), awaited",
+    }
+    GOALS = (AWAITING_GOAL,)
+
+    placements: tuple[AwaitingPlacement, ...]
+
+
+def awaiting(*, rounds: int = DEFAULT_ROUNDS) -> AwaitingReport:
+    """Measure with all threads on one CPU, then wherever the system puts them."""
+    return AwaitingReport(
+        environment=describe_environment(),
+        rounds=rounds,
+        placements=tuple(_awaiting(cpus, rounds) for cpus in (ONE_CPU, ALL_CPUS)),
+    )
+
+
+def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
+    goals = [AWAITING_GOAL]
+    with placement(cpus) as where:
+        found = placed(where, CpuPair(0, 0), [AWAITING], goals, rounds)
+    (verdict,) = found.verdicts
+    judged: dict[str, Any] = {
+        "ratio": verdict.ratio,
+        "limit": verdict.limit,
+        "met": verdict.met,
+    }
+    return AwaitingPlacement(**structs.asdict(found), **judged)
+
+
+CHAINED = 100
+STAGES = 4
+FRAMES = 100
+
+_IN_FLIGHT = 8
+_FRAME = np.zeros(4, np.float32)
+_SIGNALLED = SyncFence.signalled()
+
+
+async def pending_fence() -> None:
+    """Make a fence and wait for it while the loop signals it."""
+    fence, source = SyncFence.pair()
+    asyncio.get_running_loop().call_soon(source.signal)
+    await fence
+
+
+async def pending_event() -> None:
+    """Do so with an event of asyncio."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_soon(event.set)
+    await event.wait()
+
+
+async def pending_eventfd() -> None:
+    """Do so with a descriptor, as any fence must that another process can signal."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    try:
+        loop.add_reader(fd, readable.set_result, None)
+        loop.call_soon(os.eventfd_write, fd, 1)
+        await readable
+        loop.remove_reader(fd)
+    finally:
+        os.close(fd)
+
+
+async def pending_fence_of_another() -> None:
+    """Wait for a fence by its descriptor, as another process would."""
+    fence, source = SyncFence.pair()
+    imported = SyncFence.from_fd(fence.fileno())
+    asyncio.get_running_loop().call_soon(source.signal)
+    await imported
+
+
+async def fenced_chain(device: Device) -> Wait:
+    """Return the wait for the last of `CHAINED` executions, each after the other."""
+    prepared = await device.prepare(tiny_addition())
+    request = addition_request(prepared)
+
+    async def chain() -> None:
+        wait_for: tuple[hal.ISyncFence, ...] = ()
+        for _ in range(CHAINED):
+            _, fence, _ = prepared.hal.execute_fenced(
+                request, wait_for, hal.MeasureTiming.NO, None, None, None
+            )
+            wait_for = (fence or SyncFence.signalled(),)
+        await wait_for[0]
+
+    return chain
+
+
+async def awaited_executions(device: Device) -> Wait:
+    """Return the wait for `CHAINED` executions, each awaited before the next."""
+    execute = await execute_call(device)
+
+    async def executions() -> None:
+        for _ in range(CHAINED):
+            await execute()
+
+    return executions
+
+
+def nothing(frame: Array) -> Array:
+    """Return ``frame``: what a stage of the peers does."""
+    return frame
+
+
+@asynccontextmanager
+async def _no_op(cpu: int) -> AsyncIterator[Device]:
+    """Have the no-op device in this process, whatever the CPU of the other one."""
+    async with NoOpDevice() as device:
+        yield Device("no-op", device)
+
+
+@asynccontextmanager
+async def pipelined(device: Device) -> AsyncIterator[Wait]:
+    """Yield the wait for `FRAMES` frames through a pipeline that stays open."""
+    model = await device.prepare(tiny_addition())
+    names = [f"stage {number}" for number in range(STAGES)]
+    stages = [
+        Stage(name, model, inputs={"x": f"{before}.{of}", "y": "put.y"})
+        for name, before, of in zip(
+            names, ["put", *names], ["x", *["sum"] * STAGES], strict=False
+        )
+    ]
+    async with Pipeline(*stages, in_flight=_IN_FLIGHT) as pipeline:
+
+        async def take() -> Array:
+            return (await anext(pipeline))["sum"]
+
+        yield _streamed(lambda: pipeline.put([_FRAME, _FRAME]), take)
+
+
+async def one_by_one(device: Device) -> Wait:
+    """Return the wait for `FRAMES` frames, each stage of which is awaited."""
+    model = await device.prepare(tiny_addition())
+
+    async def run() -> Array:
+        for _ in range(FRAMES):
+            frame = _FRAME
+            for _ in range(STAGES):
+                frame = (await model.run([frame, _FRAME]))["sum"]
+        return frame
+
+    return run
+
+
+@asynccontextmanager
+async def queued(place: Place) -> AsyncIterator[Wait]:
+    """Yield the wait for frames through queues and calls in threads."""
+    ends: list[asyncio.Queue[Array]]
+    ends = [asyncio.Queue(_IN_FLIGHT) for _ in range(STAGES + 1)]
+
+    async def work(taken: asyncio.Queue[Array], given: asyncio.Queue[Array]) -> None:
+        while True:
+            frame = await taken.get()
+            await given.put(await asyncio.to_thread(nothing, frame))
+
+    with ExitStack() as stack:
+        for taken, given in pairwise(ends):
+            stack.callback(asyncio.create_task(work(taken, given)).cancel)
+        yield _streamed(lambda: ends[0].put(_FRAME), ends[-1].get)
+
+
+def _streamed(
+    put: Callable[[], Awaitable[object]], take: Callable[[], Awaitable[Array]]
+) -> Wait:
+    """Return the wait for `FRAMES` frames that are put in while others are taken."""
+
+    async def feed() -> None:
+        for _ in range(FRAMES):
+            await put()
+
+    async def run() -> Array:
+        feeding = asyncio.create_task(feed())
+        for _ in range(FRAMES):
+            frame = await take()
+        await feeding
+        return frame
+
+    return run
+
+
+FENCE = Group(
+    {
+        "signalled": called(lambda: _SIGNALLED),
+        "sleep": called(lambda: asyncio.sleep(0)),
+        "pending": called(pending_fence),
+        "asyncio_event": called(pending_event),
+        "eventfd": called(pending_eventfd),
+        "pending_fd": called(pending_fence_of_another),
+        "chain": with_device(no_op_driver_on, fenced_chain),
+        "awaited": with_device(no_op_driver_on, awaited_executions),
+        "pipeline": with_device(_no_op, pipelined),
+        "one_by_one": with_device(_no_op, one_by_one),
+        "queues": queued,
+    }
+)
+
+FENCE_GOALS = (
+    Goal("signalled", "sleep", 1.0),
+    Goal("pending", "eventfd", 1.5),
+    Goal("chain", "awaited", 0.33),
+    Goal("pipeline", "queues", 0.5),
+)
+"""They hold in each placement."""
+
+
+class FenceReport(PlacedReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench fence --json``."""
+
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "signalled": "a signalled fence, awaited",
+        "sleep": "asyncio.sleep(0), awaited",
+        "pending": "a fence made, awaited, and signalled by the loop",
+        "asyncio_event": "an asyncio.Event, likewise",
+        "eventfd": "an eventfd with add_reader, likewise",
+        "pending_fd": "a fence of another owner, likewise, by its descriptor",
+        "chain": f"{CHAINED} no-ops in a driver process, chained by fences",
+        "awaited": f"{CHAINED} no-ops in a driver process, each awaited",
+        "pipeline": f"{FRAMES} frames, {STAGES} stages: asyncnn.pipeline",
+        "one_by_one": f"{FRAMES} frames, {STAGES} stages: each prepared.run awaited",
+        "queues": f"{FRAMES} frames, {STAGES} stages: asyncio.Queue and to_thread",
+    }
+    GOALS = FENCE_GOALS
+
+
+def fence(*, rounds: int = DEFAULT_ROUNDS) -> FenceReport:
+    """Measure with a driver process on another CPU, then on the same one."""
+    return FenceReport(
+        environment=describe_environment(),
+        rounds=rounds,
+        placements=tuple(placements([FENCE], FENCE_GOALS, rounds)),
+    )
+
+
+_IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
+
+
+@asynccontextmanager
+async def _driver_on(cpu: int) -> AsyncIterator[Device]:
+    """Start a driver process on one CPU and connect to it."""
+    with ExitStack() as stack:
+        with pinned(cpu):
+            driver = stack.enter_context(driver_process(device="reference"))
+        async with connect(driver.path) as device:
+            yield device
+
+
+async def execute_call(device: Device) -> Call:
+    """Return the execution of a ready request whose arrays are shared, at the HAL."""
+    prepared = await device.prepare(tiny_addition())
+    return hal_execution(prepared, addition_request(prepared))
+
+
+async def _run_call(device: Device) -> Call:
+    """Return the run of the same model on arrays of this process, copied both ways."""
+    prepared = await device.prepare(tiny_addition())
+    return lambda: prepared.run([_X, _Y])
+
+
+async def image_call(device: Device, image: Array, in_place: bool) -> Call:
+    """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
+    prepared = await device.prepare(cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
+    given, out = image, None
+    if in_place:
+        given, out = map(shared_array, (IMAGE_SHAPE, RESULT_SHAPE))
+        given[:] = image
+
+    async def call() -> Array:
+        return (await prepared.run([given], out=out))["result"]
+
+    return call
+
+
+_EXCHANGE = peers.exchanged_bytes()
+
+SERVICE = Group(
+    {
+        "execute": with_device(no_op_driver_on, execute_call),
+        "add": with_device(_driver_on, execute_call),
+        "run": with_device(_driver_on, _run_call),
+        "asyncio_streams": lambda place: peers.streams_echo(place.cpu, _EXCHANGE),
+        "grpc_aio": lambda place: peers.grpc_echo(place.cpu, _EXCHANGE),
+        "pipe": lambda place: peers.pipe_echo(place.cpu, _EXCHANGE),
+        "image": with_device(_driver_on, image_call, _IMAGE, True),
+        "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
+        "image_pipe": lambda place: peers.pipe_image(place.cpu, _IMAGE),
+        "image_executor": lambda place: peers.executor_image(place.cpu, _IMAGE),
+    }
+)
+
+SERVICE_GOALS = (
+    Goal("execute", "asyncio_streams", 1.6),
+    Goal("execute", "grpc_aio", 0.5),
+    Goal("image", "image_pipe", 0.3),
+    Goal("image", "image_executor", 0.1),
+)
+"""They hold in each placement."""
+
+
+class ServiceReport(PlacedReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench service --json``."""
+
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "execute": "execute_1_3 of a ready request in shared arrays, no-op, awaited",
+        "add": "the same, but four floats are added",
+        "run": "prepared.run of that with ordinary arrays, awaited",
+        "asyncio_streams": "asyncio streams, Unix socket, as many bytes",
+        "grpc_aio": "grpc.aio unary call, Unix socket, as many bytes",
+        "pipe": "multiprocessing.Pipe, as many bytes",
+        "image": "image: prepared.run of shared arrays, awaited",
+        "image_copied": "image: prepared.run of ordinary arrays, awaited",
+        "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
+        "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
+    }
+    GOALS = SERVICE_GOALS
+
+    exchange: Exchange
+
+    def notes(self) -> Iterator[str]:
+        """Yield sizes, and who could not be measured."""
+        exchange = self.exchange
+        yield f"{exchange.request} bytes to the driver and {exchange.response} back"
+        yield from super().notes()
+
+
+def service(*, rounds: int = DEFAULT_ROUNDS) -> ServiceReport:
+    """Measure with the two processes on different CPUs, then on the same one."""
+    return ServiceReport(
+        environment=describe_environment(**installed_versions("grpcio")),
+        rounds=rounds,
+        exchange=_EXCHANGE,
+        placements=tuple(placements([SERVICE], SERVICE_GOALS, rounds)),
+    )

@@ -1,0 +1,251 @@
+"""Benches whose contenders are measured in more than one placement.
+
+Such a bench is a table: groups of contenders, each measured in rounds of its own, and
+goals. A contender starts on the CPUs of its placement, and ends with its group.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    nullcontext,
+)
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import msgspec
+
+from asyncnn.tools.bench.environment import CpuPair, PeerMissingError, cpu_pairs, pinned
+from asyncnn.tools.bench.report import (
+    MICROSECONDS,
+    Bars,
+    Cell,
+    Goal,
+    Measured,
+    Report,
+    Table,
+    Verdict,
+    judge,
+    verdict_cell,
+)
+from asyncnn.tools.bench.rounds import Batch, Call, Figure, ManyCalls, measure, timed
+
+BATCH_US = 20_000.0
+_P99 = " p99"
+
+Starting: TypeAlias = AbstractAsyncContextManager[Any] | Awaitable[Any]
+"""Gives a call, or `ManyCalls`, once it is entered or awaited."""
+
+Start: TypeAlias = "Callable[[Place], Starting]"
+
+
+class Place:
+    """The CPUs of a placement, and what its contenders have open there."""
+
+    def __init__(self, cpus: CpuPair, stack: AsyncExitStack) -> None:
+        self.cpus = cpus
+        self.cpu = cpus.other
+        self._stack = stack
+        self._shared: dict[Any, Any] = {}
+
+    async def shared(self, open_: Callable[..., Any], *args: Any) -> Any:
+        """Return what a context has open, the same for all contenders that ask."""
+        key = open_, args
+        if key not in self._shared:
+            self._shared[key] = await self.opened(open_(*args))
+        return self._shared[key]
+
+    async def opened(self, starting: Starting) -> Any:
+        """Await what is starting, or enter it for as long as the group is measured."""
+        if isinstance(starting, AbstractAsyncContextManager):
+            return await self._stack.enter_async_context(starting)
+        return await starting
+
+
+class Group(NamedTuple):
+    """Contenders that are measured in the same rounds, ``beside`` something else.
+
+    A call is of ``per`` messages, each of which counts, and begins after ``pause_s``.
+    """
+
+    contenders: Mapping[str, Start]
+    batch_us: float = BATCH_US
+    per: int = 1
+    pause_s: float = 0.0
+    beside: Callable[[CpuPair], AbstractContextManager[object]] = nullcontext
+
+
+def called(call: Call) -> Start:
+    """Return what starts a contender that needs nothing but its call."""
+
+    async def start(place: Place) -> Call:
+        return call
+
+    return start
+
+
+def with_device(
+    open_: Callable[[int], AbstractAsyncContextManager[Any]],
+    make: Callable[..., Starting],
+    *args: object,
+) -> Start:
+    """Return what starts a contender by ``make`` with a device that others share."""
+
+    async def start(place: Place) -> Any:
+        device = await place.shared(open_, place.cpu)
+        return await place.opened(make(device, *args))
+
+    return start
+
+
+async def _measure(
+    group: Group, rounds: int, cpus: CpuPair, refusals: dict[str, str]
+) -> dict[str, Figure]:
+    async with AsyncExitStack() as stack:
+        place = Place(cpus, stack)
+        calls = {}
+        for name, start in group.contenders.items():
+            try:
+                calls[name] = await place.opened(start(place))
+            except PeerMissingError as error:
+                refusals[name] = str(error)
+        with group.beside(cpus):
+            batches = [await _timed(name, call, group) for name, call in calls.items()]
+            return await measure(batches, rounds=rounds, batch_us=group.batch_us)
+
+
+async def _timed(figure: str, call: Call | ManyCalls, group: Group) -> Batch:
+    """Return the batch of a contender, with 99th percentiles."""
+    once = await timed(figure, call)
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        samples: list[float] = []
+        for _ in range(runs if group.pause_s else 1):
+            if group.pause_s:
+                await asyncio.sleep(group.pause_s)
+            many = await once(1 if group.pause_s else runs)
+            samples.extend(us / group.per for us in many[figure])
+        samples.sort()
+        return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
+
+    return batch
+
+
+class Placement(Measured, frozen=True, kw_only=True):
+    """Figures of one placement, by contender. Those refused have a reason instead.
+
+    ``p99_us`` are medians of 99th percentiles.
+    """
+
+    placement: str
+    verdicts: tuple[Verdict, ...]
+    refusals: dict[str, str] = msgspec.field(default_factory=dict)
+    p99_us: dict[str, float] = msgspec.field(default_factory=dict)
+    is_apart: bool = False
+
+    def verdict_on(self, goal: Goal) -> Cell:
+        """Return the cell of the verdict on a goal, whatever its limit was here."""
+        return verdict_cell(self.verdicts, goal.figure, goal.peer)
+
+
+Judge: TypeAlias = Callable[[Mapping[str, Figure], bool], tuple[Verdict, ...]]
+"""Holds figures against goals; takes whether the two processes have a CPU each."""
+
+
+def placed(
+    where: str,
+    cpus: CpuPair,
+    groups: Iterable[Group],
+    judged: Judge | Sequence[Goal],
+    rounds: int,
+) -> Placement:
+    """Measure groups one after the other; peers that are missing are noted."""
+    refusals: dict[str, str] = {}
+    figures: dict[str, Figure] = {}
+    for group in groups:
+        # A loop of its own: threads keep the placement that they were started in.
+        figures |= asyncio.run(_measure(group, rounds, cpus, refusals))
+    medians = {name: f for name, f in figures.items() if not name.endswith(_P99)}
+    return Placement(
+        placement=where,
+        figures=medians,
+        verdicts=(
+            judged(medians, cpus.is_apart)
+            if callable(judged)
+            else judge(judged, medians)
+        ),
+        refusals=refusals,
+        p99_us={name: figures[name + _P99].us for name in medians},
+        is_apart=cpus.is_apart,
+    )
+
+
+def placements(
+    groups: Sequence[Group], judged: Judge | Sequence[Goal], rounds: int
+) -> Iterator[Placement]:
+    """Measure with the other process on another CPU, then on the same one.
+
+    A machine with one CPU is measured once.
+    """
+    for cpus in cpu_pairs():
+        with pinned(cpus.client):
+            yield placed(str(cpus), cpus, groups, judged, rounds)
+
+
+class PlacedReport(Report, frozen=True, kw_only=True):
+    """Contenders that were measured in more than one placement.
+
+    The table has a row for each contender and each goal, and a column for each
+    placement.
+    """
+
+    CONTENDERS: ClassVar[Mapping[str, str]]
+    """Descriptions of the contenders, in the order in which they are reported."""
+
+    GOALS: ClassVar[Sequence[Goal]]
+    TITLE: ClassVar[str] = MICROSECONDS
+
+    placements: tuple[Placement, ...]
+
+    @property
+    def where(self) -> str:
+        """That it ran in every placement."""
+        return "in each placement"
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield those of every placement."""
+        for each in self.placements:
+            yield from (verdict.met for verdict in each.verdicts)
+
+    def time(self, placement: Placement, contender: str) -> str:
+        """Return the time of a contender as text."""
+        return placement.time(contender)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the one table."""
+        placements = self.placements
+        times = [
+            (description, *(self.time(each, name) for each in placements))
+            for name, description in self.CONTENDERS.items()
+        ]
+        goals = [
+            (f"{goal.figure} / {goal.peer}", *(p.verdict_on(goal) for p in placements))
+            for goal in self.GOALS
+        ]
+        where = (each.placement for each in placements)
+        yield Table(self.TITLE, ("", *where), (times, goals))
+
+    def notes(self) -> Iterator[str]:
+        """Yield who could not be measured, and why."""
+        placements = self.placements
+        reasons = {name: why for p in placements for name, why in p.refusals.items()}
+        for name, why in reasons.items():
+            yield f"{name} was not measured: {why}"
+
+    def bars(self) -> Bars:
+        """Return a group for each contender, a bar for each placement."""
+        return {
+            title: {p.placement: p.us[name] for p in self.placements if name in p.us}
+            for name, title in self.CONTENDERS.items()
+        }

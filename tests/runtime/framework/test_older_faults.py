@@ -1,0 +1,154 @@
+"""Older drivers that are late, or break the rules of their own version."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asyncnn.callbacks import ExecutionFuture
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    MeasureTiming,
+)
+from tests.networks import addition
+from tests.runtime.framework.older import (
+    FAILED,
+    INVALID,
+    LATE,
+    NONE,
+    V1_0,
+    V1_2,
+    YES,
+    adapted,
+    execute,
+    prepare,
+    soon,
+    sums,
+)
+
+
+class TestDeadlines:
+    async def test_one_that_has_passed_is_checked_before_the_driver_is_asked(
+        self,
+    ) -> None:
+        async with adapted(V1_2) as (device, driver):
+            prepared = await prepare(device, addition(4).model)
+            request, z = sums(4)
+            launched, result = await execute(prepared, request, deadline=soon(-1))
+            assert launched is NONE
+            assert result.status is ErrorStatus.MISSED_DEADLINE_PERSISTENT
+            with pytest.raises(AsyncnnError) as caught:
+                await prepare(device, addition(4).model, deadline=soon(-1))
+            assert caught.value.status is ErrorStatus.MISSED_DEADLINE_PERSISTENT
+            assert "execute_1_2" not in driver.names()
+            assert not z.any()
+
+    async def test_a_late_result_is_a_missed_deadline(self) -> None:
+        held: list[Any] = []
+
+        def execute_1_2(request: Any, measure: MeasureTiming, callback: Any) -> Any:
+            held.append(callback)
+            return NONE
+
+        async with adapted(V1_2, execute_1_2=execute_1_2) as (device, _):
+            prepared = await prepare(device, addition(4).model)
+            future = ExecutionFuture()
+            prepared.execute_1_3(sums(4)[0], YES, soon(), None, future)
+            (callback,) = held
+            asked = asyncio.Event()  # the driver is asked to stop
+            callback.link_to_death(asked.set)
+            await asked.wait()
+            assert future.result is None  # but may write to the outputs until it ends
+            callback.notify_1_2(NONE, (), NO_TIMING)
+            result = await future
+            assert result.status is LATE
+            assert result.timing == NO_TIMING
+            assert "deadline of" in result.reason
+
+    async def test_a_preparation_is_given_up_at_its_deadline(self) -> None:
+        held: list[Any] = []
+
+        def prepare_model(model: Any, callback: Any) -> ErrorStatus:
+            held.append(callback)
+            return NONE
+
+        async with adapted(V1_0, prepare_model=prepare_model) as (device, _):
+            with pytest.raises(AsyncnnError) as caught:
+                await prepare(device, addition(4).model, deadline=soon())
+            assert caught.value.status is LATE
+            assert held[0].is_dead
+            held[0].notify(NONE, object())  # nobody waits for it
+
+
+def raising(*_: Any) -> Any:
+    raise ZeroDivisionError("a driver's mistake")
+
+
+def refusing_silently(*_: Any) -> ErrorStatus:
+    return INVALID
+
+
+def refusing_aloud(*args: Any) -> ErrorStatus:
+    args[-1].reason = "too many"
+    args[-1].notify_1_2(FAILED, (), NO_TIMING)
+    return FAILED
+
+
+def telling_twice(*args: Any) -> ErrorStatus:
+    args[-1].notify_1_2(FAILED, (), NO_TIMING)
+    args[-1].notify_1_2(NONE, (), NO_TIMING)
+    return NONE
+
+
+def of_later_status(*args: Any) -> ErrorStatus:
+    args[-1].notify_1_2(ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT, (), NO_TIMING)
+    return NONE
+
+
+class TestMisbehaving:
+    @pytest.mark.parametrize(
+        ("execute_1_2", "launched", "told"),
+        [
+            (raising, FAILED, FAILED),
+            (refusing_silently, INVALID, INVALID),
+            (refusing_aloud, FAILED, FAILED),
+            (telling_twice, NONE, FAILED),
+            (of_later_status, NONE, FAILED),
+        ],
+    )
+    async def test_an_execution_ends_once_whatever_the_driver_does(
+        self, execute_1_2: Callable, launched: ErrorStatus, told: ErrorStatus
+    ) -> None:
+        async with adapted(V1_2, execute_1_2=execute_1_2) as (device, _):
+            prepared = await prepare(device, addition(4).model)
+            returned, result = await execute(prepared, sums(4)[0])
+            assert (returned, result.status) == (launched, told)
+            assert result.output_shapes == ()
+
+    @pytest.mark.parametrize(
+        ("prepare_model_1_2", "told"),
+        [
+            (raising, FAILED),
+            (refusing_silently, INVALID),
+            (lambda *args: args[-1].notify_1_2(NONE, None) or NONE, FAILED),
+        ],
+    )
+    async def test_so_does_a_preparation(
+        self, prepare_model_1_2: Callable, told: ErrorStatus
+    ) -> None:
+        scripted = {"prepare_model_1_2": prepare_model_1_2}
+        async with adapted(V1_2, **scripted) as (device, _):
+            with pytest.raises(AsyncnnError) as caught:
+                await prepare(device, addition(4).model)
+            assert caught.value.status is told
+
+    async def test_answers_for_other_operations_count_for_none(self) -> None:
+        async def two(_: Any) -> tuple[ErrorStatus, tuple[bool, ...]]:
+            return NONE, (True, True)
+
+        async with adapted(V1_0, get_supported_operations=two) as (device, _):
+            model = addition(4).model
+            assert await device.get_supported_operations_1_3(model) == (FAILED, ())
