@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched, seals_caches
+from asyncnn.hal.interfaces import (
+    IDevice,
+    IPreparedModel,
+    IWatched,
+    seals_caches,
+    unused_hints,
+)
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -391,6 +397,7 @@ class Session:
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
                 seals_caches=seals_caches(device),
+                unused_hints=unused_hints(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:

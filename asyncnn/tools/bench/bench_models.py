@@ -30,11 +30,13 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF, in_executor
 from asyncnn.tools.bench.measured_models import (
+    LITERT,
+    LITERT_REF,
     MODEL_SUFFIXES,
     Difference,
     difference_text,
+    in_executor,
     largest_difference,
     model_files,
     random_inputs,
@@ -479,7 +481,7 @@ def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
             outputs = await prepared.run(inputs, measure=True)
             awaited.append((clock() - started) / 1000)
             assert outputs.timing is not None
-            on_device.append(float(outputs.timing.time_on_device))
+            on_device.append((outputs.timing.on_device_ns or 0) / 1000)
         return {DEVICE: on_device, AWAITED: awaited}
 
     return batch
