@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import IExecutionCallback, PreparedModelFuture
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.extensions.regions import region_of
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -339,7 +340,10 @@ class TestDeadline:
     async def test_a_loop_without_end_ends_at_its_timeout(
         self, device: IDevice, execute: Caller
     ) -> None:
-        prepared = await prepare(device, counting_up())
+        named = counting_up()
+        if region_of(named.model) is not None:
+            pytest.skip("there is no WHILE: loops of a region are its engine's")
+        prepared = await prepare(device, named)
         request = request_for([FOREVER], [np.empty_like(FOREVER)])
         result = await execute(prepared, request, YES, loop_timeout=1_000_000)
         assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
