@@ -198,7 +198,8 @@ async def test_constants_stay_when_the_client_lets_go_of_them(
     x = builder.input("x", F32, (64,))
     weights = np.arange(64, dtype=np.float32)
     inputs = [x, builder.constant(weights), builder.scalar(0)]
-    builder.output(builder.operation(OperationType.ADD, inputs, Operand(F32, (64,))))
+    z = builder.operation(OperationType.ADD, inputs, Operand(F32, (64,)))
+    builder.output(z, "z")
     named = builder.build()
     (large,) = named.model.pools
     pool = allocate(large.size)
