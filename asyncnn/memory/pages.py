@@ -9,6 +9,7 @@ import ctypes
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -26,6 +27,7 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.types import Memory
+from asyncnn.memory import dma_buf
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
@@ -65,11 +67,11 @@ _mmap.argtypes = (
 
 
 def checked_span(memory: Memory, seals: int, status: os.stat_result) -> Span:
-    """Return the span of a regular file that a pool's handle stands for.
+    """Return the span of a regular file or dma-buf that a pool's handle stands for.
 
     :raises InvalidArgumentError: if the kind is unknown.
-    :raises GeneralFailureError: if the handle is malformed, the pool is not within a
-        regular file, or the descriptor does not grant the protection.
+    :raises GeneralFailureError: if the handle is malformed, the pool is not within such
+        a file, or the descriptor does not grant the protection.
     """
     span, where = span_of(memory), label(memory)
     misfit = misfit_of(span, status)
@@ -118,6 +120,32 @@ def map_pages(span: Span, seals: int) -> memoryview:
     return memoryview(pages)[skipped:length]
 
 
+def map_accessed(span: Span) -> memoryview:
+    """Map a span of a dma-buf, of some length; the last view of it ends the access.
+
+    :raises OSError: if that fails, or its exporter does.
+    """
+    ended = dma_buf.accessed(span.fd, writes=span.protection == READ_WRITE)
+    try:
+        data = map_pages(span, 0)
+    except BaseException:
+        ended()
+        raise
+    # Not at exit, when there may be views yet: the file, which goes then, ends it.
+    weakref.finalize(data.obj, ended).atexit = False
+    return data
+
+
+@contextmanager
+def _accessed(span: Span) -> Iterator[memoryview]:
+    """Map a span of a dma-buf for an access that lasts as long as the block."""
+    ended = dma_buf.accessed(span.fd, writes=span.protection == READ_WRITE)
+    try:
+        yield map_pages(span, 0)
+    finally:
+        ended()
+
+
 def is_final(array: NDArray[Any]) -> bool:
     """Tell whether nobody can change the elements of an array any more."""
     owner: object = array
@@ -146,10 +174,13 @@ def granted(span: Span, seals: int, where: str) -> Span:
 
 
 def misfit_of(span: Span, status: os.stat_result) -> str:
-    """Return why ``span`` is not within the regular file of ``status``; empty if so."""
+    """Return why ``span`` is not within the file of ``status``; empty if so.
+
+    That is a regular file, or a dma-buf.
+    """
     if stat.S_ISDIR(status.st_mode):
         return "a directory, not a file"
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) and not dma_buf.is_dma_buf(span.fd, status):
         return "not a regular file"
     _, _, offset, length = span
     if offset < 0 or length < 0 or offset + length > status.st_size:
@@ -187,12 +218,14 @@ def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError
 class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """A span of a file that pools are copied from and written back to.
 
-    ``kind`` is that of the pool, for messages. The descriptor is kept for the span.
+    ``kind`` is that of the pool, for messages. The descriptor is kept for the span. A
+    dma-buf is mapped for each copy, and the kernel told of the access.
     """
 
     kind: str
     _span: Span
     _descriptor: Descriptor
+    _is_dma_buf: bool
 
     @classmethod
     def open(cls, memory: Memory) -> Self:
@@ -205,8 +238,11 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         fd = span_of(memory).fd
         with os_errors(label(memory)):
             descriptor = ReceivedDescriptor(os.dup(fd))
-            span = checked_span(memory, seals_of(fd), os.fstat(fd))
-        return cls(memory.name, span._replace(fd=descriptor.fd), descriptor)
+            status = os.fstat(fd)
+            span = checked_span(memory, seals_of(fd), status)
+            is_dma_buf = dma_buf.is_dma_buf(fd, status)
+        span = span._replace(fd=descriptor.fd)
+        return cls(memory.name, span, descriptor, is_dma_buf)
 
     @property
     def size(self) -> int:
@@ -224,6 +260,10 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         """
         data = copy.data
         with os_errors(f"{self.kind} pool"):
+            if self._is_dma_buf:
+                with _accessed(self._span) as mapped:
+                    data[:] = mapped
+                return data if self._is_writable else data.toreadonly()
             done = read_into(data, self._span.fd, self._span.offset)
             if done < self.size:
                 raise GeneralFailureError(
@@ -241,7 +281,11 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         if not self._is_writable:
             raise InvalidArgumentError(f"the {self.kind} pool is read-only")
         with os_errors(f"{self.kind} pool"):
-            write_all(self._span.fd, data, self._span.offset + offset)
+            if self._is_dma_buf:
+                with _accessed(self._span) as mapped:
+                    mapped[offset : offset + len(data)] = data
+            else:
+                write_all(self._span.fd, data, self._span.offset + offset)
 
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:
