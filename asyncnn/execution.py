@@ -3,8 +3,11 @@
 Source: aidl/android/hardware/neuralnetworks/IExecution.aidl.
 """
 
+import warnings
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import msgspec
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.interfaces import IExecutionCallback
@@ -12,6 +15,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
+    UINT64_MAX,
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
@@ -39,9 +43,45 @@ class Execution(Request, frozen=True, eq=False):
     buffers: Any = None
 
 
-def timing_of(timing: Timing) -> Timing | None:
-    """Return what was measured, in the HAL's units; None if nothing was."""
-    return None if timing == NO_TIMING else timing
+class RunTiming(msgspec.Struct, frozen=True):
+    """Durations of a run in nanoseconds, None where the driver does not tell.
+
+    ``on_device_ns`` is that of computing, ``in_driver_ns`` with all that the driver
+    does about it. A driver measures whole microseconds, as the HAL has them.
+    """
+
+    on_device_ns: int | None
+    in_driver_ns: int | None
+
+    @property
+    def time_on_device(self) -> int:
+        """Deprecated: ``on_device_ns`` in microseconds, `UINT64_MAX` for None."""
+        return _microseconds("time_on_device", "on_device_ns", self.on_device_ns)
+
+    @property
+    def time_in_driver(self) -> int:
+        """Deprecated: ``in_driver_ns`` in microseconds, `UINT64_MAX` for None."""
+        return _microseconds("time_in_driver", "in_driver_ns", self.in_driver_ns)
+
+
+def _microseconds(old: str, new: str, duration_ns: int | None) -> int:
+    told = f"RunTiming.{old} is in microseconds; use {new}"
+    warnings.warn(told, DeprecationWarning, stacklevel=3)
+    return UINT64_MAX if duration_ns is None else duration_ns // 1000
+
+
+def timing_of(timing: Timing) -> RunTiming | None:
+    """Return what was measured of a run; None if nothing was."""
+    if timing == NO_TIMING:
+        return None
+    return RunTiming(
+        _nanoseconds(timing.time_on_device), _nanoseconds(timing.time_in_driver)
+    )
+
+
+def _nanoseconds(duration_us: int) -> int | None:
+    """Return a duration of a HAL `Timing`, None if it is unavailable."""
+    return None if duration_us == UINT64_MAX else 1000 * duration_us
 
 
 class Outputs(dict[str, Array]):
@@ -54,7 +94,7 @@ class Outputs(dict[str, Array]):
     __slots__ = ("route", "timing")
 
     route: Route | None
-    timing: Timing | None
+    timing: RunTiming | None
 
     if TYPE_CHECKING:
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.callbacks import Completion, ExecutionResult
-from asyncnn.execution import Outputs, timing_of
+from asyncnn.execution import Outputs, RunTiming, timing_of
 from asyncnn.fences import SyncFence
 from asyncnn.fences.core import Core, Outcome
 from asyncnn.fences.local import LocalCore, pipe_lock
@@ -51,14 +51,15 @@ from asyncnn.turn import Waiter
 logger = logging.getLogger(__name__)
 
 _NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
+_UNKNOWN = RunTiming(None, None)
 _REFUSED = "the driver refused the fenced execution"
 
 
 class FencedTiming(msgspec.Struct, frozen=True):
     """How long a fenced execution took, since its launch and since its last fence."""
 
-    launched: Timing
-    fenced: Timing
+    launched: RunTiming
+    fenced: RunTiming
 
 
 class FencedRun(Completion, IFencedExecutionCallback):
@@ -126,10 +127,11 @@ class FencedRun(Completion, IFencedExecutionCallback):
     @property
     def timing(self) -> FencedTiming | None:
         """How long it took; None unless it was measured and succeeded."""
-        _, launched, fenced = self.get_execution_info()
-        if timing_of(launched) is timing_of(fenced) is None:
+        _, *timings = self.get_execution_info()
+        launched, fenced = map(timing_of, timings)
+        if launched is fenced is None:
             return None
-        return FencedTiming(launched, fenced)
+        return FencedTiming(launched or _UNKNOWN, fenced or _UNKNOWN)
 
     def get_execution_info(self) -> tuple[ErrorStatus, Timing, Timing]:
         """Return status and timings since launch and since the last fence."""

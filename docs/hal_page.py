@@ -197,7 +197,7 @@ desc: Fixes dimensions that the roles leave open.
 prepared_models: Have to be of this device; others are not called.
 - devices/test_domains_allocation.py::test_models_of_another_device_are_refused
 - devices/test_domains_allocation.py::test_models_of_others_are_refused_and_not_called
-input_roles: Which inputs the buffer may be; a frequency is checked, and decides nothing.
+input_roles: Which inputs the buffer may be; a frequency is checked, and decides nothing, as `explain` says.
 - devices/test_domains_allocation.py::test_a_role_that_cannot_be_is_refused
 - devices/test_domains_execution.py::TestRules::test_a_buffer_of_another_argument_is_refused
 output_roles: Which outputs it may be.

@@ -127,9 +127,9 @@ def capabilities(
 
     The accelerated device is measured beside it by MobileNets and networks for
     speech, as the HAL's documentation recommends. With --socket, the driver that
-    serves it is measured in place of both, and nothing is kept. Devices that are opened
-    later report what was measured. It stays the same until asyncnn, NumPy, its
-    BLAS or the CPU changes.
+    serves it is measured in place of both, and nothing is kept. Devices that
+    are opened later report what was measured. It stays the same until asyncnn,
+    NumPy, its BLAS or the CPU changes.
     """
     import anyio
 

@@ -17,8 +17,9 @@ from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.translation import translates
 from asyncnn.service import ServiceLimits, UserLimits
-from asyncnn.service.driver.isolating import OpenIsolated
+from asyncnn.service.driver.isolating import Isolation
 from asyncnn.service.driver.server import Server
 
 _KNOWN = [
@@ -98,12 +99,13 @@ async def published(
 
 def isolating(
     name: str | None, settings: DeviceSettings, extensions: Iterable[str]
-) -> OpenIsolated:
+) -> Isolation:
     """Return what opens a device like the driver's in a process of its own.
 
-    Of other devices than asyncnn's own, regions run on the fastest of these.
+    Of other devices than asyncnn's own, regions run on the fastest of these. Those that
+    can be translated, to outputs of the shapes that they declare, need no such process.
     """
-    settings = replace(settings, extensions=())
+    settings = replace(settings, extensions=(), isolated=True)
     own = name if name in OWN_DEVICES else None
     given = partial(open_device, own, settings=settings, isolated=True)
 
@@ -112,7 +114,7 @@ def isolating(
         async with given(extensions=tuple(extensions)) as device:
             yield device.hal
 
-    return isolated
+    return Isolation(isolated, translates)
 
 
 def openmetrics(statistics: DeviceStatistics) -> str:

@@ -47,6 +47,9 @@ from asyncnn.qos import Client, calling_client
 logger = logging.getLogger(__name__)
 
 
+UNUSED_HINTS = ("BufferRole.frequency",)
+"""A buffer has one layout, the model's, and all memory is the same: nothing to rank."""
+
 _TOKENS_FROM = 1 << 31
 """Tokens are large, so that nobody takes one for a small number."""
 

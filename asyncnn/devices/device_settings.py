@@ -84,9 +84,8 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     the latest after twice that, and closing the device waits for that long at most; 0
     waits for ever.
 
-    ``extensions`` are what the device has of operations and types beyond the HAL's. One
-    that has an engine ``runs_regions`` of its files; else it names their extensions and
-    refuses the regions, which are for another process.
+    ``extensions`` are what the device has of operations and types beyond the HAL's. Of
+    one that is ``isolated``, no other device loads regions from its caches.
 
     :raises InvalidArgumentError: if a limit is not positive.
     """
@@ -111,7 +110,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     idle_after_s: float = 2.0
     stuck_after_s: float = 30.0
     extensions: tuple[Extension, ...] = ()
-    runs_regions: bool = True
+    isolated: bool = False
 
     def __post_init__(self) -> None:
         check_least(

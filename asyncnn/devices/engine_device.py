@@ -12,7 +12,7 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.extensions import Extension
-from asyncnn.extensions.regions import DECLARED, ENGINES
+from asyncnn.extensions.regions import ENGINES
 from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.routes import EngineShare
 from asyncnn.hal.types import Capabilities, ErrorStatus, Model
@@ -43,8 +43,8 @@ class EngineDevice(ReferenceDevice):
     def _add(self, engine: str, extension: Extension) -> None:
         """Note an engine, and the extension whose regions it runs."""
         self.engines[extension.name] = engine
-        if not self._settings.runs_regions:
-            extension = DECLARED[extension.name]
+        if self._settings.isolated:
+            extension.version += ", isolated"
         self._extensions = self._extensions.extended(extension)
 
     @property

@@ -16,7 +16,7 @@ from asyncnn.devices import process_wide
 from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
-from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
 from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
@@ -91,6 +91,8 @@ class ReferenceDevice(PreparingDevice):
 
     name = "asyncnn-reference"
     unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
+    unused_hints: tuple[str, ...] = UNUSED_HINTS
+    seals_caches: bool = True
     """Fields of `DeviceSettings` that have no effect."""
 
     def __init__(
@@ -113,11 +115,6 @@ class ReferenceDevice(PreparingDevice):
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def seals_caches(self) -> bool:
-        """Whether its model caches tell clients that they were changed."""
-        return True
 
     @property
     def usual_lanes(self) -> int:

@@ -65,6 +65,7 @@ class Spreading:
         # Of one thread and of several; as `Executable` has it, so that slow ones are
         # seen.
         self._least_ns = [inf, inf]
+        self._latest_ns = inf
 
     def threads(self, lanes_each: int) -> int:
         """Return the threads of an execution that begins now, or goes on.
@@ -94,8 +95,12 @@ class Spreading:
     def observe(self, threads: int, run_ns: int) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds that was not preempted."""
         kind = int(threads > 1)
+        is_cold = self._least_ns[kind] == inf
         self._least_ns[kind] = min(self._least_ns[kind] * _FORGETTING, run_ns)
-        if kind and run_ns > 2 * self._least_ns[0]:
+        if not kind:
+            self._latest_ns = run_ns
+        # Beside what ran just before: busy processors make both kinds slow.
+        elif not is_cold and run_ns > 2 * self._latest_ns:
             self._trials = 0
         is_calm = self._calm >= self._needed
         is_worth_it = is_calm and self._least_ns[0] >= WORTH_SPREADING_NS

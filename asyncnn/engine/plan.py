@@ -380,7 +380,8 @@ class _PlanBuilder:
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
         """Set the shapes of the outputs; False if only execution tells them."""
-        if kernels.is_data_dependent(bound.type):
+        is_told = any(each is not None and each.shape is None for each in bound.inputs)
+        if is_told or kernels.is_data_dependent(bound.type):  # whatever is declared
             return False
         try:
             inferred = infer_shapes(bound)

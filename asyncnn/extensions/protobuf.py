@@ -137,6 +137,18 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
         start = after
 
 
+def decoded(data: memoryview, start: int, end: int) -> list[int]:
+    """Return the numbers that lie between two positions, one after the other.
+
+    :raises InvalidArgumentError: if these are no numbers.
+    """
+    numbers: list[int] = []
+    while start < end:
+        number, start = _decoded(data, start, end)
+        numbers.append(number)
+    return numbers
+
+
 def _decoded(data: memoryview, start: int, end: int) -> tuple[int, int]:
     """Return the number at ``start`` and the position behind it."""
     number = 0

@@ -468,6 +468,14 @@ def seals_caches(device: object) -> bool:
     return bool(getattr(device, "seals_caches", False))
 
 
+def unused_hints(device: object) -> tuple[str, ...]:
+    """Return the hints of the HAL that a device takes and makes no use of.
+
+    It says so itself, by an attribute of this name.
+    """
+    return tuple(getattr(device, "unused_hints", ()))
+
+
 def refusal_of(prepared: object, what: str) -> str:
     """Return ``what``, with the reason for it if an `IExplaining` knows that."""
     reason = prepared.refusal if isinstance(prepared, IExplaining) else ""

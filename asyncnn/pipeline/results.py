@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from asyncnn.execution import RunTiming
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import UINT64_MAX, Timing
 
 
 class FrameResult(dict[str, Array]):
@@ -67,19 +67,19 @@ class StageCounter(msgspec.Struct, eq=False):
     _longest_us: int = 0
     _queued_us: int = 0
 
-    def count(self, timing: Timing | None) -> None:
+    def count(self, timing: RunTiming | None) -> None:
         """Count a frame that went well; ``timing`` is that since its last fence."""
         self._frames += 1
         if timing is None:
             return
-        on_device = timing.time_on_device
-        if on_device == UINT64_MAX:
+        if timing.on_device_ns is None:
             return
+        on_device = timing.on_device_ns // 1000
         self._busy_us += on_device
         if on_device > self._longest_us:
             self._longest_us = on_device
-        if timing.time_in_driver != UINT64_MAX:
-            self._queued_us += timing.time_in_driver - on_device
+        if timing.in_driver_ns is not None:
+            self._queued_us += timing.in_driver_ns // 1000 - on_device
 
     def statistics(self) -> StageStatistics:
         """Return the counts."""

@@ -29,6 +29,7 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
+from asyncnn.hal.interfaces import unused_hints
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -142,7 +143,8 @@ class Explanation(msgspec.Struct, frozen=True):
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
-    ``hint`` says what to do about the problem, where that is known.
+    ``hint`` says what to do about the problem, where that is known. ``unused_hints``
+    are those of the HAL that the device makes no use of.
     """
 
     device: str
@@ -154,6 +156,7 @@ class Explanation(msgspec.Struct, frozen=True):
     unsupported: tuple[UnsupportedOperator, ...] = ()
     hint: str = ""
     translated: str = ""
+    unused_hints: tuple[str, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -215,6 +218,7 @@ async def explain(
         context.problem,
         operations,
         translated="" if region is None else region.extension,
+        unused_hints=unused_hints(device.hal),
     )
     hal = device.hal
     if not explanation.is_supported:

@@ -4,6 +4,7 @@ Devices that have no engine for files of a kind prepare the translation: `form_f
 which of both forms of a model a device prepares.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -12,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import EngineShare
@@ -137,21 +139,53 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
     region = region_of(named.model)
     if region is None:
         return named
-    with located("translated"):
-        if region.extension == ONNX:
-            translated = yield from _onnx(region)
-        else:
-            from asyncnn.runtime.tflite import importing_tflite
-
-            given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
-            translated = yield from importing_tflite(region.graph, input_shapes=given)
-            translated = replace(translated, open_shapes=named.open_shapes)
+    translated = yield from _translating(region)
+    if region.extension == LITERT:
+        translated = replace(translated, open_shapes=named.open_shapes)
     translated = replace(
         translated,
         inputs=_renamed(translated.inputs, named.inputs),
         outputs=_renamed(translated.outputs, named.outputs),
     )
     return translated.with_pairs(dict(named.pairs))
+
+
+def translates(model: Model) -> Steps[bool]:
+    """Tell whether a region has a translation, with outputs as it declares them.
+
+    Then each operator, and each shape, was checked by the rules of the HAL.
+    """
+    try:
+        region = region_of(model)
+        if region is None:
+            return False
+        translated = yield from _translating(region)
+    except (AsyncnnError, RecursionError):
+        return False
+    declared = [model.main.operands[index] for index in model.main.output_indexes]
+    return not translated.model.extension_name_to_prefix and all(
+        _agree(operand.dimensions, info.dimensions)
+        for operand, info in zip(declared, translated.outputs, strict=True)
+    )
+
+
+def _agree(declared: Dimensions, inferred: Dimensions) -> bool:
+    """Tell whether both can be of one shape; more than four axes are merged."""
+    if len(declared) == len(inferred):
+        pairs = zip(declared, inferred, strict=True)
+        return all(a == b or not (a and b) for a, b in pairs)
+    known = 0 not in (*declared, *inferred)
+    return not known or math.prod(declared) == math.prod(inferred)
+
+
+def _translating(region: Region) -> Steps[NamedModel]:
+    with located("translated"):
+        if region.extension == ONNX:
+            return (yield from _onnx(region))
+        from asyncnn.runtime.tflite import importing_tflite
+
+        given = [each for each in region.inputs if not isinstance(each, np.ndarray)]
+        return (yield from importing_tflite(region.graph, input_shapes=given))
 
 
 def _onnx(region: Region) -> Steps[NamedModel]:

@@ -180,6 +180,11 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         """Whether model caches of the driver tell that they were changed."""
         return self._inner().seals_caches
 
+    @property
+    def unused_hints(self) -> tuple[str, ...]:
+        """Hints of the HAL that the driver's device makes no use of."""
+        return self._inner().unused_hints
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, SupervisedModel):

@@ -40,7 +40,6 @@ MAX_BOUND_BYTES = 16 * 1024
 """A `BindRequest` is no longer: bounds what a client can have the driver keep."""
 MAX_WHOLE_BYTES = 2**18
 """Nor is a message to a driver, but for slices and values: decoding takes long."""
-
 MAX_SLICES_BYTES = 2**24
 """Nor are the slices: in memory they can take up twenty times as much."""
 
@@ -82,6 +81,7 @@ class Welcome(_Message, frozen=True):
     max_pools: int
     max_pool_bytes: int
     seals_caches: bool = False
+    unused_hints: tuple[str, ...] = ()
 
 
 class Refused(_Message, frozen=True):

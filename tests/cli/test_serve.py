@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import asyncnn
 from asyncnn.cli.serve import serve
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
@@ -25,7 +24,7 @@ from tests.cli.conftest import Ran
 from tests.networks import chain
 from tests.service.raw import RawClient, until
 from tests.service.test_process import children_of
-from tests.tools.test_comparison import addition_in_onnx
+from tests.service.test_regions import products
 
 Command = Callable[..., Ran]
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]
@@ -202,14 +201,14 @@ async def test_regions_run_in_other_processes_unless_they_are_trusted(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         assert process.stdout.readline() == f"serving auto at {path}\n".encode()
-        named = asyncnn.load(addition_in_onnx(), input_shapes={"x": (4, 2)})
-        x = np.ones((4, 2), np.float32)
+        named = products()
+        x = np.full((4, 2), 2, np.float32)
         async with connect(path) as device:
             model = await device.prepare(named)
             assert model.inputs == named.inputs  # it is not translated
             assert len(children_of(process.pid)) == (not is_trusting)
-            (y,) = (await model.run([x, np.ones(1, np.float32)])).values()
-            np.testing.assert_array_equal(y, x + 1)
+            (y,) = (await model.run([x, x])).values()
+            np.testing.assert_array_equal(y, x * x)
         await until(lambda: not children_of(process.pid))
         process.terminate()
         assert process.wait(10) == 0
@@ -266,7 +265,7 @@ def test_settings_are_those_of_the_device(
     ran = asyncnn_command("serve", "--socket", tmp_path / "s", *given)
     assert "enough" in ran.err
     assert asked["settings"] == replace(
-        OWN_PROCESS, max_pending=3, max_bursts=5, blas_threads=2, runs_regions=False
+        OWN_PROCESS, max_pending=3, max_bursts=5, blas_threads=2
     )
 
 

@@ -85,7 +85,18 @@ class TestDeciding:
     def test_trials_end_early_where_they_take_long(self) -> None:
         decider = Spreading(FakeProgram(), 2, completed)
         made = decisions(decider, 50, lambda threads: LONG_NS * threads**2)
-        assert made.count(2) == 1
+        assert made.count(2) == 2  # the first is cold, and may take long for that
+
+    def test_trials_go_on_where_all_take_long_by_now(self) -> None:
+        decider = Spreading(FakeProgram(), 2, completed)
+        decisions(decider, CALM - 1, lambda _: LONG_NS)
+        decisions(decider, 1, lambda _: 8 * LONG_NS)  # what else the machine does
+        made = decisions(decider, 5, lambda n: 8 * LONG_NS if n == 1 else 12 * LONG_NS)
+        assert made.count(2) == 4
+        decider = Spreading(FakeProgram(), 2, completed)
+        took = iter([10 * LONG_NS, *[LONG_NS // 2] * 400])
+        made = decisions(decider, 400, lambda n: LONG_NS if n == 1 else next(took))
+        assert made.count(2) > 300
 
     def test_it_changes_with_what_they_gain(self) -> None:
         decider = Spreading(FakeProgram(), 2, completed)

@@ -1,11 +1,13 @@
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from asyncnn import kernels
-from asyncnn.devices import support
+from asyncnn.devices import ReferenceDevice, support
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -17,7 +19,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import Cause, OperationReport, explain
-from asyncnn.runtime.opening_devices import open_device
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.service import Server
 from asyncnn.tools.bench.activities import long_model
 from asyncnn.tools.conformance.mutations.mutant import with_operand, with_operation
 from tests.hal.validate.samples import (
@@ -61,6 +64,23 @@ async def test_each_operation_tells_the_version_it_needs(device: Device) -> None
     assert {r.type for r in explanation.operations} == {"ADD"}
     assert {r.main_type for r in explanation.operations} == {"TENSOR_FLOAT32"}
     assert {r.since for r in explanation.operations} == {"V1_0"}
+
+
+@pytest.mark.parametrize("name", ["reference", "framework", "remote"])
+async def test_hints_that_a_device_does_not_use_are_told(
+    tmp_path: Path, name: str
+) -> None:
+    model = chain(3, 4)
+    async with AsyncExitStack() as stack:
+        if name == "remote":
+            hal = await stack.enter_async_context(ReferenceDevice())
+            await stack.enter_async_context(Server(hal, tmp_path / "socket"))
+            opening = connect(tmp_path / "socket")
+        else:
+            opening = open_device(name)
+        device = await stack.enter_async_context(opening)
+        explanation = await explain(device, model)
+        assert explanation.unused_hints == ("BufferRole.frequency",)
 
 
 async def test_wrong_types_are_a_matter_of_the_signature(device: Device) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import asyncnn
+from asyncnn.execution import timing_of
+from asyncnn.hal.types import NO_TIMING, UINT64_MAX, Timing
 from asyncnn.runtime.execution_options import AnyPath
 from tests.networks import addition
 from tests.runtime.stateful import counting
@@ -30,7 +32,18 @@ async def test_timing_is_there_only_if_it_was_measured(
         else:
             measured = await prepared.run([X, X], measure=True, path=path)
         assert measured.timing is not None
-        assert measured.timing.time_in_driver < 10**7
+        assert measured.timing.in_driver_ns < 10**10
+
+
+async def test_timing_is_in_nanoseconds_and_its_old_names_in_microseconds() -> None:
+    timing = timing_of(Timing(7, UINT64_MAX))
+    assert timing is not None
+    assert (timing.on_device_ns, timing.in_driver_ns) == (7000, None)
+    with pytest.warns(DeprecationWarning, match="in microseconds; use on_device_ns"):
+        assert timing.time_on_device == 7
+    with pytest.warns(DeprecationWarning, match="use in_driver_ns"):
+        assert timing.time_in_driver == UINT64_MAX
+    assert timing_of(NO_TIMING) is None
 
 
 async def test_timing_of_steps_and_of_fenced_runs() -> None:

@@ -47,7 +47,10 @@ def scalars() -> bytes:
 
 def count() -> bytes:
     """Return a file that has no translation."""
-    nodes = [node("NonZero", ["x"], ["places"]), node("Size", ["places"], ["y"])]
+    nodes = [
+        node("RandomUniformLike", ["x"], ["places"]),
+        node("Size", ["places"], ["y"]),
+    ]
     return content(model(nodes, [tensor("x", (2, 2))], [tensor("y", (), np.int64)]))
 
 
@@ -162,7 +165,7 @@ class TestForms:
             with pytest.raises(asyncnn.GeneralFailureError) as refused:
                 await device.prepare(named)
         assert "no such engine today" in str(refused.value)
-        assert "NonZero" in str(refused.value)
+        assert "RandomUniformLike" in str(refused.value)
         assert "may run it" not in str(refused.value)
 
     async def test_that_the_engine_refuses_are_translated(self) -> None:
@@ -177,11 +180,13 @@ class TestForms:
 
     async def test_that_do_not_exist_are_refused_by_name(self, device: Device) -> None:
         named = asyncnn.load(count())
-        with pytest.raises(UnsupportedOperatorError, match="NonZero") as refused:
+        with pytest.raises(
+            UnsupportedOperatorError, match="RandomUniformLike"
+        ) as refused:
             await device.prepare(named)
         assert "try the device onnxruntime" in refused.value.hint
-        assert [each.name for each in refused.value.operators] == ["NonZero"]
-        with pytest.raises(UnsupportedOperatorError, match="NonZero"):
+        assert [each.name for each in refused.value.operators] == ["RandomUniformLike"]
+        with pytest.raises(UnsupportedOperatorError, match="RandomUniformLike"):
             await asyncnn.explain(device, named)
 
     async def test_may_keep_a_state(self, device: Device) -> None:
@@ -340,10 +345,10 @@ class TestInspection:
         monkeypatch.setattr(
             "asyncnn.runtime.inspection.registered_devices", lambda: names
         )
-        with pytest.raises(UnsupportedOperatorError, match="NonZero"):
+        with pytest.raises(UnsupportedOperatorError, match="RandomUniformLike"):
             await inspected(named)
         found = await inspected(named, extensions=[engine()])
-        assert "NonZero" in found.untranslated
+        assert "RandomUniformLike" in found.untranslated
         assert found.operations == {f"{ONNX}/REGION": 1}
         (reference,) = found.devices
         assert reference.takes_region

@@ -11,19 +11,22 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn import NamedModel
+from asyncnn.cli.serving import isolating
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.auto_device import AutoDevice
-from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
 from asyncnn.extensions.regions import DECLARED, ONNX
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import ExecutionPreference, Priority
+from asyncnn.hal.types import ExecutionPreference, Model, Priority
+from asyncnn.memory import allocate, view
+from asyncnn.pacing import Steps
 from asyncnn.runtime.model_cache import prepare
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import Server
 from asyncnn.service.driver import server
+from asyncnn.service.driver.isolating import Isolated, Isolation
 from asyncnn.service.process import Peer
 from tests.devices.conftest import children
 from tests.networks import addition
@@ -91,6 +94,14 @@ async def apart() -> AsyncIterator[IDevice]:
         yield device.hal
 
 
+def _never(_: Model) -> Steps[bool]:
+    yield
+    return False
+
+
+APART = Isolation(apart, _never)
+
+
 class TestApart:
     """Regions of a driver's clients run in processes that are theirs alone."""
 
@@ -101,7 +112,7 @@ class TestApart:
             extensions=(DECLARED[ONNX],), cache_key_file=str(tmp_path / "key")
         )
         async with ReferenceDevice(settings) as hal:
-            async with Server(hal, path, isolated=apart) as server:
+            async with Server(hal, path, isolated=APART) as server:
                 yield path
                 await until(lambda: not server.connections)
             assert children() == before
@@ -175,25 +186,101 @@ class TestApart:
         before, path = children(), tmp_path / "driver.sock"
         async with (
             ReferenceDevice(DeviceSettings(extensions=(ENGINE,))) as hal,
-            Server(hal, path, isolated=apart, trust_regions=True),
+            Server(hal, path, isolated=APART, trust_regions=True),
             connect(path) as device,
         ):
             assert await doubled(await device.prepare(ending("nothing")))
             assert children() == before
 
 
-@pytest.mark.parametrize("kind", [AutoDevice, OnnxRuntimeDevice])
-async def test_a_device_may_leave_regions_to_others(
-    region: NamedModel, kind: type[ReferenceDevice]
-) -> None:
-    async with kind(DeviceSettings(runs_regions=False)) as hal:
-        device = asyncnn.Device("left", hal)
-        names = [each.name for each in hal.get_supported_extensions()[1]]
-        assert ONNX in names
-        _, supported = await hal.get_supported_operations_1_3(region.model)
-        assert supported == (False,)
-        with pytest.raises(GeneralFailureError, match="REGION"):
+class TestChecked:
+    """Regions that the HAL's operations can say run in the driver itself."""
+
+    @pytest.fixture
+    async def path(self, tmp_path: Path) -> AsyncIterator[Path]:
+        pytest.importorskip("onnxruntime")
+        path = tmp_path / "driver.sock"
+        settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
+        isolated = isolating("auto", settings, ())
+        async with AutoDevice(settings) as hal, Server(hal, path, isolated=isolated):
+            yield path
+
+    async def test_one_that_translates_needs_no_process(
+        self, path: Path, region: NamedModel
+    ) -> None:
+        before = children()
+        async with connect(path) as device:
             await bare(device, region)
+            assert children() == before
+
+    async def test_one_with_other_operators_has_a_process(self, path: Path) -> None:
+        before = children()
+        async with connect(path) as device:
+            model = await device.prepare(products())
+            (y,) = (await model.run([TWO, TWO])).values()
+            assert np.array_equal(y, TWO * TWO)
+            assert len(children()) == len(before) + 1
+
+    async def test_one_that_declares_other_shapes_has_a_process(
+        self, path: Path, region: NamedModel
+    ) -> None:
+        main = region.model.main
+        (index,) = main.output_indexes
+        operands = list(main.operands)
+        operands[index] = replace(operands[index], dimensions=(2, 4))
+        main = replace(main, operands=tuple(operands))
+        await expect_process(path, replace(region.model, main=main))
+
+    async def test_what_changes_after_the_check_is_not_seen_by_the_engine(
+        self, path: Path, region: NamedModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (pool,) = region.model.pools
+        copied = allocate(pool.size)
+        view(copied)[:] = view(pool)
+        check = Isolated.has_to_run
+
+        async def change(isolated: Isolated, model: Model) -> bool:
+            has_to = await check(isolated, model)
+            view(copied)[:] = bytes(pool.size)
+            return has_to
+
+        monkeypatch.setattr(Isolated, "has_to_run", change)
+        before = children()
+        async with connect(path) as device:
+            changing = replace(region.model, pools=(copied,))
+            await bare(device, replace(region, model=changing))
+            assert children() == before
+
+    async def test_caches_of_both_are_loaded_where_they_were_made(
+        self, path: Path, tmp_path: Path, region: NamedModel
+    ) -> None:
+        before = children()
+        for _ in range(2):
+            async with connect(path, cache_dir=tmp_path / "cache") as device:
+                await device.prepare(region)
+                assert children() == before
+                await device.prepare(products())
+                assert len(children()) == len(before) + 1
+            await until(lambda: children() == before)
+
+
+async def expect_process(path: Path, model: Model) -> None:
+    before = children()
+    async with connect(path) as device:
+        await device.hal.get_supported_operations_1_3(model)
+        assert len(children()) == len(before) + 1
+
+
+def products() -> NamedModel:
+    """Return a region of an operator that the HAL does not have."""
+    helper = pytest.importorskip("onnx.helper")
+    x, b, y = (helper.make_tensor_value_info(each, 1, [4, 2]) for each in "xby")
+    node = helper.make_node("Einsum", ["x", "b"], ["y"], equation="ij,ij->ij")
+    graph = helper.make_graph([node], "products", [x, b], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    return asyncnn.load(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    )
 
 
 X = np.arange(LENGTH, dtype=np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import asyncnn
-from asyncnn.hal.types import Timing
+from asyncnn.execution import RunTiming
 from asyncnn.pipeline import FrameResult, Pipeline, Stage
 
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
@@ -24,10 +24,10 @@ async def run(device: asyncnn.Device, model: asyncnn.NamedModel) -> None:
     assert_type(outputs, asyncnn.Outputs)
     assert_type(outputs["probabilities"], NDArray[Any])
     assert_type(outputs[0], NDArray[Any])
-    assert_type(outputs.timing, Timing | None)
+    assert_type(outputs.timing, RunTiming | None)
     assert_type(outputs.route, asyncnn.Route | None)
     if outputs.timing is not None:
-        assert_type(outputs.timing.time_on_device, int)
+        assert_type(outputs.timing.on_device_ns, int | None)
     await prepared.run({"image": IMAGE}, path="sync")
     await prepared.run([IMAGE.tolist()], out=[None])
     info = prepared.inputs[0]

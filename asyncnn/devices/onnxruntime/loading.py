@@ -11,7 +11,7 @@ from asyncnn.devices.onnxruntime.session_graphs import Regions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 TRIED = Tried(
-    "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 1
+    "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 2
 )
 
 _lock = threading.Lock()

@@ -9,12 +9,15 @@ Types and shapes are ONNX Runtime's own business, and it checks them.
 The numbers of fields are those of ONNX's ``onnx.proto``.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from asyncnn.extensions.protobuf import (
     MAX_MESSAGE_BYTES,
     Field,
+    decoded,
+    encoded,
     fields,
     message,
 )
@@ -52,6 +55,8 @@ _GRAPHS_OF = frozenset({6, 11})
 _SPARSE_TENSORS_OF = frozenset({22, 23})
 _VALUES, _INDICES = 1, 2
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_LENGTHS, _ELEMENT_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9
+_KEY, _VALUE = 1, 2
 _FUNCTION_NAME, _FUNCTION_INPUT, _FUNCTION_NODE, _FUNCTION_DOMAIN = 1, 4, 7, 10
 _FUNCTION_ATTRIBUTE, _FUNCTION_OVERLOAD = 11, 13
 
@@ -156,6 +161,87 @@ def with_copies(content: bytes, handed_on: frozenset[bytes]) -> bytes:
             graph += message(_OUTPUT, port) + message(_NODE, node)
         parts += message(_GRAPH, graph)
     return b"".join(parts)
+
+
+class Weight(NamedTuple):
+    """An initializer of a graph, and where in the file its elements lie."""
+
+    name: bytes
+    element_type: int
+    lengths: tuple[int, ...]
+    start: int
+    end: int
+
+
+def separated(
+    data: memoryview, element_bytes: Mapping[int, int]
+) -> tuple[bytes, list[Weight]]:
+    """Return a checked file without its large weights, and these.
+
+    They are said to be in another file, which nobody looks for if the weights are
+    given besides. ``element_bytes`` are those of known types.
+    """
+    weights: dict[bytes, Weight] = {}
+    parts = list[bytes]()
+    for field in fields(data, 0, len(data)):
+        if field.number != _GRAPH:
+            parts.append(bytes(data[field.start : field.end]))
+            continue
+        graph = list[bytes]()
+        for part in fields(data, field.value, field.end):
+            weight = None
+            if part.number == _INITIALIZER and part.end - part.value >= _LARGE_BYTES:
+                weight = _weight(data, part, element_bytes)
+            if weight is None or weight.name in weights:
+                graph.append(bytes(data[part.start : part.end]))
+                continue
+            weights[weight.name] = weight
+            rest = [
+                bytes(data[each.start : each.end])
+                for each in fields(data, part.value, part.end)
+                if each.number not in (_RAW_DATA, _DATA_LOCATION)
+            ]
+            place = *message(_KEY, [b"location"]), *message(_VALUE, [b"weights"])
+            rest += message(_EXTERNAL_DATA, place)
+            rest.append(_IS_EXTERNAL)
+            graph += message(_INITIALIZER, rest)
+        parts += message(_GRAPH, graph)
+    return b"".join(parts), [*weights.values()]
+
+
+_LARGE_BYTES = 1 << 12
+"""A smaller weight is copied sooner than it is taken out."""
+
+_IS_EXTERNAL = encoded(_DATA_LOCATION << 3) + encoded(1)
+
+
+def _weight(
+    data: memoryview, tensor: Field, element_bytes: Mapping[int, int]
+) -> Weight | None:
+    """Return what an initializer is; None if its elements are not all of its bytes."""
+    lengths, found = list[int](), dict[int, Field]()
+    for field in fields(data, tensor.value, tensor.end):
+        if field.number == _LENGTHS:  # packed, or one by one
+            lengths += decoded(data, field.value, field.end)
+        elif field.number in found or field.number not in _OF_WEIGHTS:
+            return None
+        else:
+            found[field.number] = field
+    if not {_ELEMENT_TYPE, _NAME, _RAW_DATA} <= found.keys():
+        return None
+    raw, name = found[_RAW_DATA], found[_NAME]
+    types = decoded(data, found[_ELEMENT_TYPE].value, found[_ELEMENT_TYPE].end)
+    size = math.prod(lengths) * element_bytes.get(types[0], 0)
+    if not raw.is_bytes or not name.is_bytes or size != raw.end - raw.value:
+        return None
+    text = bytes(data[name.value : name.end])
+    return Weight(text, types[0], tuple(lengths), raw.value, raw.end)
+
+
+_DOCUMENTATION = 12
+_OF_WEIGHTS = frozenset(
+    {_ELEMENT_TYPE, _NAME, _RAW_DATA, _DATA_LOCATION, _DOCUMENTATION}
+)
 
 
 class _Check:

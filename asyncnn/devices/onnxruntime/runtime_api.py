@@ -66,6 +66,7 @@ _CHECKED: dict[str, tuple[int, tuple[Any, ...]]] = {
     "AllocatorFree": (76, (handle, handle)),
     "GetAllocatorWithDefaultOptions": (78, (_OUT,)),
     "AddSessionConfigEntry": (130, (handle, c_char_p, c_char_p)),
+    "AddExternalInitializers": (210, (handle, handle, handle, c_size_t)),
 }
 """Functions that return a status: their places in the table and argument types."""
 
@@ -202,6 +203,17 @@ class Library:
             return ctypes.string_at(made)
         finally:
             self.call("AllocatorFree", self._allocator, made)
+
+    def tensor(
+        self, address: int, nbytes: int, shape: Sequence[int], element_type: int
+    ) -> int:
+        """Return a tensor over memory, to be released.
+
+        :raises AsyncnnError: if it is none.
+        """
+        lengths = (c_int64 * len(shape))(*shape)
+        place = self.memory, address, nbytes, lengths, len(shape), element_type
+        return self.create("CreateTensorWithDataAsOrtValue", *place)
 
     def release(self, kind: str, made: int) -> None:
         """Give an object back, unless this is a forked child: it is its parent's."""

@@ -32,10 +32,11 @@ _OFFSETS_BYTES = (0, 4, 16)
 _FLOAT = 1
 
 
-def chain(links: int, side: int) -> bytes:
+def chain(links: int, side: int, weights: Array | None = None) -> bytes:
     """Return an ONNX file: ``y`` is ``x`` times ``w`` as often as there are links.
 
-    All three are square matrices of this side; the side of ``x`` is open.
+    All three are square matrices of this side; the side of ``x`` is open. An input is
+    ``w``, or else these ``weights``.
     """
 
     def number(field: int, value: int) -> bytes:
@@ -56,7 +57,12 @@ def chain(links: int, side: int) -> bytes:
         operands = text(1, before) + text(1, "w") + text(2, after)
         nodes += message(1, [operands, text(4, "MatMul")])
     known, open_ = number(1, side), text(2, "rows")
-    ports = [port(11, "x", open_), port(11, "w", known), port(12, "y", open_)]
+    ports = [port(11, "x", open_), port(12, "y", open_)]
+    if weights is None:
+        ports.insert(1, port(11, "w", known))
+    else:
+        sides = number(1, side) * 2 + number(2, _FLOAT) + text(8, "w")
+        ports += message(5, [sides, *message(9, [weights.tobytes()])])
     graph = message(7, [*nodes, text(2, "chain"), *ports])
     return b"".join([number(1, 8), *graph, *message(8, [number(2, 13)])])
 
@@ -85,6 +91,7 @@ class _Trial:
         self._interrupt(run)
         self._compute()
         self._refuse()
+        self._weigh()
         for _ in range(_REPETITIONS):
             again = self._regions.prepare(self._region(_SIDE))(HeapScratch())
             assert isinstance(again, InterruptibleRun)
@@ -152,6 +159,14 @@ class _Trial:
         require(run.attempt([], outputs), "a run says that it was interrupted")
         found = [each.tolist() for each in outputs]
         require(found == [self._right.tolist()], "wrong results of its own memory")
+
+    def _weigh(self) -> None:
+        """Have weights given beside the graph."""
+        file, outputs = chain(_LINKS, _SIDE, self._w), list[Array]()
+        run = self._regions.compute(self._region(None, self._x, content=file))
+        require(run.attempt([], outputs), "a run says that it was interrupted")
+        found = [each.tolist() for each in outputs]
+        require(found == [self._right.tolist()], "wrong results of weights")
 
     def _refuse(self) -> None:
         wrong = self._region(

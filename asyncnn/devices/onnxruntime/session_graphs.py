@@ -219,13 +219,8 @@ class _Values:
 
     def add(self, argument: Argument, address: int) -> None:
         """Make a tensor over the memory at ``address``."""
-        rank = len(argument.shape)
-        made = self._library.create(
-            "CreateTensorWithDataAsOrtValue",
-            *(self._library.memory, address, argument.nbytes),
-            *((ctypes.c_int64 * rank)(*argument.shape), rank),
-            argument.port.element_type,
-        )
+        shape, type_ = argument.shape, argument.port.element_type
+        made = self._library.tensor(address, argument.nbytes, shape, type_)
         self.made.append(made)
 
     def __del__(self) -> None:

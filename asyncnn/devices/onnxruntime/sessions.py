@@ -23,6 +23,7 @@ from asyncnn.devices.compiled_graph import Array
 from asyncnn.devices.onnxruntime.region_checks import (
     Traits,
     check_graph,
+    separated,
     trimmed,
     with_copies,
 )
@@ -174,24 +175,7 @@ class Session:
         self._library = library
         self.traits = traits
         self.learnt = learnt
-        if traits.is_to_be_trimmed:
-            content = trimmed(bytes(content))
-        if traits.handed_on:
-            content = with_copies(bytes(content), traits.handed_on)
-        place = content if isinstance(content, bytes) else address_of(content)
-        options = library.create("CreateSessionOptions")
-        try:
-            library.call("SetSessionLogSeverityLevel", options, SILENT)
-            library.call("SetIntraOpNumThreads", options, threads)
-            library.call("SetInterOpNumThreads", options, 1)
-            for key, value in _OPTIONS.items():
-                library.call("AddSessionConfigEntry", options, key, value)
-            self.handle = library.create(
-                "CreateSessionFromArray",
-                *(library.environment, place, len(content), options),
-            )
-        finally:
-            library.release("SessionOptions", options)
+        self.handle = _created(library, content, threads, traits)
         self._released = _Released(library, self.handle)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
         if not all(port.known_shape for port in self.inputs):
@@ -219,6 +203,47 @@ class Session:
             return Port(name, *library.described(tensor.value))
         finally:
             library.release("TypeInfo", type_)
+
+
+_ELEMENT_BYTES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.items()}
+
+
+def _created(
+    library: Library, content: Array | bytes, threads: int, traits: Traits
+) -> int:
+    """Return a new session of ONNX Runtime's.
+
+    It copies large weights once, from where they lie: those of a file are copied as
+    that is read, and again.
+    """
+    data = np.frombuffer(content, np.uint8)
+    rest, weights = separated(data.data, _ELEMENT_BYTES)
+    if traits.is_to_be_trimmed:
+        rest = trimmed(rest)
+    if traits.handed_on:
+        rest = with_copies(rest, traits.handed_on)
+    options = library.create("CreateSessionOptions")
+    values: list[int] = []
+    try:
+        library.call("SetSessionLogSeverityLevel", options, SILENT)
+        library.call("SetIntraOpNumThreads", options, threads)
+        library.call("SetInterOpNumThreads", options, 1)
+        for key, value in _OPTIONS.items():
+            library.call("AddSessionConfigEntry", options, key, value)
+        for weight in weights:
+            start, size = address_of(data) + weight.start, weight.end - weight.start
+            kind = weight.lengths, weight.element_type
+            values.append(library.tensor(start, size, *kind))
+        if weights:
+            names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])
+            given = (ctypes.c_void_p * len(weights))(*values)
+            library.call("AddExternalInitializers", options, names, given, len(weights))
+        file = library.environment, rest, len(rest)
+        return library.create("CreateSessionFromArray", *file, options)
+    finally:
+        for made in values:
+            library.release("Value", made)
+        library.release("SessionOptions", options)
 
 
 class _Released:

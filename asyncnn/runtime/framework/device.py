@@ -15,7 +15,7 @@ from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.cache_format import CacheKey
-from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -119,10 +119,8 @@ class FrameworkDevice(PreparingDevice):
         await self._key.read_at_opening()
         return self
 
-    @property
-    def seals_caches(self) -> bool:
-        """Whether its first model cache tells clients that it was changed."""
-        return True
+    unused_hints: tuple[str, ...] = UNUSED_HINTS
+    seals_caches: bool = True
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

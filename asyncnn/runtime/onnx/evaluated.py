@@ -15,6 +15,7 @@ import numpy as np
 from asyncnn.extensions.onnx_nodes import NODES, NodeGraph, onnx_module
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, OperationFailedError, Shape
+from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.onnx.composing import Composer
 from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
 from asyncnn.runtime.onnx.node import Node
@@ -117,12 +118,19 @@ def evaluate(node: Node) -> list[Value | None]:
     for name, (dtype, _) in zip(proto.output, wanted, strict=True):
         if name and dtype not in HAL_TYPES:
             raise node.refuse(f"{name[:80]!r} has elements of type {dtype}")
-    made.outputs = tuple(
-        Value(dtype, shape, Form.of(dtype), producer=made) for dtype, shape in wanted
-    )
+    made.outputs = tuple(_output(made, dtype, shape) for dtype, shape in wanted)
     draft.append(made)
     pairs = zip(proto.output, made.outputs, strict=True)
     return [value if name else None for name, value in pairs]
+
+
+def _output(made: "Evaluated", dtype: np.dtype[Any], shape: Shape) -> Value:
+    """Return an output; lengths of 0 are those that only a run tells."""
+    lengths = tuple(length or 1 for length in shape)
+    value = Value(dtype, lengths, Form.of(dtype), producer=made)
+    if 0 in shape:
+        value.is_told, value.opened = True, shape
+    return value
 
 
 def _explicit(proto: Any, opset: int) -> int:
@@ -235,7 +243,9 @@ def _graph_of(made: Evaluated, *, is_typed: bool = False) -> Any:
             inputs.append(info(name=name))
             continue
         number = NUMBERS[value.dtype]
-        inputs.append(helper.make_tensor_value_info(name, number, value.shape))
+        known = (value.is_told and value.opened) or value.shape
+        lengths = [length or None for length in known]
+        inputs.append(helper.make_tensor_value_info(name, number, lengths))
         if value.is_constant and math.prod(value.shape) <= _MOST_KNOWN:
             constants.append(tensor_of(_data_of(value), name))
     ends = [info(name=name) for name in outputs]
@@ -249,19 +259,19 @@ def tensor_of(array: Array, name: str) -> Any:
 
 
 def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shape]]:
-    """Return dtype and shape of each output.
+    """Return dtype and shape of each output, 0 for lengths that only a run tells.
 
-    :raises UnsupportedOperatorError: if they do not follow from those of the inputs.
+    :raises UnsupportedOperatorError: if not even the axes follow from the inputs.
     """
-    if made.proto.op_type in _SHAPED_BY_RUNS:
-        if made.proto.op_type == "Loop":
-            _check_counts(made)
-        known = made.reads[1::2] if made.proto.op_type == "STFT" else ()
-        if not all(v is None or v.is_constant for v in known):
-            raise UnsupportedOperatorError("frames of a length that is computed")
+    name = made.proto.op_type
+    is_told = any(value.is_told for value in made.all_read)
+    if name == "STFT" and not is_told:
+        is_told = not all(v is None or v.is_constant for v in made.reads[1::2])
+    if name == "Loop" and not is_told and not _counts_are_known(made):
+        return _ends_of_loop(made, draft)
+    if name in _SHAPED_BY_RUNS and not is_told:
         given = [_data_of(v) if v.is_constant else _zeros(v) for v in made.all_read]
-        results = _computed(made, given, draft)
-        return [(array.dtype, array.shape) for array in results]
+        return [(array.dtype, array.shape) for array in _computed(made, given, draft)]
     helper = onnx_module("helper")
     opsets = [helper.make_opsetid("", made.opset)]
     model = helper.make_model(_graph_of(made, is_typed=True), opset_imports=opsets)
@@ -274,25 +284,40 @@ def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shap
     found = []
     for name, each in zip(made.proto.output, inferred, strict=True):
         tensor = each.type.tensor_type
-        is_known = tensor.HasField("shape") and all(
-            axis.HasField("dim_value") for axis in tensor.shape.dim
-        )
-        if name and (not is_known or tensor.elem_type not in DTYPES):
-            raise UnsupportedOperatorError(f"data decide the shape of {name[:80]!r}")
         shape = tuple(axis.dim_value for axis in tensor.shape.dim)
+        is_open = not tensor.HasField("shape") or (len(shape) > MAX_RANK and 0 in shape)
+        if name and (is_open or tensor.elem_type not in DTYPES):
+            raise UnsupportedOperatorError(f"data decide the shape of {name[:80]!r}")
         found.append((DTYPES.get(tensor.elem_type, np.dtype(np.float32)), shape))
     return found
+
+
+def _ends_of_loop(
+    made: Evaluated, draft: Composer
+) -> list[tuple[np.dtype[Any], Shape]]:
+    """Return dtypes and shapes by one step; only a run tells how many there are.
+
+    :raises UnsupportedOperatorError: if states are not as long after it as before.
+    """
+    states = made.reads[2:]
+    begun = [draft.constant(np.array(1)), draft.constant(np.array(True)), *states]
+    once = Evaluated(made.proto, made.opset, begun, made.captured)
+    given = [_data_of(v) if v.is_constant else _zeros(v) for v in once.all_read]
+    results = _computed(once, given, draft)
+    for state, result in zip(states, results, strict=False):
+        if state is None or state.shape != result.shape:
+            raise UnsupportedOperatorError("a loop whose states may grow")
+    rows = [(result.dtype, (0, *result.shape[1:])) for result in results]
+    ends = [(result.dtype, result.shape) for result in results]
+    return [*ends[: len(states)], *rows[len(states) :]]
 
 
 def _zeros(value: Value) -> Array:
     return np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
 
-def _check_counts(made: Evaluated) -> None:
-    """Check that the end of a loop follows from constants and the count of its steps.
-
-    :raises UnsupportedOperatorError: if it does not.
-    """
+def _counts_are_known(made: Evaluated) -> bool:
+    """Tell whether the end of a loop follows from constants and counted steps."""
     (body,) = inner_graphs(made.proto)
     states = dict(zip([i.name for i in body.input[2:]], made.reads[2:], strict=False))
     after = dict(zip(states, [o.name for o in body.output[1:]], strict=False))
@@ -312,5 +337,4 @@ def _check_counts(made: Evaluated) -> None:
             left.append(after[name])
         else:
             known.append(made.captured.get(name))
-    if not all(value is None or value.is_constant for value in known):
-        raise UnsupportedOperatorError("a loop whose end is computed")
+    return all(value is None or value.is_constant for value in known)

@@ -305,6 +305,9 @@ class Import:
         self, node: Node, proto: Any, inputs: Sequence[Value | None], opsets: "_Opsets"
     ) -> Sequence[Value | None]:
         key, domain = node.name, proto.domain
+        if any(value is not None and value.is_told for value in inputs):
+            reason = "it reads a tensor of which only a run tells the shape"
+            return self._evaluated(node, UnsupportedOperatorError(reason))
         own = self._source.functions.get((domain, key))
         if domain in DOMAINS:
             self._check(proto, opsets)

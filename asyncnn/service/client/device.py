@@ -160,6 +160,11 @@ class RemoteDevice(PreparingDevice):
         """Whether model caches of the driver tell that they were changed."""
         return self._open().facts.seals_caches
 
+    @property
+    def unused_hints(self) -> tuple[str, ...]:
+        """Hints of the HAL that the driver's device makes no use of."""
+        return self._open().facts.unused_hints
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, RemotePreparedModel):

@@ -1,26 +1,41 @@
 """The process that runs one client's regions, apart from the driver and all others.
 
 Engines read regions as they are, and end their process over some that nobody has
-foreseen. So the driver's own device has none of them (`DeviceSettings.runs_regions`):
-a client's are prepared, and run, by a device in a process of its own, which is started
-for the first of them and ends with the connection. What is prepared there is to the
-driver a model like any other, that of a device beyond a socket. If the process ends
-before, calls end with DEVICE_UNAVAILABLE, and the next region has another one started.
+foreseen. Those that the HAL's operations can say were checked by its rules, operator by
+operator: the driver's device runs them. All others of a client are prepared, and run,
+by a device in a process of its own, which is started for the first of them and ends
+with the connection. What is prepared there is to the driver a model like any other,
+that of a device beyond a socket. If the process ends before, calls end with
+DEVICE_UNAVAILABLE, and the next region has another one started.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeAlias
 from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec.structs import replace
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.hal.errors import DeviceClosedError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
-from asyncnn.hal.types import DeviceStatus
+from asyncnn.hal.types import DeviceStatus, Memory, Model, Subgraph
+from asyncnn.memory.handles import is_immutable, seals_of
+from asyncnn.memory.pools import from_buffer, view
+from asyncnn.offload import offload, offload_steps
+from asyncnn.pacing import Steps
 
-OpenIsolated: TypeAlias = Callable[[], AbstractAsyncContextManager[IDevice]]
-"""Opens the driver's device in another process, until the context ends."""
+
+class Isolation(msgspec.Struct, frozen=True):
+    """Which regions run apart, and what opens the device in another process.
+
+    ``may_stay`` checks a model of regions whose bytes cannot change any more: whether
+    the driver's device may run it.
+    """
+
+    opening: Callable[[], AbstractAsyncContextManager[IDevice]]
+    may_stay: Callable[[Model], Steps[bool]]
 
 
 class Isolated:
@@ -29,8 +44,10 @@ class Isolated:
     Queues of ``bursts`` are read by the driver, which has mapped the client's memory.
     """
 
-    def __init__(self, opening: OpenIsolated, max_bursts: int) -> None:
-        self._opening = opening
+    def __init__(self, isolation: Isolation, max_bursts: int) -> None:
+        self._isolation = isolation
+        self._checked: WeakKeyDictionary[Memory, tuple[Subgraph, bytes, bool]]
+        self._checked = WeakKeyDictionary()
         self._changing = asyncio.Lock()
         self._process = AsyncExitStack()
         self._device: IDevice | None = None
@@ -52,9 +69,35 @@ class Isolated:
             if device is None or device.get_status() is DeviceStatus.OFFLINE:
                 self._device = None
                 await self._process.aclose()
-                device = await self._process.enter_async_context(self._opening())
+                device = await self._process.enter_async_context(
+                    self._isolation.opening()
+                )
                 self._device = device
             return device
+
+    async def fixed(self, model: Model) -> Model:
+        """Copy what the client could change between the check and the engine.
+
+        :raises ResourceExhaustedTransientError: if no thread can be started.
+        """
+        if all(map(_is_fixed, model.pools)):
+            return model
+        return replace(model, pools=await offload(_copies, model.pools))
+
+    async def has_to_run(self, model: Model) -> bool:
+        """Tell whether a model of regions must not run in the driver.
+
+        It is checked on a thread; a client that asks whether it runs has it prepared
+        next, as a rule.
+        """
+        if len(model.pools) != 1:
+            return True
+        (pool,) = model.pools
+        *known, may_stay = self._checked.get(pool, (None, None, False))
+        if known != [model.main, model.operand_values]:
+            may_stay = await offload_steps(self._isolation.may_stay(model))
+            self._checked[pool] = model.main, model.operand_values, may_stay
+        return not may_stay
 
     def adopt(self, prepared: IPreparedModel, device: IDevice) -> None:
         """Note which device has prepared a model."""
@@ -80,3 +123,12 @@ class Isolated:
     async def _close(self) -> None:
         async with self._changing:
             await self._process.aclose()
+
+
+def _is_fixed(pool: Memory) -> bool:
+    fds = pool.handle.fds
+    return bool(fds) and is_immutable(seals_of(fds[0]))
+
+
+def _copies(pools: Sequence[Memory]) -> tuple[Memory, ...]:
+    return tuple(from_buffer(bytes(view(pool))) for pool in pools)

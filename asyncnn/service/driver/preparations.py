@@ -190,11 +190,13 @@ class Preparations(SessionPart):
         isolated: "Isolated | None",
     ) -> None:
         try:
-            if isolated is not None:
-                callback.device = await isolated.device()
             if not are_mapped(pools):
                 pools = await self._pools.copied(pools)
             model = replace(message.model, pools=pools)
+            if isolated is not None:
+                model = await isolated.fixed(model)
+                if await isolated.has_to_run(model):
+                    callback.device = await isolated.device()
             if is_large(model) and not callback.is_dead:
                 await self._validating(validate_model, model)
             if not callback.is_dead:

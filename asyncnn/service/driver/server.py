@@ -45,7 +45,7 @@ from asyncnn.service.process import (
 )
 
 if TYPE_CHECKING:
-    from asyncnn.service.driver.isolating import OpenIsolated
+    from asyncnn.service.driver.isolating import Isolation
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Server:
         max_connections: int = MAX_CONNECTIONS,
         trust_same_uid: bool = False,
         trust_regions: bool = False,
-        isolated: "OpenIsolated | None" = None,
+        isolated: "Isolation | None" = None,
     ) -> None:
         self._device = device
         self._path = Path(path)

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
-from asyncnn.hal.interfaces import IDevice, IPreparedModel, IWatched, seals_caches
+from asyncnn.hal.interfaces import (
+    IDevice,
+    IPreparedModel,
+    IWatched,
+    seals_caches,
+    unused_hints,
+)
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -35,7 +41,7 @@ from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
 
 if TYPE_CHECKING:
-    from asyncnn.service.driver.isolating import Isolated, OpenIsolated
+    from asyncnn.service.driver.isolating import Isolated, Isolation
 
 _WITH_DESCRIPTORS = {
     wire.AnnouncePools,
@@ -73,7 +79,7 @@ class Session:
         *,
         sees_others: bool = False,
         may_run_regions: bool = False,
-        isolated: "OpenIsolated | None" = None,
+        isolated: "Isolation | None" = None,
     ) -> None:
         self._device = device
         self._limits = limits
@@ -391,6 +397,7 @@ class Session:
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
                 seals_caches=seals_caches(device),
+                unused_hints=unused_hints(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
@@ -408,7 +415,7 @@ class Session:
             self._send(wire.StatusChanged(status))
 
 
-def _apart(isolated: "OpenIsolated", limits: ServiceLimits) -> "Isolated":
+def _apart(isolated: "Isolation", limits: ServiceLimits) -> "Isolated":
     # A driver that runs regions itself has no use for it.
     from asyncnn.service.driver.isolating import Isolated
 

@@ -180,7 +180,7 @@ def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         outputs = [await prepared.run(inputs, measure=True) for _ in range(runs)]
         timings = [each.timing for each in outputs if each.timing is not None]
-        return {DEVICE: [float(each.time_on_device) for each in timings]}
+        return {DEVICE: [(each.on_device_ns or 0) / 1000 for each in timings]}
 
     return batch
 

@@ -479,7 +479,7 @@ def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
             outputs = await prepared.run(inputs, measure=True)
             awaited.append((clock() - started) / 1000)
             assert outputs.timing is not None
-            on_device.append(float(outputs.timing.time_on_device))
+            on_device.append((outputs.timing.on_device_ns or 0) / 1000)
         return {DEVICE: on_device, AWAITED: awaited}
 
     return batch

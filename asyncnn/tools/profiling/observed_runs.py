@@ -189,7 +189,7 @@ class _Runs:
             recorder.flush()
         self.reported_ns = reported_times(spans)
         if outputs.route is None and outputs.timing is not None:
-            self.reported_ns = [outputs.timing.time_on_device * 1000]
+            self.reported_ns = [outputs.timing.on_device_ns or 0]
         return executions_of(spans, observer.entries)
 
 

@@ -1,6 +1,9 @@
 """ONNX Runtime never sees what reads files, other memory, or code."""
 
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +11,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncnn import open_device
-from tests.devices.onnxruntime.graphs import FLOAT, graph, port, refused, region
+from asyncnn import Device, load, open_device
+from asyncnn.devices.onnxruntime.region_checks import separated
+from asyncnn.devices.onnxruntime.sessions import ELEMENT_TYPES
+from tests.devices.onnxruntime.graphs import (
+    FLOAT,
+    graph,
+    number_of,
+    port,
+    refused,
+    region,
+)
 
 F32 = np.float32
 
@@ -166,3 +178,103 @@ async def test_functions_that_grow_without_bounds_are_refused() -> None:
     calls = [(f"F{n}", [f"F{n + 1}"] * 10) for n in range(8)]
     content = functions(*calls, ("F8", ["Relu"]))
     await is_refused(content, "more than 200000 nodes")
+
+
+WIDE = 1 << 11
+
+
+def scaled(
+    dtype: Any = np.float32, length: int = WIDE, *, is_input: bool = False
+) -> bytes:
+    """Return a file that multiplies ``x`` by weights 0, 1, 2 and so on."""
+    weights = numpy_helper.from_array(np.arange(length).astype(dtype), "w")
+    number = number_of(dtype)
+    ports = [("x", number, [length])] + [("w", number, [length])] * is_input
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    return graph([node], ports, [("y", number, [length])], [weights])
+
+
+class TestWeights:
+    """Large weights are taken from where they lie in the file."""
+
+    @pytest.mark.parametrize("is_input", [False, True])
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+    async def test_they_are_those_of_the_file(
+        self, device: Device, dtype: Any, is_input: bool
+    ) -> None:
+        content = scaled(dtype, is_input=is_input)
+        rest, (weight,) = separated(memoryview(content), SIZES)
+        assert (weight.name, weight.lengths) == (b"w", (WIDE,))
+        assert len(rest) < len(content) - WIDE
+        prepared = await device.prepare(load(content))
+        (y,) = (await prepared.run([np.full(WIDE, 2, dtype)])).values()
+        np.testing.assert_array_equal(y, 2 * np.arange(WIDE))
+
+    def test_small_ones_stay(self) -> None:
+        content = scaled(length=8)
+        assert separated(memoryview(content), SIZES) == (content, [])
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"dims": [WIDE + 1]},
+            {"dims": [-WIDE]},
+            {"data_type": TensorProto.INT64},
+            {"data_type": 99},
+            {"float_data": [1.0]},
+        ],
+    )
+    def test_those_that_do_not_fit_their_bytes_stay(
+        self, wrong: dict[str, Any]
+    ) -> None:
+        model = onnx.load_from_string(scaled())
+        for name, value in wrong.items():
+            field = getattr(model.graph.initializer[0], name)
+            if isinstance(value, list):
+                del field[:]
+                field.extend(value)
+            else:
+                setattr(model.graph.initializer[0], name, value)
+        content = model.SerializeToString()
+        assert separated(memoryview(content), SIZES) == (content, [])
+
+    def test_one_of_a_name_is_taken_once(self) -> None:
+        model = onnx.load_from_string(scaled())
+        model.graph.initializer.append(model.graph.initializer[0])
+        rest, weights = separated(memoryview(model.SerializeToString()), SIZES)
+        assert len(weights) == 1
+        assert len(rest) > 4 * WIDE
+
+    @pytest.mark.alone
+    def test_they_are_copied_once(self, tmp_path: Path) -> None:
+        """There are the file's bytes, and ONNX Runtime's own copy of them."""
+        path = tmp_path / "weights.onnx"
+        path.write_bytes(scaled(length=WEIGHED // 4))
+        command = [sys.executable, "-c", WEIGHING, str(path)]
+        told = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        assert int(told.stdout) < 2.3 * WEIGHED
+
+
+WEIGHING = """
+import asyncio, re, sys
+from pathlib import Path
+import asyncnn
+from tests.devices.onnxruntime.test_region_checks import scaled
+
+def most() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]) << 10
+
+async def weigh(path: str) -> None:
+    async with asyncnn.open_device("onnxruntime") as device:
+        await device.prepare(asyncnn.load(scaled()))
+        Path("/proc/self/clear_refs").write_text("5")
+        before = most()
+        model = asyncnn.load(path)
+        prepared = await device.prepare(model)
+        print(most() - before)
+
+asyncio.run(weigh(sys.argv[1]))
+"""
+WEIGHED = 1 << 27
+SIZES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.items()}

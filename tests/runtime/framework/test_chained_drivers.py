@@ -120,7 +120,7 @@ async def test_results_timings_and_routes_are_the_same(path: str) -> None:
             outputs = await prepared.run({"x": x}, path=path, measure=True)
             assert_same(dict(outputs), await expected({"x": x}, model))
             assert outputs.route.devices == ("one", "other") * 2
-            assert outputs.timing.time_on_device <= outputs.timing.time_in_driver
+            assert outputs.timing.on_device_ns <= outputs.timing.in_driver_ns
         assert [each.fenced for each in devices] == [6, 6]
 
 

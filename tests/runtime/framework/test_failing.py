@@ -287,7 +287,7 @@ async def test_fenced_runs_wait_and_follow_each_other(has_fences: bool) -> None:
         source.signal()
         assert_same(await first, wanted)
         assert_same(await second, await expected({"x": wanted["y"]}))
-        assert first.timing.launched.time_in_driver >= 10_000
+        assert first.timing.launched.in_driver_ns >= 10_000_000
         assert first.outputs.route.devices == ("odd", "reference", "odd")
 
 
@@ -321,7 +321,7 @@ async def test_timing_is_that_of_all_partitions() -> None:
             timing = (
                 await prepared.run(inputs((256, 256)), path=path, measure=True)
             ).timing
-            assert 0 < timing.time_on_device <= timing.time_in_driver < 10_000_000
+            assert 0 < timing.on_device_ns <= timing.in_driver_ns < 10**10
 
 
 async def test_shapes_that_are_open_are_found_out() -> None:

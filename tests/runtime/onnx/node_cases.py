@@ -30,7 +30,6 @@ HAL_TYPES = frozenset({"FLOAT", "FLOAT16", "INT32", "INT64", "BOOL", "UINT8", "I
 """Element types that HAL tensors can have; int64 as int32."""
 
 _BITS = "the HAL has no operation on bits"
-_BY_DATA = "the data decide the shape of its result"
 _RANDOM = "its result is random"
 _FILES = "it decodes files"
 _TEXT = "it works on text"
@@ -38,7 +37,6 @@ _TEXT = "it works on text"
 OUTSIDE = {
     **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"), _BITS),
     "BitCast": _BITS,
-    **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression"), _BY_DATA),
     **dict.fromkeys(("Bernoulli", "RandomUniformLike"), _RANDOM),
     "ImageDecoder": _FILES,
     "TfIdfVectorizer": _TEXT,

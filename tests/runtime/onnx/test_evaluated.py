@@ -23,6 +23,13 @@ RNG = np.random.default_rng(5)
 DEVICES = ["reference", "accelerated", "framework:reference,accelerated", "driver"]
 
 
+def opened(where: str) -> Any:
+    """Open a device by its name, or a driver of one."""
+    if where == "driver":
+        return asyncnn.connect(device="reference")
+    return asyncnn.open_device(where)
+
+
 def floats(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
 
@@ -132,13 +139,8 @@ class TestGroups:
         proto = counting(3, [node("Erf", ["s"], ["t"]), node("Neg", ["s"], ["u"])])
         proto.graph.node.append(node("Add", ["y", "y"], ["w"]))
         proto.graph.output.append(tensor("w", None))
-        named = imported(proto)
-        if where == "driver":
-            opening: Any = asyncnn.connect(device="reference")
-        else:
-            opening = asyncnn.open_device(where)
-        async with opening as device:
-            prepared = await device.prepare(named)
+        async with opened(where) as device:
+            prepared = await device.prepare(imported(proto))
             found = await prepared.run([np.float32([0.5, -1])])
         steps = [np.float64([0.5, -1])]
         for _ in range(3):
@@ -180,22 +182,53 @@ class TestLoops:
         np.testing.assert_allclose(found["y"], 16 * x)
         np.testing.assert_allclose(found["z"], [2 * x, 4 * x, 8 * x, 16 * x])
 
-    async def test_one_whose_end_is_computed_is_refused(self) -> None:
+    @pytest.mark.parametrize("where", DEVICES)
+    async def test_only_a_run_may_tell_how_many_steps_there_are(
+        self, where: str
+    ) -> None:
         body = helper.make_graph(
             [
-                node("ReduceSum", ["s"], ["sum"], keepdims=0),
-                node("Less", ["sum", "three"], ["on"]),
-                node("Add", ["s", "s"], ["t"]),
+                node("Mul", ["s", "half"], ["t"]),
+                node("ReduceSum", ["t"], ["sum"], keepdims=0),
+                node("Greater", ["sum", "three"], ["on"]),
+                node("Identity", ["t"], ["u"]),
             ],
             "body",
             [tensor("i", (), np.int64), tensor("go", (), np.bool_), tensor("s", (2,))],
-            [tensor("on", (), np.bool_), tensor("t", (2,))],
+            [tensor("on", (), np.bool_), tensor("t", (2,)), tensor("u", (2,))],
         )
-        proto = model(
-            [node("Loop", ["", "", "x"], ["y"], body=body)],
-            [tensor("x", (2,))], ["y"], {"three": np.float32(3)},
-        )  # fmt: skip
-        with pytest.raises(UnsupportedOperatorError, match="end is computed"):
+        nodes = [
+            node("Loop", ["", "true", "x"], ["y", "all"], body=body),
+            node("Relu", ["y"], ["positive"]),
+            node("Neg", ["all"], ["turned"]),
+            node("Size", ["turned"], ["size"]),
+        ]
+        weights = {"three": np.float32(3), "half": np.float32(0.5), "true": True}
+        outputs = ["positive", "turned", tensor("size", None, np.int64)]
+        proto = model(nodes, [tensor("x", (2,))], outputs, weights)
+        async with opened(where) as device:
+            prepared = await device.prepare(imported(proto))
+            assert prepared.outputs[1].shape == (None, 2)
+            for x, steps in (([4, 4], 2), ([64, 64], 6), ([1, 1], 1), ([64, 64], 6)):
+                found = await prepared.run([np.float32(x)])
+                rows = [-np.float32(x) / 2 ** (k + 1) for k in range(steps)]
+                np.testing.assert_array_equal(found["turned"], rows)
+                np.testing.assert_array_equal(found["positive"], -rows[-1])
+                assert found["size"] == 2 * steps
+
+    def test_one_whose_states_grow_is_refused(self) -> None:
+        proto = counting(3, [node("Identity", ["s"], ["u"])])
+        body = proto.graph.node[0].attribute[0].g
+        del body.node[:]
+        body.node.extend(
+            [
+                node("Concat", ["s", "s"], ["t"], axis=0),
+                node("ReduceSum", ["s"], ["u"], keepdims=1),
+                node("Less", ["u", "u"], ["less"]),
+                node("Squeeze", ["less"], ["on"]),
+            ]
+        )
+        with pytest.raises(UnsupportedOperatorError, match="states may grow"):
             imported(proto)
 
     async def test_can_be_left_between_two_nodes(self) -> None:

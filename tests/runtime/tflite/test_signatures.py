@@ -104,7 +104,7 @@ async def test_a_prepared_model_runs_by_the_names_of_a_signature() -> None:
         assert list(outputs) == ["sum", "total", "minus"]
         np.testing.assert_array_equal(outputs["total"], LEFT + RIGHT)
         np.testing.assert_array_equal(outputs["minus"], -RIGHT)
-        assert outputs.timing.time_on_device is not None
+        assert outputs.timing.on_device_ns is not None
         in_order = await serve.run([LEFT, RIGHT])
         np.testing.assert_array_equal(in_order["minus"], -RIGHT)
         total = np.empty(3, F32)
