@@ -268,7 +268,7 @@ def compare(
     import anyio
     import msgspec
 
-    from asyncnn.tools.bench.presenting import draw_table
+    from asyncnn.tools.bench.report import draw_table
     from asyncnn.tools.loadgen import loadgen_module
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
