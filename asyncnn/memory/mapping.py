@@ -23,7 +23,7 @@ import numpy as np
 from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.logs import MEMORY
-from asyncnn.memory import dma_buf
+from asyncnn.memory import pages
 from asyncnn.memory.handles import (
     SHRINK,
     access_of,
@@ -188,7 +188,7 @@ class Mapper:
         if mapped is None:
             seals = key[-1]
             span = checked_span(memory, seals, status)
-            if not self._is_safe(seals, status) or dma_buf.is_dma_buf(span.fd, status):
+            if not self._is_safe(seals, status) or pages.is_dma_buf(span.fd, status):
                 return None
             self._accounting.make_room(span.length, self._evict)
             with os_errors(f"{label(memory)} of {span.length} bytes", span.length):

@@ -3,15 +3,23 @@
 A mapping keeps no descriptor: a file that is mapped can be closed. A `CopiedSpan` is
 for files that cannot be mapped safely: reading from one that has been truncated merely
 comes back short.
+
+What is in a dma-buf may lie in caches of a processor or of a device. So who touches it
+tells the kernel where that begins and ends. It cannot be read and written like a file,
+nor does it shrink. Source: the kernel's documentation of dma-buf.
 """
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import stat
+import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -27,7 +35,6 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.types import Memory
-from asyncnn.memory import dma_buf
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
@@ -47,6 +54,15 @@ arrays, those of XNNPACK up to 16 bytes.
 
 _CHUNK_BYTES = 2**18
 _LINE_BYTES = 64
+
+SYNC = 0x4008_6200
+"""Number of the call: begins or ends an access."""
+
+SYNC_READ, SYNC_WRITE = 1, 2
+SYNC_START, SYNC_END = 0, 4
+
+_FLAGS = struct.Struct("Q")
+_NAME = "/dmabuf:"
 
 _final: WeakSet[mmap.mmap] = WeakSet()
 """Mappings of files whose contents are."""
@@ -120,12 +136,46 @@ def map_pages(span: Span, seals: int) -> memoryview:
     return memoryview(pages)[skipped:length]
 
 
+def is_dma_buf(fd: int, status: os.stat_result) -> bool:
+    """Tell whether a descriptor, which has this status, is that of a dma-buf."""
+    if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+        return False
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(_NAME)
+    except OSError:
+        return False
+
+
+def accessed(fd: int, *, writes: bool) -> Callable[[], None]:
+    """Tell the kernel that an access begins; calling the result tells of its end.
+
+    The descriptor may be closed before.
+
+    :raises OSError: if descriptors have run out, or the exporter fails at it.
+    """
+    file = Descriptor(os.dup(fd))
+    kind = SYNC_READ | SYNC_WRITE if writes else SYNC_READ
+    _sync(file, SYNC_START | kind)
+    return partial(_sync, file, SYNC_END | kind)
+
+
+def _sync(file: Descriptor, flags: int) -> None:
+    while True:
+        try:
+            fcntl.ioctl(file.fd, SYNC, _FLAGS.pack(flags))
+        except OSError as error:
+            if error.errno not in (errno.EINTR, errno.EAGAIN):
+                raise
+        else:
+            return
+
+
 def map_accessed(span: Span) -> memoryview:
     """Map a span of a dma-buf, of some length; the last view of it ends the access.
 
     :raises OSError: if that fails, or its exporter does.
     """
-    ended = dma_buf.accessed(span.fd, writes=span.protection == READ_WRITE)
+    ended = accessed(span.fd, writes=span.protection == READ_WRITE)
     try:
         data = map_pages(span, 0)
     except BaseException:
@@ -139,7 +189,7 @@ def map_accessed(span: Span) -> memoryview:
 @contextmanager
 def _accessed(span: Span) -> Iterator[memoryview]:
     """Map a span of a dma-buf for an access that lasts as long as the block."""
-    ended = dma_buf.accessed(span.fd, writes=span.protection == READ_WRITE)
+    ended = accessed(span.fd, writes=span.protection == READ_WRITE)
     try:
         yield map_pages(span, 0)
     finally:
@@ -180,7 +230,7 @@ def misfit_of(span: Span, status: os.stat_result) -> str:
     """
     if stat.S_ISDIR(status.st_mode):
         return "a directory, not a file"
-    if not stat.S_ISREG(status.st_mode) and not dma_buf.is_dma_buf(span.fd, status):
+    if not stat.S_ISREG(status.st_mode) and not is_dma_buf(span.fd, status):
         return "not a regular file"
     _, _, offset, length = span
     if offset < 0 or length < 0 or offset + length > status.st_size:
@@ -240,9 +290,9 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
             descriptor = ReceivedDescriptor(os.dup(fd))
             status = os.fstat(fd)
             span = checked_span(memory, seals_of(fd), status)
-            is_dma_buf = dma_buf.is_dma_buf(fd, status)
+            is_shared = is_dma_buf(fd, status)
         span = span._replace(fd=descriptor.fd)
-        return cls(memory.name, span, descriptor, is_dma_buf)
+        return cls(memory.name, span, descriptor, is_shared)
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import open_input
 from asyncnn.logs import MEMORY
-from asyncnn.memory import dma_buf
+from asyncnn.memory import pages
 from asyncnn.memory.handles import (
     READ,
     READ_WRITE,
@@ -128,7 +128,7 @@ def view(memory: Memory) -> memoryview:
     with os_errors(label(memory)):
         seals, status = seals_of(fd), os.fstat(fd)
         span = checked_span(memory, seals, status)
-        if span.length and dma_buf.is_dma_buf(fd, status):
+        if span.length and pages.is_dma_buf(fd, status):
             return map_accessed(span)
         return map_pages(span, seals)
 

@@ -227,6 +227,8 @@ def test_a_model_is_explained(asyncnn_command: Command, model: Path) -> None:
     assert ran.status == 0, ran.err
     assert ran.out.splitlines()[-2:] == [
         "reference makes no use of the hint BufferRole.frequency",
+        "reference makes no use of the hint "
+        "Model.relax_computation_float32_to_float16",
         "reference supports 2 of 2 operations",
     ]
 

@@ -26,7 +26,8 @@ from asyncnn.hal.types import (
     Memory,
     Priority,
 )
-from asyncnn.memory import dma_buf, view
+from asyncnn.memory import pages as dma_buf
+from asyncnn.memory import view
 from asyncnn.memory.handles import BLOB_FORMAT, CPU_READ_OFTEN, CPU_WRITE_OFTEN
 from asyncnn.memory.limits import MappingPolicy
 from asyncnn.memory.mapping import Mapper
