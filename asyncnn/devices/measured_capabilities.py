@@ -128,7 +128,7 @@ class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"asyncnn {self.asyncnn}, NumPy {self.numpy}, {self.blas}, {self.cpu}"
 
 
-class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of all reference workloads, relative to the CPU's.
 
     ``model_times`` are by the names of reference models; there are none where those
@@ -167,7 +167,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the time of the measurement has no time zone")
 
 
-def known_measurement(path: str = "") -> Measurement | None:
+def known_measurement(path: str = "") -> CapabilityMeasurement | None:
     """Return what was measured, None if nothing was that can be used.
 
     A file that cannot be used is named in the log.
@@ -179,7 +179,7 @@ def known_measurement(path: str = "") -> Measurement | None:
         return None
 
 
-async def measurement_at_opening(path: str = "") -> Measurement | None:
+async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None:
     """Return `known_measurement`, None if the folder of its file does not answer."""
     try:
         what = using(_path(path).parent)
@@ -190,7 +190,7 @@ async def measurement_at_opening(path: str = "") -> Measurement | None:
         return None
 
 
-def known_capabilities(measurement: Measurement | None) -> Capabilities:
+def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilities:
     """Return the capabilities that were measured, or those of the CPU."""
     if measurement is None:
         return reference_capabilities()
@@ -223,7 +223,7 @@ def sped_up(capabilities: Capabilities, floats: float, integers: float) -> Capab
     )
 
 
-def load_measurement(path: str = "") -> Measurement | None:
+def load_measurement(path: str = "") -> CapabilityMeasurement | None:
     """Return what was measured here, None if nothing ever was.
 
     :raises GeneralFailureError: if the file cannot be used, and why.
@@ -231,7 +231,7 @@ def load_measurement(path: str = "") -> Measurement | None:
     try:
         file = _path(path)
         content = read_private(file, _MOST_BYTES)
-        measurement = msgspec.json.decode(content, type=Measurement)
+        measurement = msgspec.json.decode(content, type=CapabilityMeasurement)
     except FileNotFoundError:
         return None
     except _UNUSABLE as error:
@@ -246,14 +246,14 @@ def load_measurement(path: str = "") -> Measurement | None:
     return measurement
 
 
-def store_measurement(measurement: Measurement, path: str = "") -> Path:
+def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Path:
     """Keep a measurement for all devices that are opened from now on; return its path.
 
     :raises GeneralFailureError: if the file cannot be written, or could not be used.
     """
     content = msgspec.json.format(msgspec.json.encode(measurement))
     try:
-        msgspec.json.decode(content, type=Measurement)
+        msgspec.json.decode(content, type=CapabilityMeasurement)
         file = _path(path)
         write_private(file, content + b"\n")
     except (OSError, RuntimeError, msgspec.DecodeError) as error:

@@ -38,7 +38,7 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
-    Span,
+    MappedSpan,
     access_of,
     is_immutable,
     label,
@@ -82,7 +82,7 @@ _mmap.argtypes = (
 )
 
 
-def checked_span(memory: Memory, seals: int, status: os.stat_result) -> Span:
+def checked_span(memory: Memory, seals: int, status: os.stat_result) -> MappedSpan:
     """Return the span of a regular file or dma-buf that a pool's handle stands for.
 
     :raises InvalidArgumentError: if the kind is unknown.
@@ -108,7 +108,7 @@ def check_mappable(memory: Memory) -> None:
             checked_span(memory, seals_of(fd), os.fstat(fd))
 
 
-def map_pages(span: Span, seals: int) -> memoryview:
+def map_pages(span: MappedSpan, seals: int) -> memoryview:
     """Map a span that has been checked; the mapping goes with the last view of it.
 
     `TAIL_BYTES` behind it can be read, of the file or of a page of zeros.
@@ -137,7 +137,7 @@ def map_pages(span: Span, seals: int) -> memoryview:
 
 
 def is_dma_buf(fd: int, status: os.stat_result) -> bool:
-    """Tell whether a descriptor, which has this status, is that of a dma-buf."""
+    """Return whether a descriptor, which has this status, is that of a dma-buf."""
     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         return False
     try:
@@ -170,7 +170,7 @@ def _sync(file: Descriptor, flags: int) -> None:
             return
 
 
-def map_accessed(span: Span) -> memoryview:
+def map_accessed(span: MappedSpan) -> memoryview:
     """Map a span of a dma-buf, of some length; the last view of it ends the access.
 
     :raises OSError: if that fails, or its exporter does.
@@ -187,7 +187,7 @@ def map_accessed(span: Span) -> memoryview:
 
 
 @contextmanager
-def _accessed(span: Span) -> Iterator[memoryview]:
+def _accessed(span: MappedSpan) -> Iterator[memoryview]:
     """Map a span of a dma-buf for an access that lasts as long as the block."""
     ended = accessed(span.fd, writes=span.protection == READ_WRITE)
     try:
@@ -197,7 +197,7 @@ def _accessed(span: Span) -> Iterator[memoryview]:
 
 
 def is_final(array: NDArray[Any]) -> bool:
-    """Tell whether nobody can change the elements of an array any more."""
+    """Return whether nobody can change the elements of an array any more."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -208,7 +208,7 @@ def is_final(array: NDArray[Any]) -> bool:
     )
 
 
-def granted(span: Span, seals: int, where: str) -> Span:
+def granted(span: MappedSpan, seals: int, where: str) -> MappedSpan:
     """Return ``span`` with the protection to map it with.
 
     :raises GeneralFailureError: if the descriptor does not grant what it asks for.
@@ -223,7 +223,7 @@ def granted(span: Span, seals: int, where: str) -> Span:
     return span._replace(protection=protection)
 
 
-def misfit_of(span: Span, status: os.stat_result) -> str:
+def misfit_of(span: MappedSpan, status: os.stat_result) -> str:
     """Return why ``span`` is not within the file of ``status``; empty if so.
 
     That is a regular file, or a dma-buf.
@@ -273,7 +273,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """
 
     kind: str
-    _span: Span
+    _span: MappedSpan
     _descriptor: Descriptor
     _is_dma_buf: bool
 
@@ -382,7 +382,7 @@ def copy_bytes(source: int, target: int, size: int) -> int:
     return done
 
 
-def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
+def _map_over(pages: mmap.mmap, span: MappedSpan, flags: int) -> None:
     """Map a span of a file to the beginning of ``pages``."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(

@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices.measured_capabilities import Measurement, ReferenceWorkload
+from asyncnn.devices.measured_capabilities import (
+    CapabilityMeasurement,
+    ReferenceWorkload,
+)
 
 
 @pytest.fixture
-def measurement() -> Measurement:
+def measurement() -> CapabilityMeasurement:
     """A measurement of this machine in which no two workloads took the same time."""
     times = {name: 0.25 * (i + 1) for i, name in enumerate(ReferenceWorkload)}
-    return Measurement.now(times)
+    return CapabilityMeasurement.now(times)
 
 
 @pytest.fixture

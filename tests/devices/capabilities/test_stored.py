@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     capabilities_of,
     default_path,
@@ -36,7 +36,7 @@ def write(path: Path, content: bytes) -> None:
 
 class TestKeeping:
     def test_what_was_stored_is_what_devices_know(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         assert known_capabilities(known_measurement()) == reference_capabilities()
         assert store_measurement(measurement) == default_path()
@@ -46,7 +46,7 @@ class TestKeeping:
         )
 
     def test_the_file_is_its_owners_alone_and_the_only_one(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         path = store_measurement(measurement)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -57,7 +57,7 @@ class TestKeeping:
         assert not state.exists()
 
     def test_another_path_may_be_given(
-        self, state: Path, tmp_path: Path, measurement: Measurement
+        self, state: Path, tmp_path: Path, measurement: CapabilityMeasurement
     ) -> None:
         path = tmp_path / "elsewhere" / "figures.json"
         assert store_measurement(measurement, str(path)) == path
@@ -65,7 +65,7 @@ class TestKeeping:
         assert load_measurement() is None
 
     def test_the_newest_measurement_takes_the_place_of_the_last(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         store_measurement(measurement)
         times = dict.fromkeys(ReferenceWorkload, 2.0)
@@ -73,7 +73,7 @@ class TestKeeping:
         assert known_capabilities(known_measurement()) == capabilities_of(times)
 
     def test_readers_see_a_whole_measurement_whoever_writes(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         written = [
             replace(measurement, exec_times=dict.fromkeys(ReferenceWorkload, number))
@@ -81,7 +81,7 @@ class TestKeeping:
         ]
         store_measurement(measurement)
 
-        def use(number: int) -> Measurement | None:
+        def use(number: int) -> CapabilityMeasurement | None:
             store_measurement(written[number % 4])
             return load_measurement()
 
@@ -91,7 +91,7 @@ class TestKeeping:
         assert [file.name for file in state.iterdir()] == ["capabilities.json"]
 
     def test_what_could_not_be_used_is_not_stored(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         times = measurement.exec_times | {ReferenceWorkload.IF: float("inf")}
         with pytest.raises(GeneralFailureError, match="not kept"):
@@ -99,14 +99,17 @@ class TestKeeping:
         assert load_measurement() is None
 
     def test_a_folder_that_cannot_be_made_is_an_error(
-        self, tmp_path: Path, measurement: Measurement
+        self, tmp_path: Path, measurement: CapabilityMeasurement
     ) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(GeneralFailureError, match="not kept"):
             store_measurement(measurement, str(tmp_path / "file" / "figures"))
 
     def test_a_read_only_folder_is_an_error_and_stays_readable(
-        self, state: Path, measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+        self,
+        state: Path,
+        measurement: CapabilityMeasurement,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         store_measurement(measurement)
         open_file = os.open
@@ -140,7 +143,7 @@ def with_surroundings(**fields: str) -> Edit:
 
 class TestDoubting:
     @pytest.fixture
-    def path(self, state: Path, measurement: Measurement) -> Path:
+    def path(self, state: Path, measurement: CapabilityMeasurement) -> Path:
         return store_measurement(measurement)
 
     def assert_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -189,7 +192,7 @@ class TestDoubting:
         self.assert_ignored(caplog)
 
     def test_a_damaged_file_is_either_whole_or_ignored(
-        self, path: Path, measurement: Measurement
+        self, path: Path, measurement: CapabilityMeasurement
     ) -> None:
         whole = path.read_bytes().rstrip()
         for length in range(0, len(whole), 7):

@@ -13,7 +13,7 @@ from asyncnn.hal.types import OperandType
 from asyncnn.service import Server
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     Surroundings,
     by_models,
@@ -29,7 +29,9 @@ from asyncnn.tools.reference_models import ReferenceModel, speech_recognition
 
 
 @pytest.fixture
-async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[str]]:
+async def measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[CapabilityMeasurement, list[str]]:
     """A hasty measurement, and the workloads whose progress was told."""
     monkeypatch.setattr(calibration, "_BATCH_US", 1.0)
     told = []
@@ -46,7 +48,7 @@ async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[s
 
 
 async def test_a_measurement_can_be_stored_and_found_again(
-    measured: tuple[Measurement, list[str]], tmp_path: object
+    measured: tuple[CapabilityMeasurement, list[str]], tmp_path: object
 ) -> None:
     measurement, told = measured
     assert told == list(ReferenceWorkload)
@@ -57,7 +59,7 @@ async def test_a_measurement_can_be_stored_and_found_again(
 
 
 async def test_figures_have_three_digits(
-    measured: tuple[Measurement, list[str]],
+    measured: tuple[CapabilityMeasurement, list[str]],
 ) -> None:
     measurement, _ = measured
     for time in measurement.exec_times.values():
@@ -135,7 +137,7 @@ async def test_the_accelerated_device_reports_what_the_models_have_taken(
     path = f"{tmp_path}/figures.json"
     ones = dict.fromkeys(ReferenceWorkload, 1.0)
     for measured, expected in (({}, (0.3, 0.1)), (times, (0.25, 0.0625))):
-        store_measurement(Measurement.now(ones, measured), path)
+        store_measurement(CapabilityMeasurement.now(ones, measured), path)
         settings = DeviceSettings(capabilities_file=path)
         async with asyncnn.open_device("accelerated", settings=settings) as device:
             reported = {
