@@ -6,13 +6,10 @@ every kernel is prepared for one run. What the engine computes must equal this.
 
 import math
 
-import msgspec
 import numpy as np
 
-from asyncnn import kernels
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
-from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import (
     Model,
@@ -23,7 +20,7 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
-from asyncnn.kernels.kernel import HeapScratch
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
 from asyncnn.tools.conformance.vectors import Case
 
 
@@ -49,30 +46,6 @@ def run_direct(case: Case) -> list[Array]:
             results = evaluate(bound)
         values.update(zip(operation.outputs, results, strict=True))
     return [values[index] for index in main.output_indexes]
-
-
-def evaluate(operation: BoundOperation) -> list[Array]:
-    """Return the outputs of one operation, all of whose inputs have values.
-
-    :raises GeneralFailureError: if it has no kernel, or its operands have illegal
-        values or shapes.
-    """
-    if kernels.is_data_dependent(operation.type):
-        return list(kernels.compute(operation))
-    shaped = _with_output_shapes(operation)
-    outputs = [np.empty(o.require_shape(), o.dtype) for o in shaped.outputs]
-    inputs = [None if i is None else i.require_value() for i in shaped.inputs]
-    kernels.prepare(shaped)(HeapScratch())(inputs, outputs)
-    return outputs
-
-
-def _with_output_shapes(operation: BoundOperation) -> BoundOperation:
-    shapes = infer_shapes(operation)
-    outputs = tuple(
-        msgspec.structs.replace(output, shape=shape)
-        for output, shape in zip(operation.outputs, shapes, strict=True)
-    )
-    return msgspec.structs.replace(operation, outputs=outputs)
 
 
 def _bind(

@@ -45,6 +45,8 @@ SIBLINGS = (
             "kernels/recurrent",
             "runtime/onnx",
             "runtime/tflite",
+            "tools/conformance/random_graphs/families",
+            "tools/conformance/random_graphs/naive",
         }
     ),
 )

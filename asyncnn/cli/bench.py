@@ -23,8 +23,7 @@ from asyncnn.cli.options import (
     shapes_of,
 )
 from asyncnn.output_files import check_writable, write_file
-from asyncnn.tools.bench.presenting import draw_table, page_of
-from asyncnn.tools.bench.report import Report
+from asyncnn.tools.bench.report import Report, draw_table, page_of
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)

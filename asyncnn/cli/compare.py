@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -29,49 +29,58 @@ from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.comparison import ComparisonReport, PeerKind
+    from asyncnn.tools.samples import Tolerance
+
+
+_ModelArgument: TypeAlias = Annotated[
+    Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
+]
+_PeerOption: TypeAlias = Annotated[
+    Literal["litert", "onnxruntime"],
+    typer.Option("--with", help="The runtime to compare with."),
+]
+_DeviceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Device to run on, one of asyncnn devices; by default "
+        "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
+        "--reference-kernels."
+    ),
+]
+_ReferenceKernelsOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--reference-kernels", help="Compare with LiteRT's reference kernels."
+    ),
+]
+_SamplesOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
+]
+_HtmlOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write a page with the table of a folder there."),
+]
 
 
 def compare(
-    model: Annotated[
-        Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
-    ],
-    peer: Annotated[
-        Literal["litert", "onnxruntime"],
-        typer.Option("--with", help="The runtime to compare with."),
-    ],
+    model: _ModelArgument,
+    peer: _PeerOption,
     input_file: SamplesOption = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
-            "--reference-kernels."
-        ),
-    ] = None,
+    device: _DeviceOption = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
     strict: StrictOption = False,
     path: PathOption = "async",
     transport: TransportOption = "inprocess",
-    reference_kernels: Annotated[
-        bool,
-        typer.Option(
-            "--reference-kernels", help="Compare with LiteRT's reference kernels."
-        ),
-    ] = False,
+    reference_kernels: _ReferenceKernelsOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
-    samples: Annotated[
-        int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
-    ] = 10,
+    samples: _SamplesOption = 10,
     lsb: LsbOption = 1,
     rtol: RtolOption = None,
     atol: AtolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", help="Write a page with the table of a folder there."),
-    ] = None,
+    html: _HtmlOption = None,
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
@@ -86,16 +95,8 @@ def compare(
 
     Exits with 1 if an output is out of tolerance, with 2 on bad input.
     """
-    import anyio
-
-    from asyncnn.cli.model_runs import PATHS
-    from asyncnn.devices.auto_device import default_device_name, usual_device_name
-    from asyncnn.runtime.file_kinds import kind_of
-    from asyncnn.runtime.model import located, open_model_file
-    from asyncnn.tools.comparison import Comparison, PeerKind, compare_model
-    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
-    from asyncnn.tools.samples import Tolerance, load_arrays
-    from asyncnn.tools.samples import samples as samples_of
+    from asyncnn.tools.comparison import PeerKind
+    from asyncnn.tools.samples import Tolerance
 
     tolerance = Tolerance.asked(lsb, rtol, atol)
     kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
@@ -114,41 +115,73 @@ def compare(
         ]
         _compare_folder(model, kind, options, json, html)
         return
-    file = open_model_file(model)
-    with located(model):
-        kind.check_reads(kind_of(file))
-    named, _ = load_extended(
-        model, extension or (), input_shape or (), constant or (), strict=strict
+    report = _compared(
+        (model, extension or (), input_shape or (), constant or (), strict),
+        (kind, reference_kernels),
+        device,
+        (path, transport),
+        input_file,
+        (samples, seed),
+        tolerance,
     )
-    given = (
-        []
-        if input_file is None
-        else samples_of(load_arrays(input_file), "input", named.inputs, input_file)
-    )
-    if not device and reference_kernels:
-        device = default_device_name(exact=True)
-    comparison = Comparison(
-        path=model,
-        named=named,
-        peer=kind,
-        reference_kernels=reference_kernels,
-        device=device or anyio.run(usual_device_name),
-        extensions=tuple(extension or ()),
-        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
-        transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),
-        given=tuple(given),
-        random=samples,
-        seed=seed,
-        tolerance=tolerance,
-        constants=constants_of(constant or ()),
-    )
-    report = anyio.run(compare_model, comparison)
     if json:
         print_json(report)
     else:
         _print(report)
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _compared(
+    asked: tuple[Path, Sequence[str], Sequence[str], Sequence[str], bool],
+    beside: "tuple[PeerKind, bool]",
+    device: str | None,
+    ways: tuple[str, str],
+    input_file: Path | None,
+    random: tuple[int, int],
+    tolerance: "Tolerance",
+) -> "ComparisonReport":
+    """Compare one file, as the options say."""
+    import anyio
+
+    from asyncnn.cli.model_runs import PATHS
+    from asyncnn.devices.auto_device import default_device_name, usual_device_name
+    from asyncnn.runtime.file_kinds import kind_of
+    from asyncnn.runtime.model import located, open_model_file
+    from asyncnn.tools.comparison import Comparison, compare_model
+    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
+    from asyncnn.tools.samples import load_arrays, samples
+
+    model, extensions, shapes, constants, strict = asked
+    peer, reference_kernels = beside
+    file = open_model_file(model)
+    with located(model):
+        peer.check_reads(kind_of(file))
+    named, _ = load_extended(model, extensions, shapes, constants, strict=strict)
+    given = (
+        []
+        if input_file is None
+        else samples(load_arrays(input_file), "input", named.inputs, input_file)
+    )
+    if not device and reference_kernels:
+        device = default_device_name(exact=True)
+    path, transport = ways
+    comparison = Comparison(
+        path=model,
+        named=named,
+        peer=peer,
+        reference_kernels=reference_kernels,
+        device=device or anyio.run(usual_device_name),
+        extensions=tuple(extensions),
+        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
+        transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),
+        given=tuple(given),
+        random=random[0],
+        seed=random[1],
+        tolerance=tolerance,
+        constants=constants_of(constants),
+    )
+    return anyio.run(compare_model, comparison)
 
 
 def _compare_folder(

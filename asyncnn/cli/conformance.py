@@ -1,10 +1,11 @@
 """``asyncnn conformance``: the public test suite, and mutants of its cases."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import msgspec
 import typer
@@ -16,14 +17,17 @@ from asyncnn.cli.options import (
     TransportOption,
     chosen,
     console,
+    counted,
     progress,
 )
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from asyncnn.tools.conformance.mutations.campaign import Plan, RowResult
-    from asyncnn.tools.conformance.suite import AnySelection, Run, Verdict
+    from asyncnn.runtime.execution_options import AnyPath
+    from asyncnn.tools.conformance.mutations.campaign import Plan
+    from asyncnn.tools.conformance.random_graphs import Tried
+    from asyncnn.tools.conformance.suite import AnySelection, Run, Selection
 
 _OLDEST = "auto"
 _VERSIONS = ("newest", _OLDEST)
@@ -33,7 +37,10 @@ T = TypeVar("T")
 
 
 def conformance(
-    directory: Annotated[Path, typer.Argument(help="Folder of vector files.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of vector files.", show_default=False),
+    ] = None,
     path: PathOption = "async,sync",
     transport: TransportOption = "inprocess",
     hal: Annotated[
@@ -83,6 +90,26 @@ def conformance(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one for each core.")
     ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Try so many random graphs, in place of vectors."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="S", help="Draws the same graphs again.")
+    ] = 0,
+    dump: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where a graph that fails is written; by default $ASYNCNN_DUMPS.",
+        ),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Try a graph that was written once more."),
+    ] = None,
 ) -> None:
     """Run conformance vectors and print a table by operation and type.
 
@@ -90,6 +117,11 @@ def conformance(
 
     With --mutate, models, requests and packets of bursts that have one thing
     wrong are tried instead, and the table is by row of mutations.
+
+    With --random, the device computes graphs that are drawn, which are compared
+    with the reference kernels: bit by bit on the reference device, operation by
+    operation on others. One that fails is made small and written to files, which
+    --replay tries again.
 
     The last line says how many cases passed, failed and were skipped. Exits with
     1 if one fails, with 2 on bad input.
@@ -99,7 +131,13 @@ def conformance(
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
     from asyncnn.tools.conformance.mutations.campaign import Plan
-    from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE, Run, specs_below
+    from asyncnn.tools.conformance.suite import (
+        IN_PROCESS,
+        REMOTE,
+        Run,
+        Selection,
+        specs_below,
+    )
 
     transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
     paths = chosen("path", path, tuple(PATHS))
@@ -112,14 +150,34 @@ def conformance(
         if device is not None or extensions:
             raise InvalidArgumentError("a driver that runs has its own device")
         transports = [REMOTE]
+    if random is not None or replay is not None:
+        if mutate or cache or directory is not None or (random and replay):
+            raise InvalidArgumentError(
+                "random graphs are tried by themselves",
+                hint="leave out the folder, --cache and --mutate, and --random "
+                "beside --replay",
+            )
+    elif directory is None:
+        raise InvalidArgumentError(
+            "there is nothing to run", hint="give a folder of vectors, or --random N"
+        )
     if mutate and (device not in (None, "reference") or layers):
         raise InvalidArgumentError("mutants are for the reference device itself")
     name = device or default_device_name(exact=True)
     opener_of(name)
     served = None if socket is None else str(socket)
     check_writable(json)
-    specs = specs_below(directory)
-    if mutate:
+    if directory is None:
+        selection = Selection(
+            socket=served,
+            extensions=extensions,
+            device=name,
+            through_framework=bool(layers),
+        )
+        drawn = replay or (random or 0, seed, dump)
+        totals = _try_graphs(selection, transports, paths, drawn, json)
+    elif mutate:
+        specs = specs_below(directory)
         plan = Plan(
             limit=mutants or None,
             pattern=pattern,
@@ -128,6 +186,7 @@ def conformance(
         )
         totals = _mutate(specs, transports, plan, json, workers)
     else:
+        specs = specs_below(directory)
         run = Run(
             paths=paths,
             pattern=pattern,
@@ -172,6 +231,55 @@ def _run(
     return totals
 
 
+def _try_graphs(
+    selection: "Selection",
+    transports: Sequence[str],
+    paths: Sequence[str],
+    drawn: "Path | tuple[int, int, Path | None]",
+    json: Path | None,
+) -> dict[str, int]:
+    """Try a file, or as many graphs, by a seed, whose dumps go to a folder."""
+    import anyio
+
+    from asyncnn.tools.conformance.suite import OUTCOMES, reached
+
+    try:
+        from asyncnn.tools.conformance.random_graphs import replay, search
+    except ModuleNotFoundError as error:
+        raise GeneralFailureError(
+            f"random graphs need {error.name}, which is not installed",
+            hint="pip install asyncnn[conformance]",
+        ) from error
+    found: list[Tried] = []
+    for transport in transports:
+        with reached(selection, transport) as here:
+            for path in paths:
+                way = cast("AnyPath", path)
+                if isinstance(drawn, Path):
+                    work = partial(replay, here, way, drawn)
+                else:
+                    work = partial(search, here, way, *drawn)
+                found.append(anyio.run(work))
+    _write(json, found)
+    totals = dict.fromkeys(OUTCOMES, 0)
+    for each in found:
+        how = f"{each.path}, {each.transport}"
+        failed = int(bool(each.problem))
+        totals["passed"] += each.graphs - failed
+        totals["failed"] += failed
+        typer.echo(f"{counted(each.graphs, 'graph')} [{how}]")
+        if each.problem:
+            typer.echo(f"failed: {each.model} [{how}]: {each.problem}")
+            command = ["asyncnn", "conformance", "--replay", each.model]
+            command += ["--path", each.path, "--transport", each.transport]
+            if selection.socket is not None:
+                command += ["--socket", selection.socket]
+            else:
+                command += ["--device", selection.device]
+            typer.echo(f"try it again with: {shlex.join(command)}")
+    return totals
+
+
 def _mutate(
     specs: Sequence[Path],
     transports: Sequence[str],
@@ -186,7 +294,8 @@ def _mutate(
     results = _on_each("mutants", transports, plan, len(specs) + 1, each)
     if not any(result.case for result in results):
         raise InvalidArgumentError(f"no case matches {plan.pattern!r}")
-    _write(json, sorted(results, key=lambda t: (t.spec, t.case, t.transport)))
+    results.sort(key=lambda t: (t.spec, t.case, t.transport))
+    _write(json, results)
     rows = {row: Counter[str]() for row in WORDS.items()}
     skipped: Counter[tuple[str, str]] = Counter()
     for result in results:
@@ -225,7 +334,7 @@ def _on_each(
     return found
 
 
-def _write(file: Path | None, records: "Sequence[Verdict | RowResult]") -> None:
+def _write(file: Path | None, records: Sequence[msgspec.Struct]) -> None:
     if file is not None:
         write_file(file, msgspec.json.format(msgspec.json.encode(records)))
 

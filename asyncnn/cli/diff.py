@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -36,51 +36,61 @@ _WIDTH = 80
 _REPEAT = "repeat it with: "
 
 
+_ModelArgument: TypeAlias = Annotated[
+    Path,
+    typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
+]
+_AgainstArgument: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(help="Another kind of the network, for the second side."),
+]
+_BetweenOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Two of: devices, litert, onnxruntime. By default "
+        "reference,accelerated, or reference twice for two models.",
+    ),
+]
+_SamplesOption: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Random inputs, without --input.")
+]
+_ReferenceKernelsOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
+]
+_SaveOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="F.npz",
+        help="Write the inputs of the operation found, and a model of it beside.",
+    ),
+]
+_EveryOption: TypeAlias = Annotated[
+    bool, typer.Option("--all", help="List operations that do not differ, too.")
+]
+_HtmlOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Write a page that shows it to this file.")
+]
+
+
 def diff(
-    model: Annotated[
-        Path,
-        typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
-    ],
-    against: Annotated[
-        Path | None,
-        typer.Argument(help="Another kind of the network, for the second side."),
-    ] = None,
-    between: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Two of: devices, litert, onnxruntime. By default "
-            "reference,accelerated, or reference twice for two models.",
-        ),
-    ] = None,
+    model: _ModelArgument,
+    against: _AgainstArgument = None,
+    between: _BetweenOption = None,
     input_file: SamplesOption = None,
-    samples: Annotated[
-        int, typer.Option(min=1, help="Random inputs, without --input.")
-    ] = 3,
+    samples: _SamplesOption = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
-    reference_kernels: Annotated[
-        bool,
-        typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
-    ] = False,
+    reference_kernels: _ReferenceKernelsOption = False,
     lsb: LsbOption = 1,
     rtol: RtolOption = None,
     atol: AtolOption = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="F.npz",
-            help="Write the inputs of the operation found, and a model of it beside.",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="List operations that do not differ, too.")
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page that shows it to this file.")
-    ] = None,
+    save: _SaveOption = None,
+    every: _EveryOption = False,
+    html: _HtmlOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the operation that makes two runs of a model differ.

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -63,46 +63,59 @@ loadgen = typer.Typer(
 )
 
 
+_ScenarioOption: TypeAlias = Annotated[
+    str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")
+]
+_DeviceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
+]
+_TransportOption: TypeAlias = Annotated[
+    str, typer.Option(help="Ways to the device: inprocess, remote.")
+]
+_PathOption: TypeAlias = Annotated[
+    str,
+    typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
+]
+_TargetQpsOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Rate of Server queries; what to expect of Offline."),
+]
+_LatencyBoundMsOption: TypeAlias = Annotated[
+    float, typer.Option(help="What 99 % of Server queries may take.")
+]
+_QueriesOption: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=_MOST, help="Queries at least.")
+]
+_SecondsOption: TypeAlias = Annotated[
+    float, typer.Option(min=0, max=_MOST, help="Duration at least.")
+]
+_AccuracyOption: TypeAlias = Annotated[
+    bool, typer.Option("--accuracy", help="Judge answers, not times.")
+]
+_InputFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
+]
+_LogDirOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
+]
+
+
 @loadgen.command(_RUN)
 def run(
     model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
-    scenario: Annotated[
-        str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")
-    ] = "SingleStream",
-    device: Annotated[
-        str | None,
-        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
-    ] = None,
-    transport: Annotated[
-        str, typer.Option(help="Ways to the device: inprocess, remote.")
-    ] = "inprocess",
-    path: Annotated[
-        str,
-        typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
-    ] = "threadsafe",
-    target_qps: Annotated[
-        float | None,
-        typer.Option(help="Rate of Server queries; what to expect of Offline."),
-    ] = None,
-    latency_bound_ms: Annotated[
-        float, typer.Option(help="What 99 % of Server queries may take.")
-    ] = 100.0,
-    queries: Annotated[
-        int, typer.Option(min=1, max=_MOST, help="Queries at least.")
-    ] = 100,
-    seconds: Annotated[
-        float, typer.Option(min=0, max=_MOST, help="Duration at least.")
-    ] = 10.0,
-    accuracy: Annotated[
-        bool, typer.Option("--accuracy", help="Judge answers, not times.")
-    ] = False,
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
-    ] = None,
-    log_dir: Annotated[
-        Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
-    ] = None,
+    scenario: _ScenarioOption = "SingleStream",
+    device: _DeviceOption = None,
+    transport: _TransportOption = "inprocess",
+    path: _PathOption = "threadsafe",
+    target_qps: _TargetQpsOption = None,
+    latency_bound_ms: _LatencyBoundMsOption = 100.0,
+    queries: _QueriesOption = 100,
+    seconds: _SecondsOption = 10.0,
+    accuracy: _AccuracyOption = False,
+    input_file: _InputFileOption = None,
+    log_dir: _LogDirOption = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -115,19 +128,7 @@ def run(
     Exits with 1 if a result is invalid or an execution failed, with 2 on bad
     input.
     """
-    chosen("scenario", scenario, _SCENARIOS)
-    if scenario == "Server" and target_qps is None and not accuracy:
-        raise InvalidArgumentError(
-            "a Server run needs the rate of its queries", hint="give --target-qps"
-        )
-    for value, option in (
-        (target_qps, "--target-qps"),
-        (latency_bound_ms, "--latency-bound-ms"),
-    ):
-        if value is not None and not 0 < value <= _MOST:
-            raise InvalidArgumentError(
-                f"{option} must be positive, and at most {_MOST:,}"
-            )
+    _check_rates(scenario, target_qps, latency_bound_ms, needs_rate=not accuracy)
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
@@ -166,12 +167,39 @@ def run(
     )
     with _interruptible():
         report = rounded(anyio.run(run_all, options))
+    _show_run(report, json=json)
+
+
+def _show_run(report: "RunReport", *, json: bool) -> None:
+    """Print a report, and exit with 1 if a result is invalid."""
     if json:
         print_json(report)
     else:
         _print_run(report)
     if not report.valid:
         raise typer.Exit(1)
+
+
+def _check_rates(
+    scenario: str,
+    target_qps: float | None,
+    latency_bound_ms: float,
+    *,
+    needs_rate: bool,
+) -> None:
+    chosen("scenario", scenario, _SCENARIOS)
+    if scenario == "Server" and target_qps is None and needs_rate:
+        raise InvalidArgumentError(
+            "a Server run needs the rate of its queries", hint="give --target-qps"
+        )
+    for value, option in (
+        (target_qps, "--target-qps"),
+        (latency_bound_ms, "--latency-bound-ms"),
+    ):
+        if value is not None and not 0 < value <= _MOST:
+            raise InvalidArgumentError(
+                f"{option} must be positive, and at most {_MOST:,}"
+            )
 
 
 def _print_run(report: "RunReport") -> None:
@@ -196,31 +224,39 @@ def _print_run(report: "RunReport") -> None:
             typer.echo(f"  {reason}")
 
 
+_ModelsArgument: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
+]
+_CompareScenarioOption: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME,...", help="What to measure.")
+]
+_SystemOption: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
+]
+_CompareDeviceOption: TypeAlias = Annotated[
+    str, typer.Option(help="Device to run on, one of asyncnn devices.")
+]
+_CheckOption: TypeAlias = Annotated[
+    bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
+]
+_JsonFileOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--json", help="Write the report here.")
+]
+
+
 @loadgen.command("compare")
 def compare(
-    models: Annotated[
-        list[Path] | None,
-        typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
-    ] = None,
-    scenario: Annotated[
-        str, typer.Option(metavar="NAME,...", help="What to measure.")
-    ] = "SingleStream,Offline,Server,tiny",
-    system: Annotated[
-        str,
-        typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
-    ] = "all",
-    device: Annotated[
-        str, typer.Option(help="Device to run on, one of asyncnn devices.")
-    ] = "accelerated",
+    models: _ModelsArgument = None,
+    scenario: _CompareScenarioOption = "SingleStream,Offline,Server,tiny",
+    system: _SystemOption = "all",
+    device: _CompareDeviceOption = "accelerated",
     queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000,
     passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
-    ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the report here.")
-    ] = None,
+    check: _CheckOption = False,
+    json_file: _JsonFileOption = None,
 ) -> None:
     """Compare with systems that a user would write, judged by LoadGen.
 
@@ -232,7 +268,7 @@ def compare(
     import anyio
     import msgspec
 
-    from asyncnn.tools.bench.presenting import draw_table
+    from asyncnn.tools.bench.report import draw_table
     from asyncnn.tools.loadgen import loadgen_module
     from asyncnn.tools.loadgen.comparing import Comparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -33,87 +33,103 @@ _NOT_REACHED = "not measured"
 _CLEAR_LINE = "\r\x1b[2K"
 
 
+_FolderArgument: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
+        show_default=False,
+    ),
+]
+_BuiltinOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--builtin", help="Add MobileNets, speech recognition and synthesis."),
+]
+_PatternOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
+]
+_DeviceOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME,...",
+        help="Devices to measure, of asyncnn devices, or all; repeatable. By "
+        "default all but samples.",
+    ),
+]
+_PathOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH,...",
+        show_default="all",
+        help="HAL calls to use: async, sync, burst or fenced, and session for "
+        "models with state.",
+    ),
+]
+_PeersOption: TypeAlias = Annotated[
+    bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
+]
+_DatasetOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="An .npz file with inputs and labels, for top-k."),
+]
+_AccuracyOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        help="Insist on outputs being judged, or judge none; by default those "
+        "that there is something for.",
+        show_default=False,
+    ),
+]
+_RunsOption: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Runs of a model on each way, at most.")
+]
+_SecondsOption: TypeAlias = Annotated[
+    float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
+]
+_JsonOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--json", help="Write all figures to this file.")
+]
+_CsvOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--csv", help="Write the suite's columns there.")
+]
+_HtmlOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--html", help="Write a page with plots there.")
+]
+_OpensOption: TypeAlias = Annotated[
+    bool, typer.Option("--open", help="Show the page of --html in a browser.")
+]
+_HistoryOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(help="An earlier JSON file, for the page; repeatable."),
+]
+_SourceOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--from", help="Report on this JSON file, measuring nothing."),
+]
+
+
 def mlts(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
-            show_default=False,
-        ),
-    ] = None,
-    builtin: Annotated[
-        bool,
-        typer.Option(
-            "--builtin", help="Add MobileNets, speech recognition and synthesis."
-        ),
-    ] = False,
-    pattern: Annotated[
-        str,
-        typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
-    ] = "*",
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Devices to measure, of asyncnn devices, or all; repeatable. By "
-            "default all but samples.",
-        ),
-    ] = None,
+    folder: _FolderArgument = None,
+    builtin: _BuiltinOption = False,
+    pattern: _PatternOption = "*",
+    device: _DeviceOption = None,
     socket: SocketOption = None,
-    path: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH,...",
-            show_default="all",
-            help="HAL calls to use: async, sync, burst or fenced, and session for "
-            "models with state.",
-        ),
-    ] = "async,sync,burst,fenced,session",
+    path: _PathOption = "async,sync,burst,fenced,session",
     transport: TransportOption = "inprocess,remote",
-    peers: Annotated[
-        bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
-    ] = True,
-    dataset: Annotated[
-        Path | None,
-        typer.Option(help="An .npz file with inputs and labels, for top-k."),
-    ] = None,
-    accuracy: Annotated[
-        bool | None,
-        typer.Option(
-            help="Insist on outputs being judged, or judge none; by default those "
-            "that there is something for.",
-            show_default=False,
-        ),
-    ] = None,
+    peers: _PeersOption = True,
+    dataset: _DatasetOption = None,
+    accuracy: _AccuracyOption = None,
     lsb: LsbOption = 1,
     rtol: RtolOption = None,
     atol: AtolOption = None,
-    runs: Annotated[
-        int, typer.Option(min=1, help="Runs of a model on each way, at most.")
-    ] = 100,
-    seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
-    ] = 1.0,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write the suite's columns there.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with plots there.")
-    ] = None,
-    opens: Annotated[
-        bool, typer.Option("--open", help="Show the page of --html in a browser.")
-    ] = False,
-    history: Annotated[
-        list[Path] | None,
-        typer.Option(help="An earlier JSON file, for the page; repeatable."),
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", help="Report on this JSON file, measuring nothing."),
-    ] = None,
+    runs: _RunsOption = 100,
+    seconds: _SecondsOption = 1.0,
+    json: _JsonOption = None,
+    csv: _CsvOption = None,
+    html: _HtmlOption = None,
+    opens: _OpensOption = False,
+    history: _HistoryOption = None,
+    source: _SourceOption = None,
 ) -> None:
     """Measure each model of a folder on every device, path and transport.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -24,52 +24,64 @@ from asyncnn.input_files import read_input
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from asyncnn.tools.profiling import OperationProfile, Profile
 
 
+_ModelArgument: TypeAlias = Annotated[
+    Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
+]
+_InputFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
+        "file with the only input.",
+    ),
+]
+_DeviceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Device to run on, one of asyncnn devices; by default "
+        "$ASYNCNN_DEVICE, or the fastest that works."
+    ),
+]
+_RunsOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
+    ),
+]
+_OnlyOption: TypeAlias = Annotated[
+    str,
+    typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
+]
+_TopOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Show the N longest operations alone.")
+]
+_SourceOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--from", help="Show what --json has printed; run nothing."),
+]
+_HtmlOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Write a page with the graph to this file.")
+]
+
+
 def profile(
-    model: Annotated[
-        Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
-    ] = None,
-    input_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
-            "file with the only input.",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or the fastest that works."
-        ),
-    ] = None,
+    model: _ModelArgument = None,
+    input_file: _InputFileOption = None,
+    device: _DeviceOption = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
     strict: StrictOption = False,
-    runs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
-        ),
-    ] = None,
-    only: Annotated[
-        str,
-        typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
-    ] = "*",
-    top: Annotated[
-        int | None, typer.Option(min=1, help="Show the N longest operations alone.")
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", help="Show what --json has printed; run nothing."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with the graph to this file.")
-    ] = None,
+    runs: _RunsOption = None,
+    only: _OnlyOption = "*",
+    top: _TopOption = None,
+    source: _SourceOption = None,
+    html: _HtmlOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure where the time of runs goes: by operation, partition and stage.
@@ -199,61 +211,17 @@ def _chosen(
 
 def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
     """Print tables that fit 80 columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from asyncnn.tools.profiling.page import headlines, mark
+    from asyncnn.tools.profiling.page import headlines
 
     terminal = console()
-
-    def table(*columns: str, left: Iterable[int] = (0,)) -> Table:
-        made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for number, name in enumerate(columns):
-            justify = "left" if number in left else "right"
-            made.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-        return made
-
     several = len(found.partitions) > 1
-    operations = table(
-        *("", "operation", "us", "share", "bytes", "temp", "kernel", "rounding"),
-        left=(0, 1, 6, 7),
-    )
-    for each in shown:
-        kernel = each.kernel.rpartition(".")[2]
-        where = f"{kernel}\non {each.device}" if several else kernel
-        operations.add_row(
-            *(each.place, each.type),
-            *(f"{mark(each)}{each.time_us:.1f}", f"{each.share:.1%}"),
-            *(_bytes(each.moved_bytes), _bytes(each.temporary_bytes)),
-            *(where, each.rounding),
-        )
     if found.operations:
-        terminal.print(operations)
+        terminal.print(_operations(shown, several))
     if several or not found.operations:
-        partitions = table(
-            "", "partition on", "operations", "time", "share", left=(0, 1)
-        )
-        for number, part in enumerate(found.partitions):
-            partitions.add_row(
-                *(str(number), part.device, str(len(part.operations))),
-                "elsewhere" if part.time_us is None else format_duration(part.time_us),
-                "" if part.share is None else f"{part.share:.1%}",
-            )
-        terminal.print(partitions)
+        terminal.print(_partitions(found))
     if found.segments:
-        segments = table(
-            *("", "segment by", "operations", "time", "share", "one by one"),
-            left=(0, 1),
-        )
-        for number, segment in enumerate(found.segments):
-            parts = segment.parts_us
-            segments.add_row(
-                *(str(number), segment.engine, str(len(segment.operations))),
-                *(format_duration(segment.time_us), f"{segment.share:.1%}"),
-                "estimated" if parts is None else format_duration(parts),
-            )
-        terminal.print(segments)
-    stages = table("besides", "time", "share", "", left=(0, 3))
+        terminal.print(_segments(found))
+    stages = _table("besides", "time", "share", "", left=(0, 3))
     for stage in found.stages:
         stages.add_row(
             *(stage.name, format_duration(stage.time_us)),
@@ -262,6 +230,61 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
     terminal.print(stages)
     for line in headlines(found):
         terminal.print(line)
+
+
+def _table(*columns: str, left: Iterable[int] = (0,)) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, name in enumerate(columns):
+        justify = "left" if number in left else "right"
+        made.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    return made
+
+
+def _operations(shown: "Sequence[OperationProfile]", several: bool) -> "Table":
+    from asyncnn.tools.profiling.page import mark
+
+    table = _table(
+        *("", "operation", "us", "share", "bytes", "temp", "kernel", "rounding"),
+        left=(0, 1, 6, 7),
+    )
+    for each in shown:
+        kernel = each.kernel.rpartition(".")[2]
+        where = f"{kernel}\non {each.device}" if several else kernel
+        table.add_row(
+            *(each.place, each.type),
+            *(f"{mark(each)}{each.time_us:.1f}", f"{each.share:.1%}"),
+            *(_bytes(each.moved_bytes), _bytes(each.temporary_bytes)),
+            *(where, each.rounding),
+        )
+    return table
+
+
+def _partitions(found: "Profile") -> "Table":
+    table = _table("", "partition on", "operations", "time", "share", left=(0, 1))
+    for number, part in enumerate(found.partitions):
+        table.add_row(
+            *(str(number), part.device, str(len(part.operations))),
+            "elsewhere" if part.time_us is None else format_duration(part.time_us),
+            "" if part.share is None else f"{part.share:.1%}",
+        )
+    return table
+
+
+def _segments(found: "Profile") -> "Table":
+    table = _table(
+        *("", "segment by", "operations", "time", "share", "one by one"), left=(0, 1)
+    )
+    for number, segment in enumerate(found.segments):
+        parts = segment.parts_us
+        table.add_row(
+            *(str(number), segment.engine, str(len(segment.operations))),
+            *(format_duration(segment.time_us), f"{segment.share:.1%}"),
+            "estimated" if parts is None else format_duration(parts),
+        )
+    return table
 
 
 def _bytes(count: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -28,69 +28,81 @@ from asyncnn.hal.types import Priority
 from asyncnn.output_files import check_writable
 
 if TYPE_CHECKING:
-    from asyncnn.cli.model_runs import PathReport
+    from asyncnn.cli.model_runs import PathReport, RunReport
+
+
+_OutputFileOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", help="Write output_K to this .npz file.")
+]
+_CheckOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Compare with output_K of this .npz file, or an .npy file."),
+]
+_CheckKeyOption: TypeAlias = Annotated[
+    str, typer.Option(help="Compare with KEY_K instead of output_K.")
+]
+_DeviceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Device to run on, one of asyncnn devices; by default "
+        "$ASYNCNN_DEVICE, or the fastest that works, or reference with --check."
+    ),
+]
+_SocketOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Run in the driver that serves this socket instead."),
+]
+_StateOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="INPUT=OUTPUT",
+        help="An input that --session keeps, and its next value; repeatable. By "
+        "default those whose names leave no doubt.",
+    ),
+]
+_PriorityOption: TypeAlias = Annotated[
+    Literal["low", "medium", "high"],
+    typer.Option(help="Which runs go first, beside others of the same device."),
+]
+_DeadlineMsOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Deadline of each execution, after so many milliseconds."),
+]
+_SessionOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--session", help="Keep the model's state from one sample to the next."
+    ),
+]
+_ExplainOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--explain", help="Say which operations are supported, and stop."),
+]
 
 
 def run(
     model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
     input_file: SamplesOption = None,
-    output_file: Annotated[
-        Path | None, typer.Option("--output", help="Write output_K to this .npz file.")
-    ] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(help="Compare with output_K of this .npz file, or an .npy file."),
-    ] = None,
-    check_key: Annotated[
-        str, typer.Option(help="Compare with KEY_K instead of output_K.")
-    ] = "output",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to run on, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or the fastest that works, or reference with --check."
-        ),
-    ] = None,
-    socket: Annotated[
-        Path | None,
-        typer.Option(help="Run in the driver that serves this socket instead."),
-    ] = None,
+    output_file: _OutputFileOption = None,
+    check: _CheckOption = None,
+    check_key: _CheckKeyOption = "output",
+    device: _DeviceOption = None,
+    socket: _SocketOption = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
     strict: StrictOption = False,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--state",
-            metavar="INPUT=OUTPUT",
-            help="An input that --session keeps, and its next value; repeatable. By "
-            "default those whose names leave no doubt.",
-        ),
-    ] = None,
+    state: _StateOption = None,
     path: PathOption = "async",
-    priority: Annotated[
-        Literal["low", "medium", "high"],
-        typer.Option(help="Which runs go first, beside others of the same device."),
-    ] = "medium",
-    deadline_ms: Annotated[
-        float | None,
-        typer.Option(help="Deadline of each execution, after so many milliseconds."),
-    ] = None,
+    priority: _PriorityOption = "medium",
+    deadline_ms: _DeadlineMsOption = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1,
     lsb: LsbOption = 1,
     rtol: RtolOption = None,
     atol: AtolOption = None,
-    session: Annotated[
-        bool,
-        typer.Option(
-            "--session", help="Keep the model's state from one sample to the next."
-        ),
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Say which operations are supported, and stop."),
-    ] = False,
+    session: _SessionOption = False,
+    explain: _ExplainOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a model file on every sample of an input file, on each path.
@@ -103,29 +115,12 @@ def run(
     operation that is not supported, or an execution fails, misses its deadline,
     runs out of resources or loses its driver; with 2 on bad input.
     """
+    loading = (extension or (), input_shape or (), constant or ())
     if explain:
-        explain_file(
-            model,
-            device,
-            socket,
-            extension or (),
-            input_shape or (),
-            constant or (),
-            strict=strict,
-            json=json,
-        )
+        explain_file(model, device, socket, *loading, strict=strict, json=json)
         return
-    if session and repeat > 1:
-        raise InvalidArgumentError(
-            f"--session with --repeat {repeat}: a session takes one step for each "
-            "sample",
-            hint="leave out one of them",
-        )
-    if deadline_ms is not None and not 0 < deadline_ms < math.inf:
-        raise InvalidArgumentError(
-            f"--deadline-ms {deadline_ms:g} is no time to come",
-            hint="give milliseconds, more than 0",
-        )
+    _check_repeats(session, repeat)
+    _check_deadline(deadline_ms)
     check_writable(output_file)
     import anyio
 
@@ -140,10 +135,10 @@ def run(
         check_key=check_key,
         device=device,
         socket=socket,
-        extensions=tuple(extension or ()),
+        extensions=tuple(loading[0]),
         strict=strict,
-        input_shapes=tuple(input_shape or ()),
-        constants=tuple(constant or ()),
+        input_shapes=tuple(loading[1]),
+        constants=tuple(loading[2]),
         states=tuple(state or ()),
         paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
@@ -152,7 +147,28 @@ def run(
         session=session,
         tolerance=Tolerance.asked(lsb, rtol, atol),
     )
-    report = rounded(anyio.run(run_model, options))
+    _show(rounded(anyio.run(run_model, options)), json=json)
+
+
+def _check_repeats(session: bool, repeat: int) -> None:
+    if session and repeat > 1:
+        raise InvalidArgumentError(
+            f"--session with --repeat {repeat}: a session takes one step for each "
+            "sample",
+            hint="leave out one of them",
+        )
+
+
+def _check_deadline(deadline_ms: float | None) -> None:
+    if deadline_ms is not None and not 0 < deadline_ms < math.inf:
+        raise InvalidArgumentError(
+            f"--deadline-ms {deadline_ms:g} is no time to come",
+            hint="give milliseconds, more than 0",
+        )
+
+
+def _show(report: "RunReport", *, json: bool) -> None:
+    """Print a report, and exit with 1 if an output is out of tolerance."""
     if json:
         print_json(report)
     else:

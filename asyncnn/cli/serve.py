@@ -22,89 +22,101 @@ LimitOption: TypeAlias = Annotated[
 ]
 
 
+_SocketOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Where clients connect; by default a path of this user."),
+]
+_DeviceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Device to publish, one of asyncnn devices; by default "
+        "$ASYNCNN_DEVICE, or the fastest that works."
+    ),
+]
+_AllowUidOption: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Option(min=0, help="Another user whose processes may connect; repeatable."),
+]
+_UserWeightOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="UID=WEIGHT",
+        help="Share of lane time of a user, 1 unless given; repeatable.",
+    ),
+]
+_TrustSameUidOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-same-uid",
+        help="Map files of this user that could be truncated instead of copying.",
+    ),
+]
+_TrustRegionsOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-regions",
+        help="Run regions, which engines read as they are, in the driver itself, "
+        "those of other users too; else those of this user that cannot be checked "
+        "run apart, in a process for each connection.",
+    ),
+]
+_MaxConnectionsOption: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Connections at a time.")
+]
+_SettingsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="TOML file with settings of the device."),
+]
+_MetricsPortOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="Serve metrics for Prometheus on this port of 127.0.0.1; 0 is any.",
+    ),
+]
+_LogLevelOption: TypeAlias = Annotated[
+    Level,
+    typer.Option(
+        metavar="LEVEL",
+        envvar="ASYNCNN_LOG_LEVEL",
+        help="Least level of what is told on standard error: debug, info, "
+        "warning or error.",
+    ),
+]
+_LogJsonOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--log-json",
+        envvar="ASYNCNN_LOG_JSON",
+        help="Tell it as one JSON object a line.",
+    ),
+]
+_UntilEofOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--until-eof",
+        help="End when standard input does: with the process that started this.",
+    ),
+]
+
+
 def serve(
-    socket: Annotated[
-        Path | None,
-        typer.Option(help="Where clients connect; by default a path of this user."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device to publish, one of asyncnn devices; by default "
-            "$ASYNCNN_DEVICE, or the fastest that works."
-        ),
-    ] = None,
-    allow_uid: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=0, help="Another user whose processes may connect; repeatable."
-        ),
-    ] = None,
-    user_weight: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="UID=WEIGHT",
-            help="Share of lane time of a user, 1 unless given; repeatable.",
-        ),
-    ] = None,
-    trust_same_uid: Annotated[
-        bool,
-        typer.Option(
-            "--trust-same-uid",
-            help="Map files of this user that could be truncated instead of copying.",
-        ),
-    ] = False,
-    trust_regions: Annotated[
-        bool,
-        typer.Option(
-            "--trust-regions",
-            help="Run regions, which engines read as they are, in the driver itself, "
-            "those of other users too; else those of this user that cannot be checked "
-            "run apart, in a process for each connection.",
-        ),
-    ] = False,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="Connections at a time.")
-    ] = _MAX_CONNECTIONS,
+    socket: _SocketOption = None,
+    device: _DeviceOption = None,
+    allow_uid: _AllowUidOption = None,
+    user_weight: _UserWeightOption = None,
+    trust_same_uid: _TrustSameUidOption = False,
+    trust_regions: _TrustRegionsOption = False,
+    max_connections: _MaxConnectionsOption = _MAX_CONNECTIONS,
     limit: LimitOption = None,
     extension: ExtensionOption = None,
-    settings: Annotated[
-        Path | None,
-        typer.Option(help="TOML file with settings of the device."),
-    ] = None,
+    settings: _SettingsOption = None,
     setting: SettingOption = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Serve metrics for Prometheus on this port of 127.0.0.1; 0 is any.",
-        ),
-    ] = None,
-    log_level: Annotated[
-        Level,
-        typer.Option(
-            metavar="LEVEL",
-            envvar="ASYNCNN_LOG_LEVEL",
-            help="Least level of what is told on standard error: debug, info, "
-            "warning or error.",
-        ),
-    ] = "warning",
-    log_json: Annotated[
-        bool,
-        typer.Option(
-            "--log-json",
-            envvar="ASYNCNN_LOG_JSON",
-            help="Tell it as one JSON object a line.",
-        ),
-    ] = False,
-    until_eof: Annotated[
-        bool,
-        typer.Option(
-            "--until-eof",
-            help="End when standard input does: with the process that started this.",
-        ),
-    ] = False,
+    metrics_port: _MetricsPortOption = None,
+    log_level: _LogLevelOption = "warning",
+    log_json: _LogJsonOption = False,
+    until_eof: _UntilEofOption = False,
 ) -> None:
     """Publish a device on a Unix-domain socket until interrupted."""
     from asyncnn.cli.serving import isolating, limits_of, published, weight_of

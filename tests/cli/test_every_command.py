@@ -17,8 +17,7 @@ import asyncnn
 from asyncnn.cli.app import app
 from asyncnn.cli.options import rounded
 from asyncnn.hal.errors import counted
-from asyncnn.tools.bench.presenting import draw_table
-from asyncnn.tools.bench.report import Table
+from asyncnn.tools.bench.report import Table, draw_table
 from tests.cli.conftest import Ran
 from tests.test_documentation import commands_below
 

@@ -9,10 +9,9 @@ from asyncnn.engine.boundaries import Pause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
-from tests.direct import evaluate
-from tests.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from tests.random_graphs.judging import evaluate_and_judge
-from tests.random_graphs.strategies import Graph
 
 GARBAGE = 0xA5
 
@@ -23,7 +22,7 @@ _LOOP_TIMEOUT_NS = 300_000_000
 """Much more than a loop takes, and less than a search for small graphs can wait."""
 
 
-def program_of(graph: Graph) -> Program:
+def program_of(graph: RandomGraph) -> Program:
     """Validate and prepare a graph."""
     validate_model(graph.named.model)
     return Program(graph.named.model)
@@ -62,19 +61,19 @@ def _read_only(array: Array) -> Array:
     return copy
 
 
-def directly(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+def directly(graph: RandomGraph, inputs: Sequence[Array]) -> list[Array]:
     """Return what the kernels give one after the other, with nothing planned."""
     return interpret(graph.named.model, inputs, evaluate)
 
 
-def check_engine(graph: Graph) -> None:
+def check_engine(graph: RandomGraph) -> None:
     """Compare the engine with the kernels one by one."""
     execution = launch(program_of(graph), graph.inputs)
     assert execution.advance(Spoil(execution))
     assert_same(execution.outputs, directly(graph, graph.inputs))
 
 
-def check_formulas(graph: Graph) -> None:
+def check_formulas(graph: RandomGraph) -> None:
     """Compare the engine with the kernels, and each of these with its formula."""
     execution = launch(program_of(graph), graph.inputs)
     assert execution.advance()
@@ -116,6 +115,9 @@ class Spoil(Pause):
 
 class PauseAfter(Pause):
     """Requests a pause after some boundaries."""
+
+    interrupt = from_ns = None
+    threads = 2  # as for `Spoil`
 
     def __init__(self, boundaries: int) -> None:
         self._left = boundaries

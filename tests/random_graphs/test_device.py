@@ -6,8 +6,8 @@ import pytest
 
 from asyncnn import DeviceSettings, open_device
 from asyncnn.runtime.prepared import Path
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph
 from tests.random_graphs.running import assert_same, directly
-from tests.random_graphs.strategies import Graph
 from tests.random_graphs.trying import on_graphs
 
 
@@ -15,14 +15,16 @@ from tests.random_graphs.trying import on_graphs
 @pytest.mark.parametrize("path", ["async", "sync"])
 @on_graphs(0.1)
 def test_a_device_gives_what_the_kernels_give(
-    graph: Graph, path: Path, inline_below_us: float
+    graph: RandomGraph, path: Path, inline_below_us: float
 ) -> None:
     asyncio.run(
         check_device(graph, path, DeviceSettings(inline_below_us=inline_below_us))
     )
 
 
-async def check_device(graph: Graph, path: Path, settings: DeviceSettings) -> None:
+async def check_device(
+    graph: RandomGraph, path: Path, settings: DeviceSettings
+) -> None:
     """Run both sets of inputs, the first one twice, on a device of its own."""
     async with open_device(settings=settings) as device:
         prepared = await device.prepare(graph.named)

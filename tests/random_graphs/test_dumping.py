@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from asyncnn.runtime.model_file import load
+from asyncnn.tools.conformance.random_graphs.dumping import FOLDER_VARIABLE, dump
 from tests.networks import addition
-from tests.random_graphs.dumping import FOLDER_VARIABLE, dump
 
 X = np.arange(4, dtype=np.float32)
 

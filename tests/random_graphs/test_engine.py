@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.types import Model, OperandLifeTime
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph
 from tests.random_graphs.running import (
     PauseAfter,
     assert_same,
@@ -20,18 +21,17 @@ from tests.random_graphs.running import (
     launch,
     program_of,
 )
-from tests.random_graphs.strategies import Graph
 from tests.random_graphs.trying import on_graphs
 
 
 @on_graphs()
-def test_the_engine_computes_what_the_kernels_do_one_by_one(graph: Graph) -> None:
+def test_the_engine_computes_what_the_kernels_do_one_by_one(graph: RandomGraph) -> None:
     check_engine(graph)
 
 
 @on_graphs(0.5)
 def test_a_workspace_that_has_served_other_inputs_is_as_good_as_new(
-    graph: Graph,
+    graph: RandomGraph,
 ) -> None:
     program = program_of(graph)
     for inputs in (graph.inputs, graph.other_inputs, graph.inputs):
@@ -42,7 +42,7 @@ def test_a_workspace_that_has_served_other_inputs_is_as_good_as_new(
 
 @on_graphs(0.5, boundaries=st.lists(st.integers(1, 4), max_size=8))
 def test_executions_that_alternate_do_not_disturb_each_other(
-    graph: Graph, boundaries: list[int]
+    graph: RandomGraph, boundaries: list[int]
 ) -> None:
     sets = (graph.inputs, graph.other_inputs, graph.inputs)
     program = program_of(graph)
@@ -64,7 +64,9 @@ def _alternate(executions: Sequence[PlanExecution], boundaries: Sequence[int]) -
 
 
 @on_graphs(0.5)
-def test_nothing_depends_on_what_the_model_declares_of_results(graph: Graph) -> None:
+def test_nothing_depends_on_what_the_model_declares_of_results(
+    graph: RandomGraph,
+) -> None:
     model = _without_declared_results(graph.named.model)
     silent = graph._replace(named=replace(graph.named, model=model))
     execution = launch(program_of(silent), graph.inputs)

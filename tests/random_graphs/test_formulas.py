@@ -6,8 +6,13 @@ from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperationType
+from asyncnn.tools.conformance.random_graphs.families import (
+    BUILDERS,
+    DRAWN,
+    RandomGraph,
+    graphs,
+)
 from tests.random_graphs.running import check_formulas
-from tests.random_graphs.strategies import BUILDERS, DRAWN, Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 LEFT_OUT = frozenset(
@@ -39,7 +44,7 @@ ways that conformance vectors cover better."""
 
 
 @on_graphs()
-def test_every_operation_of_a_graph_follows_its_formula(graph: Graph) -> None:
+def test_every_operation_of_a_graph_follows_its_formula(graph: RandomGraph) -> None:
     check_formulas(graph)
 
 

@@ -14,9 +14,9 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels import activation
 from asyncnn.pacing import Steps
-from tests.random_graphs.dumping import FOLDER_VARIABLE
+from asyncnn.tools.conformance.random_graphs.dumping import FOLDER_VARIABLE
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from tests.random_graphs.running import check_engine, check_formulas
-from tests.random_graphs.strategies import Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 
@@ -28,7 +28,7 @@ def dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def failure(
-    check: Callable[[Graph], None], *types: OperationType
+    check: Callable[[RandomGraph], None], *types: OperationType
 ) -> pytest.ExceptionInfo[Exception]:
     """Return how ``check`` fails on graphs of ``types``, or of all types."""
     drawn = graphs(set(types) or None)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from tests.random_graphs.dumping import dump
-from tests.random_graphs.interpreter import interpret
-from tests.random_graphs.naive import evaluate_stored
-from tests.random_graphs.strategies import Graph, graphs
+from asyncnn.tools.conformance.random_graphs.dumping import dump
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
+from asyncnn.tools.conformance.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.naive import evaluate_stored
 
 THOROUGH = "thorough"
 """Profile of many new graphs instead of a few that are always the same:
@@ -50,7 +50,7 @@ def register_profiles() -> None:
 
 def on_graphs(
     share: float = 1.0,
-    strategy: SearchStrategy[Graph] | None = None,
+    strategy: SearchStrategy[RandomGraph] | None = None,
     *,
     shrinks: bool = True,
     **others: SearchStrategy[Any],
@@ -67,7 +67,7 @@ def on_graphs(
     drawn = {"graph": graphs() if strategy is None else strategy, **others}
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
-        failing: list[Graph] = []
+        failing: list[RandomGraph] = []
 
         @functools.wraps(check)
         def remember(**arguments: Any) -> None:
@@ -102,7 +102,7 @@ def on_graphs(
     return decorate
 
 
-def _dump(graph: Graph) -> str:
+def _dump(graph: RandomGraph) -> str:
     """Write the graph, with what the formulas expect of it, and return a command."""
     test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
     name = re.sub(r"\W+", "_", test).strip("_")

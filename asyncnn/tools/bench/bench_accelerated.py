@@ -5,17 +5,16 @@ section of the report, with its contenders, the models that it suits, and limits
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
-from asyncnn.tools.bench.accelerated_contenders import Measure, Measured
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     ONE_CPU,
@@ -23,8 +22,8 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
+    LITERT,
     Candidate,
     candidates,
     every,
@@ -35,9 +34,10 @@ from asyncnn.tools.bench.measured_models import (
     longest,
     model_files,
     servable,
-    the_addition,
 )
-from asyncnn.tools.bench.onnx_models import ONNX, PACKAGES
+from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.bench.onnx_models import PACKAGES
+from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.report import (
     Bars,
     Cell,
@@ -51,15 +51,6 @@ from asyncnn.tools.bench.report import (
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
-from asyncnn.tools.bench.surrounding_contenders import (
-    CONNECTED,
-    HALVES,
-    SECONDS,
-    WHOLE,
-    measure_beside,
-    measure_framework,
-    measure_starting,
-)
 from asyncnn.tools.other_runtimes import litert_version
 
 Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
@@ -95,215 +86,207 @@ class Section(NamedTuple):
     contenders: Mapping[str, str]
     limits: Sequence[Limits]
     picks: Picks
-    measure: Measure
+    measure: Callable[[Candidate, Place], Awaitable[dict[str, Figure]]]
 
-
-_ALONE = Section(
-    "one run at a time, microseconds",
-    ONE_CPU,
-    {
-        contenders.DEVICE: "device",
-        contenders.AWAITED: "awaited",
-        contenders.BOUND: "bound once",
-        contenders.INLINE: "inline",
-        LITERT: "LiteRT",
-        contenders.ONE_THREAD: "one thread",
-        contenders.EXECUTOR: "executor",
-        ONNX: "ONNX",
-        contenders.TO_THREAD: "to_thread",
-    },
-    (
-        Limits(contenders.DEVICE, LITERT, 1.03, 1.08, above_us=200),
-        Limits(contenders.AWAITED, LITERT, 1.20, inf, above_us=150, below_us=200),
-        Limits(contenders.AWAITED, LITERT, 1.10, 1.20, above_us=200, below_us=400),
-        Limits(contenders.AWAITED, LITERT, 1.20, inf, above_us=400, below_us=500),
-        Limits(contenders.AWAITED, LITERT, 1.03, 1.08, above_us=2000),
-        Limits(contenders.INLINE, LITERT, 1.02, 1.05, above_us=50, below_us=100),
-        *(
-            Limits(contenders.AWAITED, contenders.EXECUTOR, *limits)
-            for limits in (
-                (0.15, 0.25, 0, 10),
-                (1.0, inf, 10, 50),
-                (0.8, inf, 50, 200),
-                (0.75, 0.85, 200, 400),
-                (0.8, inf, 400, 500),
-                (1.0, inf, 500, inf),
-            )
-        ),
-        Limits(contenders.BOUND, contenders.EXECUTOR, 0.2, inf, below_us=10),
-        Limits(
-            contenders.BOUND, contenders.EXECUTOR, 0.75, inf, above_us=50, below_us=500
-        ),
-        Limits(contenders.AWAITED, contenders.TO_THREAD, inf, inf),
-    ),
-    every,
-    contenders.measure_alone,
-)
-"""LiteRT itself gives the time by which the limits of a model are chosen."""
 
 SECTIONS = {
-    "alone": _ALONE,
+    "alone": Section(
+        "one run at a time, microseconds",
+        ONE_CPU,
+        {
+            "device": "device",
+            "awaited": "awaited",
+            "bound": "bound once",
+            "inline": "inline",
+            "litert": "LiteRT",
+            "one_thread": "one thread",
+            "executor": "executor",
+            "onnx": "ONNX",
+            "to_thread": "to_thread",
+        },
+        (
+            Limits("device", "litert", 1.03, 1.08, above_us=200),
+            Limits("awaited", "litert", 1.20, inf, above_us=150, below_us=200),
+            Limits("awaited", "litert", 1.10, 1.20, above_us=200, below_us=400),
+            Limits("awaited", "litert", 1.20, inf, above_us=400, below_us=500),
+            Limits("awaited", "litert", 1.03, 1.08, above_us=2000),
+            Limits("inline", "litert", 1.02, 1.05, above_us=50, below_us=100),
+            Limits("awaited", "executor", 0.15, 0.25, below_us=10),
+            Limits("awaited", "executor", 1.0, inf, above_us=10, below_us=50),
+            Limits("awaited", "executor", 0.8, inf, above_us=50, below_us=200),
+            Limits("awaited", "executor", 0.75, 0.85, above_us=200, below_us=400),
+            Limits("awaited", "executor", 0.8, inf, above_us=400, below_us=500),
+            Limits("awaited", "executor", 1.0, inf, above_us=500),
+            Limits("bound", "executor", 0.2, inf, below_us=10),
+            Limits("bound", "executor", 0.75, inf, above_us=50, below_us=500),
+            Limits("awaited", "to_thread", inf, inf),
+        ),
+        every,
+        contenders.alone,
+    ),
     "tiny": Section(
         "an addition of four floats, microseconds",
         ONE_CPU,
-        {
-            contenders.AWAITED: "awaited",
-            contenders.TO_THREAD: "asyncio.to_thread(np.add)",
-        },
-        (Limits(contenders.AWAITED, contenders.TO_THREAD, 0.3, 0.3),),
-        the_addition,
-        contenders.measure_tiny,
+        {"awaited": "awaited", "to_thread": "asyncio.to_thread(np.add)"},
+        (Limits("awaited", "to_thread", 0.3, 0.3),),
+        lambda models: [Candidate("ADD [4]", tiny_addition())],
+        contenders.tiny,
     ),
     "preparing": Section(
         "preparing, microseconds",
         ONE_CPU,
-        {
-            contenders.PREPARED: "device.prepare",
-            contenders.CREATED: "interpreter created",
-        },
+        {"prepared": "device.prepare", "created": "interpreter created"},
         (
-            Limits(contenders.PREPARED, contenders.CREATED, 6.0, 6.0, below_us=2000),
-            Limits(contenders.PREPARED, contenders.CREATED, 2.0, 3.0, above_us=2000),
+            Limits("prepared", "created", 6.0, 6.0, below_us=2000),
+            Limits("prepared", "created", 2.0, 3.0, above_us=2000),
         ),
         every,
-        contenders.measure_preparing,
+        contenders.preparing,
     ),
     "cached": Section(
         "preparing float models with 1 MB of weights, binding included, microseconds",
         ONE_CPU,
-        {contenders.CACHED: "from the cache", contenders.ANEW: "anew"},
-        (Limits(contenders.CACHED, contenders.ANEW, 0.15, 0.3),),
+        {"cached": "from the cache", "anew": "anew"},
+        (Limits("cached", "anew", 0.15, 0.3),),
         heavy_floats,
-        contenders.measure_cached,
+        contenders.cached,
     ),
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
         ALL_CPUS,
         {
-            contenders.DEVICE: "device",
-            LITERT: "LiteRT",
-            contenders.FIRST: "first with a cache",
-            contenders.SECOND: "second",
+            "device": "device",
+            "litert": "LiteRT",
+            "first": "first with a cache",
+            "second": "second",
         },
         (
-            Limits(contenders.DEVICE, LITERT, 1.1, 1.5),
-            Limits(contenders.SECOND, contenders.FIRST, 0.3, 0.5),
+            Limits("device", "litert", 1.1, 1.5),
+            Limits("second", "first", 0.3, 0.5),
         ),
         heavy,
-        contenders.measure_memory,
+        contenders.memory,
     ),
     "cancelling": Section(
         "until the lane is free, 95th percentile, microseconds",
         ALL_CPUS,
         {
-            contenders.CANCELLED: "cancelled",
-            contenders.DEADLINE: "deadline",
-            contenders.CANCELLED + contenders.PROCESSOR: "cancelled, CPU",
-            contenders.DEADLINE + contenders.PROCESSOR: "deadline, CPU",
-            contenders.PART: "longest part",
+            "cancelled": "cancelled",
+            "deadline": "deadline",
+            "cancelled_cpu": "cancelled, CPU",
+            "deadline_cpu": "deadline, CPU",
+            "part": "longest part",
         },
         (
-            Limits(contenders.CANCELLED, contenders.PART, 1.2, 2.0),
-            Limits(contenders.DEADLINE, contenders.PART, 1.2, 2.0),
+            Limits("cancelled", "part", 1.2, 2.0),
+            Limits("deadline", "part", 1.2, 2.0),
         ),
         long_ones,
-        contenders.measure_cancelling,
+        contenders.cancelling,
     ),
     "priorities": Section(
         "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
         ALL_CPUS,
         {
-            contenders.SATURATED: "HIGH, saturated",
-            contenders.IDLE: "HIGH, idle",
-            contenders.IDLE_AND_PART: "idle and a part of LOW",
+            "saturated": "HIGH, saturated",
+            "idle": "HIGH, idle",
+            "idle_and_part": "idle and a part of LOW",
         },
-        (Limits(contenders.SATURATED, contenders.IDLE_AND_PART, 1.5, 2.0),),
+        (Limits("saturated", "idle_and_part", 1.5, 2.0),),
         longest,
-        contenders.measure_priorities,
+        contenders.priorities,
     ),
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
         ALL_CPUS,
-        {contenders.AWAITED: "device", WHOLE: "whole model", HALVES: "two partitions"},
+        {"awaited": "device", "whole": "whole model", "halves": "two partitions"},
         (
-            Limits(WHOLE, contenders.AWAITED, 1.03, 1.05, above_us=200),
-            Limits(HALVES, contenders.AWAITED, inf, inf),
+            Limits("whole", "awaited", 1.03, 1.05, above_us=200),
+            Limits("halves", "awaited", inf, inf),
         ),
         every,
-        measure_framework,
+        contenders.framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
         ALL_CPUS,
-        contenders.SERVING,
+        {
+            f"{name}_{count}": f"{title}, {count}"
+            for count in contenders.CONCURRENCIES
+            for name, title in (
+                ("awaited", "device"),
+                ("one_lane", "one lane"),
+                ("one_thread", "one thread"),
+                ("executor", "executor"),
+                ("to_thread", "ONNX, to_thread"),
+            )
+        },
         (
-            Limits(f"{contenders.ONE_LANE}_8", f"{contenders.EXECUTOR}_8", 0.8, inf),
+            Limits("one_lane_8", "executor_8", 0.8, inf),
             *(
-                Limits(
-                    f"{contenders.AWAITED}_{count}",
-                    f"{peer}_{count}",
-                    1 / goal,
-                    1 / gate,
-                )
+                Limits(f"awaited_{count}", f"{peer}_{count}", goal, gate)
                 for count in contenders.CONCURRENCIES
                 for peer, goal, gate in (
-                    (contenders.EXECUTOR, 1 / 0.52, 1.5),
-                    (contenders.TO_THREAD, 2.5, 2.0),
+                    ("executor", 0.52, 1 / 1.5),
+                    ("to_thread", 1 / 2.5, 1 / 2.0),
                 )
             ),
         ),
         servable,
-        contenders.measure_serving,
+        contenders.serving,
     ),
     "driver": Section(
         "through a driver process, microseconds",
         ALL_CPUS,
         {
-            contenders.BURST: "by burst",
-            contenders.REMOTE: "awaited",
-            contenders.AWAITED: "awaited in this process",
+            "burst": "by burst",
+            "remote": "awaited",
+            "awaited": "awaited in this process",
         },
         (
-            Limits(contenders.BURST, contenders.AWAITED, 1.05, 1.10),
-            Limits(contenders.BURST, contenders.REMOTE, 1.0, inf),
+            Limits("burst", "awaited", 1.05, 1.10),
+            Limits("burst", "remote", 1.0, inf),
         ),
         long_ones,
-        contenders.measure_driver,
+        contenders.driver,
     ),
     "beside": Section(
         "awaited while the loop is busy in pieces of 90 us, microseconds",
         ALL_CPUS,
-        {contenders.AWAITED: "awaited", contenders.EXECUTOR: "executor"},
-        (Limits(contenders.AWAITED, contenders.EXECUTOR, 0.75, inf),),
+        {"awaited": "awaited", "executor": "executor"},
+        (Limits("awaited", "executor", 0.75, inf),),
         servable,
-        measure_beside,
+        contenders.beside,
     ),
     "starting": Section(
         "from starting a process, or a driver, to the first result, milliseconds",
         ALL_CPUS,
         {
-            contenders.DEVICE: "device",
-            LITERT: "LiteRT",
-            CONNECTED: "connect",
-            SECONDS: "a second",
+            "device": "device",
+            "litert": "LiteRT",
+            "connected": "connect",
+            "a second": "a second",
         },
         (
-            Limits(contenders.DEVICE, LITERT, 2.0, inf),
-            Limits(CONNECTED, SECONDS, 0.5, inf),
+            Limits("device", "litert", 2.0, inf),
+            Limits("connected", "a second", 0.5, inf),
         ),
         first_servable,
-        measure_starting,
+        contenders.starting,
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
         ALL_CPUS,
-        {contenders.BUSY: "serving at full load", contenders.IDLE: "idle"},
-        (Limits(contenders.BUSY, contenders.IDLE, 1.5, 3.0),),
+        {"busy": "serving at full load", "idle": "idle"},
+        (Limits("busy", "idle", 1.5, 3.0),),
         first_servable,
-        contenders.measure_heartbeat,
+        contenders.heartbeat,
     ),
 }
-"""Sections by name, in the order in which they are measured."""
+"""Sections by name, in the order in which they are measured.
+
+In the first, LiteRT itself gives the time by which the limits of a model are chosen.
+"""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -391,7 +374,7 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
 
     def bars(self) -> Bars:
         """Return a group for each model that runs alone."""
-        titles = _ALONE.contenders
+        titles = SECTIONS["alone"].contenders
         return {
             each.model: {titles[name]: value for name, value in each.values.items()}
             for each in self.sections.get("alone", ())
@@ -399,12 +382,15 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
 
 
 def judge_section(
-    name: str, candidate: Candidate, measured: Measured, *, gates: bool = False
+    name: str,
+    candidate: Candidate,
+    figures: Mapping[str, Figure],
+    refusals: dict[str, str],
+    *,
+    gates: bool = False,
 ) -> Measurement:
     """Derive medians, ratios and verdicts; a figure without its peer has none."""
-    rounds, refusals = measured
     section = SECTIONS[name]
-    figures = {each: Figure(values) for each, values in rounds.items()}
     litert_us = figures[LITERT].us if name == "alone" and LITERT in figures else None
     us = candidate.us if litert_us is None else litert_us
     pairs = {
@@ -419,8 +405,8 @@ def judge_section(
     ]
     return Measurement(
         model=candidate.name,
-        rounds=rounds,
-        values={each: median(values) for each, values in rounds.items()},
+        rounds={each: figure.round_medians_us for each, figure in figures.items()},
+        values={each: figure.us for each, figure in figures.items()},
         ratios={
             f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
             for figure, peer in sorted(pairs)
@@ -460,9 +446,9 @@ def bench(
         labels = [f"{name}: {each.name}" for name, each in turns]
         for (name, each), _ in zip(turns, progress(labels), strict=True):
             with placement(SECTIONS[name].cpus) as where:
-                result = _measured(SECTIONS[name], each, rounds)
+                result = asyncio.run(_measured(SECTIONS[name], each, rounds))
             placements[name] = where
-            measured[name].append(judge_section(name, each, result, gates=gates))
+            measured[name].append(judge_section(name, each, *result, gates=gates))
     return AcceleratedReport(
         environment=describe_environment(**peers),
         rounds=rounds,
@@ -472,10 +458,14 @@ def bench(
     )
 
 
-def _measured(section: Section, candidate: Candidate, rounds: int) -> Measured:
+async def _measured(
+    section: Section, candidate: Candidate, rounds: int
+) -> tuple[dict[str, Figure], dict[str, str]]:
     """Measure a model; one that nobody could measure has the reason for everybody."""
     try:
-        return asyncio.run(section.measure(candidate, rounds))
+        async with AsyncExitStack() as stack:
+            place = Place(stack, rounds=rounds)
+            return await section.measure(candidate, place), place.refusals
     except AsyncnnError as error:
         return {}, dict.fromkeys(section.contenders, str(error))
 

@@ -28,8 +28,8 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
-from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import (
+    LITERT,
     Difference,
     difference_text,
     largest_difference,

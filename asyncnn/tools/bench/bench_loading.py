@@ -39,8 +39,13 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import inputs_of, model_files, weights_bytes
+from asyncnn.tools.bench.measured_models import (
+    LITERT,
+    LITERT_REF,
+    inputs_of,
+    model_files,
+    weights_bytes,
+)
 from asyncnn.tools.bench.processes import (
     READY,
     Pipe,

@@ -30,11 +30,13 @@ from asyncnn.tools.bench.environment import (
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF, in_executor
 from asyncnn.tools.bench.measured_models import (
+    LITERT,
+    LITERT_REF,
     MODEL_SUFFIXES,
     Difference,
     difference_text,
+    in_executor,
     largest_difference,
     model_files,
     random_inputs,

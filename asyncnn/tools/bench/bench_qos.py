@@ -42,13 +42,13 @@ from asyncnn.tools.bench.qos_load import (
     SMALL,
     URGENT,
     Run,
-    Stack,
+    dense,
     detecting,
     longest_step_us,
     saturated,
 )
 from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, rotated
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, percentile, rotated
 
 LOADS = (0.7, 0.9, 1.1)
 
@@ -261,7 +261,7 @@ async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
 
 
 def _latency(samples: Sequence[float]) -> Latency:
-    return Latency(*(qos_load.percentile(samples, share) for share in (0.5, 0.99)))
+    return Latency(*(percentile(samples, share) for share in (0.5, 0.99)))
 
 
 async def _latencies(urgent: Run, background: Run | None) -> list[float]:
@@ -375,7 +375,7 @@ async def _measure_overhead(rounds: int) -> Overhead:
 
     Nothing waits meanwhile, so that it is the time that passes on an idle machine.
     """
-    tiny = Stack(layers=1, width=4, rows=1)
+    tiny = dense(layers=1, width=4, rows=1)
     program, x = Program(tiny.build().model), tiny.input()
     plan = program.plan((x.shape,))
     call = qos_load.direct(program, x)

@@ -31,17 +31,15 @@ from asyncnn.tools.bench.activities import (
     ACTIVITIES,
     IDLE,
     RELEASE,
-    Sizes,
-    Stage,
-    Watched,
-)
-from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
-from asyncnn.tools.bench.heartbeat import (
     DriverHeartbeat,
     Heartbeat,
     Pulse,
+    Sizes,
+    Stage,
+    Watched,
     beating_driver,
 )
+from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
 from asyncnn.tools.bench.processes import temporary_folder
 from asyncnn.tools.bench.report import Cell, Outcome, SingleReport, Table
 from asyncnn.tools.bench.rounds import FEW_ROUNDS, rotated

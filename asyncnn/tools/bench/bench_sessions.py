@@ -26,8 +26,7 @@ from asyncnn.tools.bench.environment import (
     describe_environment,
     placement,
 )
-from asyncnn.tools.bench.litert import LITERT
-from asyncnn.tools.bench.measured_models import inputs_of, model_files
+from asyncnn.tools.bench.measured_models import LITERT, inputs_of, model_files
 from asyncnn.tools.bench.processes import READY, Pipe, private_kib, told
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import (

@@ -7,16 +7,60 @@ LiteRT, one for each thread, or around a session of ONNX Runtime, with one threa
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
+from asyncnn.devices import OWN_PROCESS
+from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.types import Priority
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import connect, open_device
+from asyncnn.service import Server
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     describe_environment,
     installed_versions,
     placement,
 )
-from asyncnn.tools.bench.onnx_models import PACKAGES
+from asyncnn.tools.bench.measured_models import inputs_of, small_model
+from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
+from asyncnn.tools.bench.placed import Place
+from asyncnn.tools.bench.processes import (
+    READY,
+    Pipe,
+    process,
+    proportional_kib,
+    temporary_folder,
+)
+from asyncnn.tools.bench.qos_load import (
+    Run,
+    cancelled,
+    freed_us,
+    latencies_us,
+    out_of_time,
+    request_us,
+    saturated,
+)
 from asyncnn.tools.bench.report import (
     Cell,
     Goal,
@@ -28,23 +72,19 @@ from asyncnn.tools.bench.report import (
     refusal_notes,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import FEW_ROUNDS, Figure
-from asyncnn.tools.bench.thread_contenders import (
-    ASYNCNN,
-    LITERT_THREAD,
-    ONNX_THREAD,
-    Files,
-    measure_alone,
-    measure_crash,
-    measure_memory,
-    measure_serving,
-    measure_stopping,
-    measure_urgent,
-    model_pair,
+from asyncnn.tools.bench.rounds import (
+    FEW_ROUNDS,
+    Figure,
+    in_turn,
+    measure,
+    percentile,
+    timed_await,
+    turn_of,
 )
-from asyncnn.tools.other_runtimes import litert_version
+from asyncnn.tools.mobilenets import mobilenet_v1
+from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
+ASYNCNN, LITERT_THREAD, ONNX_THREAD = "asyncnn", "litert_thread", "onnx_thread"
 
 TITLES = {
     ASYNCNN: "asyncnn",
@@ -55,54 +95,330 @@ TITLES = {
 GOALS = tuple(Goal(ASYNCNN, peer, 1.0) for peer in (LITERT_THREAD, ONNX_THREAD))
 """They hold for every row: a device that is slower than a thread helps nobody."""
 
+_CONCURRENCY = 64
+_LONG_RUNS = 16
+"""More than the loop's default executor has threads on a machine of a few CPUs."""
+
+_URGENT_RUNS = 30
+_PAUSE_S = 0.005
+_STOPPED_RUNS = 20
+_NEVER_BEGINS_S = 1.0
+_ANOTHER_DRIVER_S = 60.0
+_PROCESSES = 4
+_ALONE_US = 400.0
+"""About what a run of the small model takes."""
+
+Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
+
+Figures: TypeAlias = dict[str, Figure]
+"""By contender; where a section has several rows, by row and contender."""
+
+
+class Files(NamedTuple):
+    """MobileNets: one of some hundred microseconds, and one of some milliseconds."""
+
+    small: Path
+    large: Path
+
+
+class _Runs(NamedTuple):
+    """One run of each; ``compute`` is that of the large one, on the calling thread."""
+
+    small: Run
+    large: Run
+    compute: Callable[[], object] | None = None
+
+
+@contextlib.contextmanager
+def model_pair() -> Iterator[Files]:
+    """Have the files of both models; see `small_model`."""
+    with temporary_folder() as folder, small_model() as small:
+        files = Files(small, folder / "large.tflite")
+        files.large.write_bytes(mobilenet_v1(quantized=False))
+        yield files
+
+
+class _Interpreters:
+    """An interpreter of LiteRT for each thread, since none may serve two at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inputs = inputs_of(load(path))
+        self._local = threading.local()
+
+    def run(self) -> object:
+        peer = getattr(self._local, "peer", None)
+        if peer is None:
+            peer = self._local.peer = LiteRt(self._path)
+        return peer.run(self._inputs)
+
+
+def _session_run(path: Path) -> Callable[[], object]:
+    named = load(path)
+    session = OnnxRuntime(named)
+    return partial(session.run, session.converted(inputs_of(named)))
+
+
+_PEERS: dict[str, Callable[[Path], Callable[[], object]]] = {
+    LITERT_THREAD: lambda path: _Interpreters(path).run,
+    ONNX_THREAD: _session_run,
+}
+"""What runs a file on the calling thread."""
+
+
+async def _contenders(files: Files, place: Place) -> dict[str, _Runs]:
+    device = await place.device()
+    urgent = await device.prepare(load(files.small), priority=Priority.HIGH)
+    long = await device.prepare(load(files.large), priority=Priority.LOW)
+    run_long = partial(long.run, inputs_of(long))
+    found = {ASYNCNN: _Runs(partial(urgent.run, inputs_of(urgent)), run_long)}
+    for name, runner in _PEERS.items():
+        with place.noted(name):
+            small, large = map(runner, files)
+            in_thread = partial(asyncio.to_thread, small)
+            found[name] = _Runs(in_thread, partial(asyncio.to_thread, large), large)
+    for each in found.values():
+        await asyncio.gather(each.small(), each.large())
+    return found
+
+
+async def alone(files: Files, place: Place) -> Figures:
+    """Run the small model, one run after the other, in microseconds."""
+    contenders = await _contenders(files, place)
+    batches = [timed_await(name, each.small) for name, each in contenders.items()]
+    return await measure(batches, rounds=place.rounds)
+
+
+async def serving(files: Files, place: Place) -> Figures:
+    """Answer requests of the small model from many tasks, in microseconds."""
+    return await _each_in_turn(
+        files, place, lambda runs: request_us(runs.small, _CONCURRENCY, _ALONE_US)
+    )
+
+
+async def urgent(files: Files, place: Place) -> Figures:
+    """Run the small model beside long runs, in milliseconds."""
+
+    async def p99_ms(runs: _Runs) -> float:
+        async with saturated(runs.large, _LONG_RUNS):
+            samples = await latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
+        return percentile(samples, 0.99) / 1000
+
+    return await _each_in_turn(files, place, p99_ms)
+
+
+async def _each_in_turn(
+    files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
+) -> Figures:
+    contenders = await _contenders(files, place)
+    turns = [turn_of(name, partial(value, runs)) for name, runs in contenders.items()]
+    return await in_turn(turns, rounds=place.rounds)
+
+
+async def stopping(files: Files, place: Place) -> Figures:
+    """Wait for a thread that computes on for nobody, in milliseconds."""
+    peers = await _contenders(files, place)
+    one_lane = replace(OWN_PROCESS, inline_below_us=0, lanes=1)
+    device = await place.device(one_lane)
+    prepared = await device.prepare(load(files.large))
+    probe = await device.prepare(tiny_addition())
+    inputs, vectors = inputs_of(prepared), inputs_of(probe)
+    started = time.perf_counter()
+    await prepared.run(inputs)
+    run_s = time.perf_counter() - started
+
+    async def turn() -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for row, (stop, wait) in _STOPS.items():
+            us, _processor_us = await freed_us(
+                partial(stop, prepared, inputs), lambda: probe.run(vectors), run_s
+            )
+            found[f"{row} {ASYNCNN}"] = us / 1000
+            for name, runs in peers.items():
+                if runs.compute is not None:
+                    ms = await _goes_on_ms(runs.compute, wait, run_s)
+                    found[f"{row} {name}"] = ms
+        return found
+
+    return await in_turn([turn], rounds=place.rounds)
+
+
+async def _until_cancelled(work: Callable[[], object], after_s: float) -> None:
+    task = asyncio.create_task(asyncio.to_thread(work))
+    await asyncio.sleep(after_s)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _until_late(work: Callable[[], object], after_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(after_s):
+            await asyncio.to_thread(work)
+
+
+_STOPS = {
+    "cancelled": (cancelled, _until_cancelled),
+    "deadline": (out_of_time, _until_late),
+}
+"""How a run of the device is stopped, and how waiting for a thread ends."""
+
+
+async def _goes_on_ms(
+    compute: Callable[[], object],
+    wait: Callable[[Callable[[], object], float], Coroutine[Any, Any, None]],
+    run_s: float,
+) -> float:
+    """Return how long threads compute after nobody waits any more, 95th percentile."""
+    rng = random.Random(1)
+    taken = [0.0]
+    for _ in range(_STOPPED_RUNS):
+        begun: list[float] = []
+        ended: list[float] = []
+
+        def work(begun: list[float] = begun, ended: list[float] = ended) -> None:
+            begun.append(time.monotonic())
+            try:
+                compute()
+            finally:
+                ended.append(time.monotonic())
+
+        await wait(work, rng.uniform(0.1, 0.8) * run_s)
+        stopped = time.monotonic()
+        while not ended:
+            if not begun and time.monotonic() - stopped > _NEVER_BEGINS_S:
+                break  # it was cancelled while it waited for a thread
+            await asyncio.sleep(0.0005)
+        if ended and ended[0] > stopped:
+            taken.append(ended[0] - stopped)
+    return percentile(taken, 0.95) * 1000
+
+
+async def crash(files: Files, place: Place) -> Figures:
+    """Wait from the end of a driver to the next result, in milliseconds."""
+
+    async def turn() -> Mapping[str, float]:
+        async with connect(supervised=True, device="accelerated") as device:
+            prepared = await device.prepare(load(files.small))
+            inputs = inputs_of(prepared)
+            await prepared.run(inputs)
+            os.kill(int(device.name.rpartition("-")[2]), signal.SIGKILL)
+            started = time.perf_counter()
+            while True:
+                try:
+                    await prepared.run(inputs)
+                    return {ASYNCNN: (time.perf_counter() - started) * 1000}
+                except AsyncnnError:
+                    if time.perf_counter() - started > _ANOTHER_DRIVER_S:
+                        raise
+                await asyncio.sleep(0.001)
+
+    return await in_turn([turn], rounds=place.rounds)
+
+
+async def memory(files: Files, place: Place) -> Figures:
+    """Have processes tell what they take, their shares of common pages, in MiB."""
+
+    for name, runner in _PEERS.items():
+        with place.noted(name):
+            runner(files.small)
+    holders = {n: h for n, h in _HOLDERS.items() if n not in place.refusals}
+
+    async def turn() -> Mapping[str, float]:
+        return {name: _held_mib(hold, files.large) for name, hold in holders.items()}
+
+    return await in_turn([turn], rounds=place.rounds)
+
+
+def _held_mib(hold: Callable[..., object], model: Path) -> float:
+    with temporary_folder() as folder, ExitStack() as stack:
+        socket = folder / "driver.sock"
+        pipes: list[Pipe] = []
+        if hold is _hold_prepared:
+            pipes.append(stack.enter_context(process(None, _serve, socket)))
+        pipes += [
+            stack.enter_context(process(None, hold, model, socket))
+            for _ in range(_PROCESSES)
+        ]
+        for pipe in pipes:
+            pipe.send_bytes(READY)
+        return sum(int(pipe.recv()) for pipe in pipes) / 1024
+
+
+async def _serve(pipe: Pipe, socket: Path) -> None:
+    """Be a driver, whose clients share a cache, until the pipe closes."""
+    settings = replace(
+        OWN_PROCESS,
+        cache_key_file=str(socket.parent / "key"),
+        packed_weights_dir=str(socket.parent / "weights"),
+    )
+    opened = open_device("accelerated", settings=settings)
+    async with opened as device, Server(device.hal, socket):
+        await asyncio.to_thread(_send_memory, pipe)
+
+
+async def _hold_prepared(pipe: Pipe, model: Path, socket: Path) -> None:
+    cache = socket.parent / "models"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    async with connect(socket, cache_dir=cache) as device:
+        prepared = await device.prepare(load(model))
+        await prepared.run(inputs_of(prepared))
+        await asyncio.to_thread(_send_memory, pipe)
+
+
+def _hold_peer(name: str, pipe: Pipe, model: Path, socket: Path) -> None:
+    run = _PEERS[name](model)
+    run()
+    _send_memory(pipe)
+
+
+_HOLDERS: dict[str, Callable[..., object]] = {
+    ASYNCNN: _hold_prepared,
+    **{name: partial(_hold_peer, name) for name in _PEERS},
+}
+
+
+def _send_memory(pipe: Pipe) -> None:
+    """Be ready; send what this process takes once asked; stay until the pipe closes."""
+    with contextlib.suppress(EOFError):
+        pipe.send_bytes(READY)
+        pipe.recv_bytes()
+        pipe.send(proportional_kib())
+        pipe.recv_bytes()
+
 
 class Rows(NamedTuple):
-    """Figures that are measured together: titles and units by the name of the figure.
-
-    ``measure`` takes the models' files, the rounds and where to note who refuses, and
-    returns by figure and contender a value of each round.
-    """
+    """Figures that are measured together, and their titles and units."""
 
     titles: Mapping[str, tuple[str, str]]
-    measure: Callable[
-        [Files, int, dict[str, str]],
-        Coroutine[Any, Any, Mapping[str, Mapping[str, Sequence[float]]]],
-    ]
+    measure: Callable[[Files, Place], Awaitable[Figures]]
 
+
+_UNTIL_FREE = "until the thread is free, 95th percentile"
 
 SECTIONS = {
-    "alone": Rows({"alone": ("one run, median", "us")}, measure_alone),
+    "alone": Rows({"alone": ("one run, median", "us")}, alone),
     "serving": Rows(
-        {"serving": ("64 tasks at once, time for each request", "us")}, measure_serving
+        {"serving": ("64 tasks at once, time for each request", "us")}, serving
     ),
     "urgent": Rows(
-        {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")},
-        measure_urgent,
+        {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")}, urgent
     ),
     "stopping": Rows(
         {
-            "cancelled": (
-                "after a cancel, until the thread is free, 95th percentile",
-                "ms",
-            ),
-            "deadline": (
-                "after a missed deadline, until the thread is free, 95th percentile",
-                "ms",
-            ),
+            "cancelled": (f"after a cancel, {_UNTIL_FREE}", "ms"),
+            "deadline": (f"after a missed deadline, {_UNTIL_FREE}", "ms"),
         },
-        measure_stopping,
+        stopping,
     ),
     "crash": Rows(
-        {"crash": ("after a crash of the engine, until the next result", "ms")},
-        measure_crash,
+        {"crash": ("after a crash of the engine, until the next result", "ms")}, crash
     ),
-    "memory": Rows(
-        {"memory": ("four processes with a model of 17 MB", "MiB")}, measure_memory
-    ),
+    "memory": Rows({"memory": ("four processes with a model of 17 MB", "MiB")}, memory),
 }
 """What is measured together, by name, in the order in which it is."""
 
-CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
+
+_CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
 
 
 class ThreadsRow(Measured, frozen=True, kw_only=True):
@@ -139,7 +455,7 @@ class ThreadsReport(SingleReport, frozen=True, kw_only=True):
     def notes(self) -> Iterator[str]:
         """Yield who was not measured, and why."""
         if "crash" in self.rows:
-            yield CRASH_NOTE
+            yield _CRASH_NOTE
         refusals = {row.title: row.refusals for row in self.rows.values()}
         yield from refusal_notes(refusals, TITLES)
 
@@ -153,11 +469,7 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
     rows: dict[str, ThreadsRow] = {}
     with model_pair() as files, placement(ALL_CPUS) as where:
         for name in progress(list(SECTIONS)):
-            section = SECTIONS[name]
-            refusals: dict[str, str] = {}
-            measured = asyncio.run(section.measure(files, rounds, refusals))
-            for figure, (title, unit) in section.titles.items():
-                rows[figure] = _row(title, unit, measured[figure], refusals)
+            rows |= asyncio.run(_rows(SECTIONS[name], files, rounds))
     return ThreadsReport(
         environment=describe_environment(**peers),
         rounds=rounds,
@@ -166,17 +478,19 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
     )
 
 
-def _row(
-    title: str,
-    unit: str,
-    measured: Mapping[str, Sequence[float]],
-    refusals: dict[str, str],
-) -> ThreadsRow:
-    figures = {name: Figure(tuple(values)) for name, values in measured.items()}
-    return ThreadsRow(
-        title=title,
-        unit=unit,
-        figures=figures,
-        verdicts=judge(GOALS, figures),
-        refusals=refusals,
-    )
+async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRow]:
+    async with AsyncExitStack() as stack:
+        place = Place(stack, rounds=rounds)
+        measured = await section.measure(files, place)
+    rows = {}
+    for row, (title, unit) in section.titles.items():
+        names = {name: name if name in measured else f"{row} {name}" for name in TITLES}
+        figures = {n: measured[key] for n, key in names.items() if key in measured}
+        rows[row] = ThreadsRow(
+            title=title,
+            unit=unit,
+            figures=figures,
+            verdicts=judge(GOALS, figures),
+            refusals=place.refusals,
+        )
+    return rows

@@ -41,7 +41,6 @@ from asyncnn.tools.bench import peers
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     ONE_CPU,
-    CpuPair,
     describe_environment,
     installed_versions,
     pinned,
@@ -157,7 +156,7 @@ def awaiting(*, rounds: int = DEFAULT_ROUNDS) -> AwaitingReport:
 def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
     goals = [AWAITING_GOAL]
     with placement(cpus) as where:
-        found = placed(where, CpuPair(0, 0), [AWAITING], goals, rounds)
+        found = placed(where, [AWAITING], goals, rounds)
     (verdict,) = found.verdicts
     judged: dict[str, Any] = {
         "ratio": verdict.ratio,

@@ -1,16 +1,29 @@
-"""The models that benchmarks measure: files of a folder, and generated MobileNets.
+"""The models that benchmarks measure, and LiteRT as a peer that runs them.
 
-Also what they are given, and how far apart the outputs of two contenders are.
+They are files of a folder, and generated MobileNets. Also what they are given, how far
+apart the outputs of two contenders are, and ways to await an interpreter.
 """
 
+import asyncio
+import queue
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,8 +36,7 @@ from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.noop import tiny_addition
-from asyncnn.tools.mobilenets import MOBILENETS
+from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
@@ -71,6 +83,18 @@ def model_files(
             file.write_bytes(MOBILENETS[name]())
             files.append(file)
         yield files
+
+
+@contextmanager
+def small_model() -> Iterator[Path]:
+    """Have the file of a MobileNet of some hundred microseconds.
+
+    :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
+    """
+    with TemporaryDirectory(prefix="asyncnn-bench-") as temporary:
+        path = Path(temporary, "small.tflite")
+        path.write_bytes(mobilenet_v1(quantized=False, size=96, width=0.25))
+        yield path
 
 
 def _found(folder: Path | None, suffixes: Sequence[str]) -> list[Path]:
@@ -251,6 +275,75 @@ def heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
     ]
 
 
-def the_addition(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return an addition of four floats in their place."""
-    return [Candidate("ADD [4]", tiny_addition())]
+LITERT = "litert"
+"""LiteRT as it comes, which runs XNNPACK kernels."""
+
+LITERT_REF = "litert_ref"
+"""LiteRT with its reference kernels."""
+
+
+class OneThread:
+    """A thread that makes calls in turn and answers the loop: a hand-written executor.
+
+    Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._calls.put(None)
+        self._thread.join()
+
+    def run(self, call: Callable[[], object]) -> Awaitable[object]:
+        """Have the thread make a call; return its result's future."""
+        future = self._loop.create_future()
+        self._calls.put((call, future))
+        return future
+
+    def _serve(self) -> None:
+        while (order := self._calls.get()) is not None:
+            call, future = order
+            try:
+                result = call()
+            except Exception as error:
+                self._loop.call_soon_threadsafe(_answer, future, None, error)
+            else:
+                self._loop.call_soon_threadsafe(_answer, future, result, None)
+
+
+def _answer(
+    future: "asyncio.Future[object]", result: object, error: Exception | None
+) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+@asynccontextmanager
+async def in_executor(
+    peer: LiteRt, inputs: Sequence[Array]
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Await an interpreter in an executor of one thread."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda: loop.run_in_executor(pool, peer.run, inputs)
+
+
+@asynccontextmanager
+async def on_one_thread(
+    peer: LiteRt, inputs: Sequence[Array]
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Await an interpreter on a thread of its own."""
+    with OneThread() as thread:
+        call = partial(peer.run, inputs)
+        yield lambda: thread.run(call)

@@ -12,10 +12,14 @@ from contextlib import (
     AsyncExitStack,
     nullcontext,
 )
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
+from asyncnn.devices import OWN_PROCESS, DeviceSettings
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError, cpu_pairs, pinned
 from asyncnn.tools.bench.report import (
     MICROSECONDS,
@@ -27,12 +31,22 @@ from asyncnn.tools.bench.report import (
     Table,
     Verdict,
     judge,
+    noted,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import Batch, Call, Figure, ManyCalls, measure, timed
+from asyncnn.tools.bench.rounds import (
+    Batch,
+    Call,
+    Figure,
+    ManyCalls,
+    measure,
+    percentile,
+    timed,
+)
 
 BATCH_US = 20_000.0
 _P99 = " p99"
+_HERE = CpuPair(0, 0)
 
 Starting: TypeAlias = AbstractAsyncContextManager[Any] | Awaitable[Any]
 """Gives a call, or `ManyCalls`, once it is entered or awaited."""
@@ -41,13 +55,32 @@ Start: TypeAlias = "Callable[[Place], Starting]"
 
 
 class Place:
-    """The CPUs of a placement, and what its contenders have open there."""
+    """Where contenders start, and what they have open there.
 
-    def __init__(self, cpus: CpuPair, stack: AsyncExitStack) -> None:
+    ``cpus`` matter to those with another process. ``refusals`` say who is not measured.
+    """
+
+    def __init__(
+        self, stack: AsyncExitStack, cpus: CpuPair = _HERE, *, rounds: int = 1
+    ) -> None:
+        self.stack = stack
+        self.enter = stack.enter_async_context
         self.cpus = cpus
         self.cpu = cpus.other
-        self._stack = stack
+        self.rounds = rounds
+        self.refusals: dict[str, str] = {}
         self._shared: dict[Any, Any] = {}
+
+    def noted(self, *names: str) -> AbstractContextManager[None]:
+        """Note why contenders cannot do what the block has them do."""
+        return noted(self.refusals, *names)
+
+    async def device(
+        self, settings: DeviceSettings = OWN_PROCESS, cache_dir: Path | None = None
+    ) -> Device:
+        """Open the accelerated device."""
+        opened = open_device("accelerated", settings=settings, cache_dir=cache_dir)
+        return await self.enter(opened)
 
     async def shared(self, open_: Callable[..., Any], *args: Any) -> Any:
         """Return what a context has open, the same for all contenders that ask."""
@@ -57,9 +90,9 @@ class Place:
         return self._shared[key]
 
     async def opened(self, starting: Starting) -> Any:
-        """Await what is starting, or enter it for as long as the group is measured."""
+        """Await what is starting, or enter it for as long as the stack."""
         if isinstance(starting, AbstractAsyncContextManager):
-            return await self._stack.enter_async_context(starting)
+            return await self.enter(starting)
         return await starting
 
 
@@ -103,7 +136,7 @@ async def _measure(
     group: Group, rounds: int, cpus: CpuPair, refusals: dict[str, str]
 ) -> dict[str, Figure]:
     async with AsyncExitStack() as stack:
-        place = Place(cpus, stack)
+        place = Place(stack, cpus)
         calls = {}
         for name, start in group.contenders.items():
             try:
@@ -126,8 +159,7 @@ async def _timed(figure: str, call: Call | ManyCalls, group: Group) -> Batch:
                 await asyncio.sleep(group.pause_s)
             many = await once(1 if group.pause_s else runs)
             samples.extend(us / group.per for us in many[figure])
-        samples.sort()
-        return {figure: samples, figure + _P99: [samples[len(samples) * 99 // 100]]}
+        return {figure: samples, figure + _P99: [percentile(samples, 0.99)]}
 
     return batch
 
@@ -155,10 +187,10 @@ Judge: TypeAlias = Callable[[Mapping[str, Figure], bool], tuple[Verdict, ...]]
 
 def placed(
     where: str,
-    cpus: CpuPair,
     groups: Iterable[Group],
     judged: Judge | Sequence[Goal],
     rounds: int,
+    cpus: CpuPair = _HERE,
 ) -> Placement:
     """Measure groups one after the other; peers that are missing are noted."""
     refusals: dict[str, str] = {}
@@ -190,7 +222,7 @@ def placements(
     """
     for cpus in cpu_pairs():
         with pinned(cpus.client):
-            yield placed(str(cpus), cpus, groups, judged, rounds)
+            yield placed(str(cpus), groups, judged, rounds, cpus)
 
 
 class PlacedReport(Report, frozen=True, kw_only=True):

@@ -12,7 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
+from asyncnn.devices import OWN_PROCESS, DeviceSettings
+from asyncnn.runtime.model_file import load
+from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import pinned
+from asyncnn.tools.bench.measured_models import inputs_of, random_inputs
+from asyncnn.tools.other_runtimes import LiteRt
 
 READY = b"ready"
 """What a process sends first."""
@@ -121,3 +128,45 @@ def _memory_kib(*fields: str, pid: int | None = None) -> int:
     with open(_STATISTICS.format(pid or "self"), encoding="ascii") as file:
         lines = [line.split() for line in file]
     return sum(int(line[1]) for line in lines if line[0] in fields)
+
+
+async def hold_prepared(
+    pipe: Pipe, path: Path, warming: Path, folder: Path | None = None
+) -> None:
+    """Send the memory for a model, and hold it for as long as the pipe is open."""
+    pipe.send_bytes(READY)
+    settings, cache = (OWN_PROCESS, None) if folder is None else cached_in(folder)
+    opened = open_device("accelerated", settings=settings, cache_dir=cache)
+    async with opened as device:
+        first = await device.prepare(load(warming))
+        await first.run(inputs_of(first))
+        before = private_kib()
+        prepared = await device.prepare(load(path))
+        await prepared.run(inputs_of(prepared))
+        pipe.send(private_kib() - before)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+
+
+def cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
+    """Return settings of a device whose files all lie in a folder, and its cache."""
+    cache = folder / "models"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    settings = replace(
+        OWN_PROCESS,
+        cache_key_file=str(folder / "key"),
+        packed_weights_dir=str(folder / "weights"),
+        maps_cache_files=True,
+    )
+    return settings, cache
+
+
+def hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:
+    """Do so with LiteRT; the pipe need not stay open."""
+    pipe.send_bytes(READY)
+    first = LiteRt(warming)
+    first.run(random_inputs(first.input_kinds()))
+    before = private_kib()
+    peer = LiteRt(path)
+    peer.run(random_inputs(peer.input_kinds()))
+    pipe.send(private_kib() - before)

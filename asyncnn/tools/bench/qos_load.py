@@ -29,6 +29,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.processes import READY, Pipe
+from asyncnn.tools.bench.rounds import percentile
 
 Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
@@ -44,76 +45,57 @@ _LEAST_REQUESTS = 4
 _FLOAT = hal.OperandType.TENSOR_FLOAT32
 
 
-class Stack(msgspec.Struct, frozen=True):
-    """A model of ``layers`` dense layers of ``width``, for ``rows`` vectors at once."""
+class Layers(msgspec.Struct, frozen=True):
+    """A model of equal layers, each an operation with random weights of its own."""
 
+    type: hal.OperationType
     layers: int
-    width: int
-    rows: int
+    shape: Shape
+    filters: Shape
+    window: tuple[int, ...] = ()
 
     def build(self) -> NamedModel:
         """Return the model, with random weights."""
-        type_, filters = hal.OperationType.FULLY_CONNECTED, (self.width, self.width)
-        return _layered(type_, self.layers, (self.rows, self.width), filters)
+        builder = ModelBuilder()
+        rng = np.random.default_rng(_SEED)
+        value = builder.input("x", _FLOAT, self.shape)
+        bias = builder.constant(np.zeros(self.filters[0], np.float32))
+        scalars = *self.window, hal.FusedActivationFunc.RELU
+        rest = [bias, *map(builder.scalar, scalars)]
+        spread = math.prod(self.filters[1:]) ** -0.5
+        for _ in range(self.layers):
+            weights = rng.normal(0, spread, self.filters).astype(np.float32)
+            inputs = [value, builder.constant(weights), *rest]
+            output = hal.Operand(_FLOAT, self.shape)
+            value = builder.operation(self.type, inputs, output)
+        builder.output(value, "y")
+        return builder.build()
 
     def input(self) -> Array:
         """Return a value for the input."""
-        return _input((self.rows, self.width))
+        rng = np.random.default_rng(_SEED)
+        return rng.normal(size=self.shape).astype(np.float32)
 
 
-class Convolutions(msgspec.Struct, frozen=True):
-    """A model of ``layers`` convolutions of 3 x 3 over an image, as detectors have."""
-
-    layers: int
-    side: int
-    channels: int = 64
-
-    def build(self) -> NamedModel:
-        """Return the model, with random weights."""
-        type_, filters = hal.OperationType.CONV_2D, (self.channels, 3, 3, self.channels)
-        shape = (1, self.side, self.side, self.channels)
-        return _layered(type_, self.layers, shape, filters, (SAME, 1, 1))
-
-    def input(self) -> Array:
-        """Return a value for the input."""
-        return _input((1, self.side, self.side, self.channels))
+def dense(layers: int, width: int, rows: int) -> Layers:
+    """Return dense layers of ``width``, for ``rows`` vectors at once."""
+    type_ = hal.OperationType.FULLY_CONNECTED
+    return Layers(type_, layers, (rows, width), (width, width))
 
 
-def _layered(
-    type_: hal.OperationType,
-    layers: int,
-    shape: Shape,
-    filters: Shape,
-    window: Sequence[int] = (),
-) -> NamedModel:
-    """Return a model of equal layers, each with random weights of its own."""
-    builder = ModelBuilder()
-    rng = np.random.default_rng(_SEED)
-    value = builder.input("x", _FLOAT, shape)
-    bias = builder.constant(np.zeros(filters[0], np.float32))
-    scalars = *window, hal.FusedActivationFunc.RELU
-    rest = [bias, *map(builder.scalar, scalars)]
-    spread = math.prod(filters[1:]) ** -0.5
-    for _ in range(layers):
-        weights = builder.constant(rng.normal(0, spread, filters).astype(np.float32))
-        output = hal.Operand(_FLOAT, shape)
-        value = builder.operation(type_, [value, weights, *rest], output)
-    builder.output(value, "y")
-    return builder.build()
+def convolutions(layers: int, side: int, channels: int = 64) -> Layers:
+    """Return convolutions of 3 x 3 over an image, as detectors have."""
+    type_, shape = hal.OperationType.CONV_2D, (1, side, side, channels)
+    return Layers(type_, layers, shape, (channels, 3, 3, channels), (SAME, 1, 1))
 
 
-def _input(shape: Shape) -> Array:
-    return np.random.default_rng(_SEED).normal(size=shape).astype(np.float32)
+BACKGROUND = dense(layers=24, width=512, rows=128)
+URGENT = dense(layers=6, width=512, rows=32)
 
-
-BACKGROUND = Stack(layers=24, width=512, rows=128)
-URGENT = Stack(layers=6, width=512, rows=32)
-
-
-DETECTOR = Convolutions(layers=70, side=64)
+DETECTOR = convolutions(layers=70, side=64)
 """Takes some 200 ms on one CPU."""
 
-SMALL = Convolutions(layers=13, side=16)
+SMALL = convolutions(layers=13, side=16)
 """Takes some 3 ms."""
 
 
@@ -149,7 +131,7 @@ class FifoPool:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
 
-    def run(self, model: Stack) -> Run:
+    def run(self, model: Layers) -> Run:
         """Return what executes ``model`` on the thread."""
         call = direct(Program(model.build().model), model.input())
         loop = asyncio.get_running_loop()
@@ -179,7 +161,7 @@ async def saturated(run: Run, depth: int) -> AsyncIterator[None]:
             is_over = True
 
 
-async def detect(pipe: Pipe, path: str, model: Convolutions, depth: int) -> None:
+async def detect(pipe: Pipe, path: str, model: Layers, depth: int) -> None:
     """Be another client of a driver, with LOW runs from one message to the next.
 
     Each message is answered once these are under way, or have ended.
@@ -258,12 +240,6 @@ async def share_missed(
             budget_s = rng.uniform(2, 30) * service_s
             running.append(tasks.create_task(run(budget_s)))
     return 1 - sum(task.result() for task in running) / count
-
-
-def percentile(samples: Sequence[float], share: float) -> float:
-    """Return the value that ``share`` of the samples do not exceed."""
-    ordered = sorted(samples)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 async def request_us(run: Run, concurrency: int, alone_us: float) -> float:

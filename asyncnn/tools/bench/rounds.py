@@ -15,6 +15,8 @@ from statistics import median
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -64,6 +66,29 @@ class Figure(msgspec.Struct, frozen=True):
         return median(mine / max(theirs, 1e-3) for mine, theirs in pairs)
 
 
+Turn: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
+"""Takes its time once in each round; returns a value of each figure."""
+
+
+def turn_of(figure: str, value: Callable[[], Awaitable[float]]) -> Turn:
+    """Return the turn that gives one figure."""
+
+    async def turn() -> Mapping[str, float]:
+        return {figure: await value()}
+
+    return turn
+
+
+async def in_turn(turns: Sequence[Turn], *, rounds: int) -> dict[str, Figure]:
+    """Measure what is not repeated in batches, in rotated order."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for turn in rotated(turns, number):
+            for figure, value in (await turn()).items():
+                values[figure].append(value)
+    return {name: Figure(tuple(each)) for name, each in values.items()}
+
+
 async def measure(
     batches: Sequence[Batch],
     *,
@@ -92,6 +117,12 @@ async def _warm_up(batch: Batch, batch_us: float) -> int:
         await batch(1)
         least_us = min(least_us, (time.perf_counter() - started) * 1e6)
     return runs_within(batch_us, least_us)
+
+
+def percentile(samples: Sequence[float] | NDArray[np.float64], share: float) -> float:
+    """Return the value that ``share`` of the samples do not exceed."""
+    ordered = np.sort(samples)
+    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 
 def runs_within(budget_us: float, run_us: float) -> int:

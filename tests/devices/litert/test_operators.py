@@ -7,8 +7,8 @@ from asyncnn.devices.litert.claims import NOT_CLAIMED, RULES, refusal
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations import allowed_types
 from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.tools.conformance.random_graphs.checking import require_close
 from tests.devices.litert.cases import MAKE, all_pairs, usual_case
-from tests.devices.litert.judging import assert_close
 from tests.devices.litert.running import run_operation
 from tests.kernels.operations import B8, F32, I32, Q8S, bind, result, tensor
 
@@ -29,7 +29,7 @@ def test_it_is_computed_as_by_the_kernel(
 ) -> None:
     case = usual_case(type_, main)
     assert refusal(case.operation) is None
-    assert_close(
+    require_close(
         case.operation, run_operation(case.operation, case.arrays), case.expected
     )
 
@@ -41,7 +41,7 @@ def test_the_kernels_of_litert_itself_agree(
     """They compute where XNNPACK refuses an operator, as of another processor."""
     case = usual_case(type_, main)
     results = run_operation(case.operation, case.arrays, reference=True)
-    assert_close(case.operation, results, case.expected)
+    require_close(case.operation, results, case.expected)
 
 
 def test_so_many_operations_are_claimed_in_their_main_types() -> None:

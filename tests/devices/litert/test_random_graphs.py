@@ -10,12 +10,12 @@ from asyncnn.devices.litert.claims import RULES, claims
 from asyncnn.engine.plan import Plan, Step
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType
-from tests.devices.litert.judging import assert_close
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.checking import require_close
+from asyncnn.tools.conformance.random_graphs.families import DRAWN, RandomGraph, graphs
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
 from tests.devices.litert.running import run_operation, run_segment, segment_of
-from tests.direct import evaluate
-from tests.random_graphs import naive
 from tests.random_graphs.running import program_of
-from tests.random_graphs.strategies import DRAWN, Graph, graphs
 from tests.random_graphs.trying import on_graphs
 
 CLAIMED = DRAWN & RULES.keys()
@@ -23,18 +23,18 @@ F16 = OperandType.TENSOR_FLOAT16
 
 
 @on_graphs(strategy=graphs(CLAIMED, 3))
-def test_each_operation_is_computed_as_by_its_kernel(graph: Graph) -> None:
+def test_each_operation_is_computed_as_by_its_kernel(graph: RandomGraph) -> None:
     plan = plan_of(graph)
     for step, full, arrays, expected in followed(plan, graph):
         if step.kernel is None or not claims(step.operation) or not finite(full):
             continue
         slack = [each.slack for each in naive.evaluate(full)]
         results = run_operation(step.operation, arrays)
-        assert_close(full, results, expected, slack)
+        require_close(full, results, expected, slack)
 
 
 @on_graphs(strategy=graphs(CLAIMED))
-def test_barriers_change_no_bit(graph: Graph) -> None:
+def test_barriers_change_no_bit(graph: RandomGraph) -> None:
     plan = plan_of(graph)
     steps = longest_claimed(plan)
     if not steps:
@@ -49,7 +49,9 @@ def test_barriers_change_no_bit(graph: Graph) -> None:
 
 
 @on_graphs(strategy=graphs(CLAIMED))
-def test_a_segment_computes_what_its_operations_do_one_by_one(graph: Graph) -> None:
+def test_a_segment_computes_what_its_operations_do_one_by_one(
+    graph: RandomGraph,
+) -> None:
     plan = plan_of(graph)
     steps = longest_claimed(plan)
     if not steps or any(has_float16(step.operation) for step in steps):
@@ -66,7 +68,7 @@ def test_a_segment_computes_what_its_operations_do_one_by_one(graph: Graph) -> N
         np.testing.assert_array_equal(array, known[index])
 
 
-def plan_of(graph: Graph) -> Plan:
+def plan_of(graph: RandomGraph) -> Plan:
     return program_of(graph).plan(tuple(array.shape for array in graph.inputs))
 
 
@@ -93,7 +95,7 @@ def finite(operation: BoundOperation) -> bool:
     )
 
 
-def values_of(plan: Plan, graph: Graph) -> dict[int, Array]:
+def values_of(plan: Plan, graph: RandomGraph) -> dict[int, Array]:
     """Return the value of each operand, as the kernels compute it."""
     values: dict[int, Array] = {}
     for step, _, arrays, results in followed(plan, graph):
@@ -107,7 +109,7 @@ def values_of(plan: Plan, graph: Graph) -> dict[int, Array]:
 
 
 def followed(
-    plan: Plan, graph: Graph
+    plan: Plan, graph: RandomGraph
 ) -> Iterator[tuple[Step, BoundOperation, list[Any], list[Array]]]:
     """Yield each step, its operation with all values, its inputs and its results."""
     values = dict(plan.constants)

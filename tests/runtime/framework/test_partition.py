@@ -30,8 +30,8 @@ from asyncnn.runtime.framework.partition import (
     grow,
 )
 from asyncnn.runtime.framework.submodels import Kind, build_submodels
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from tests.networks import chain
-from tests.random_graphs.strategies import Graph, graphs
 from tests.runtime.framework.mixed import mixed
 
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER
@@ -91,7 +91,7 @@ def parts_of(division: Division) -> list[tuple[int, ...]]:
     weight=st.sampled_from([0.0, 0.01, 1.0]),
 )
 def test_every_graph_is_divided_into_valid_models(
-    graph: Graph, seed: int, weight: float
+    graph: RandomGraph, seed: int, weight: float
 ) -> None:
     model = graph.named.model
     candidates = candidates_for(model, seed)
@@ -214,7 +214,7 @@ def test_a_shape_that_is_not_told_keeps_the_model_in_one_piece() -> None:
 def test_control_flow_of_unknown_size_is_for_the_cpu() -> None:
     @properties
     @given(graph=graphs({OperationType.IF, OperationType.WHILE, OperationType.ADD}))
-    def check(graph: Graph) -> None:
+    def check(graph: RandomGraph) -> None:
         model = graph.named.model
         every = (True,) * len(model.main.operations)
         division = divide(model, [candidate("a", every, 0.1), cpu(model)], FAST, 0)

@@ -13,8 +13,8 @@ from asyncnn.hal.routes import Route
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from tests.random_graphs.running import assert_same, directly
-from tests.random_graphs.strategies import Graph, graphs
 from tests.runtime.framework.crippled import Fault, crippled_devices
 
 PATHS = ("async", "sync", "burst", "fenced")
@@ -39,7 +39,7 @@ DRAWN = {
 
 
 async def check(
-    graph: Graph, faults: list[Fault], seed: int, fallback: Fallback
+    graph: RandomGraph, faults: list[Fault], seed: int, fallback: Fallback
 ) -> None:
     choice = random.Random(seed)
     types = sorted({each.type for each in graph.named.model.main.operations})
@@ -67,7 +67,7 @@ async def check(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def check_route(route: Route, graph: Graph) -> None:
+def check_route(route: Route, graph: RandomGraph) -> None:
     """Each operation went exactly one way; what fell back has a reason."""
     went = sorted(position for step in route.steps for position in step.operations)
     assert went == list(range(len(graph.named.model.main.operations)))

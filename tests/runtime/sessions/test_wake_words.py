@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.tools.bench.litert import LiteRt
+from asyncnn.tools.bench.measured_models import LiteRt
 from tests.conftest import one_in
 
 STEPS = 1000

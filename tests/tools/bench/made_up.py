@@ -17,10 +17,14 @@ from asyncnn.tools.bench import (
     bench_threads,
     bench_waits,
 )
+from asyncnn.tools.bench.activities import Pulse
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.heartbeat import Pulse
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Candidate, Difference
+from asyncnn.tools.bench.measured_models import (
+    LITERT,
+    LITERT_REF,
+    Candidate,
+    Difference,
+)
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.placed import Placement
@@ -164,14 +168,16 @@ def accelerated(*, met: bool) -> Report:
     """Return a report on three sections, of which the last has no model."""
     candidate = Candidate("<odd>", tiny_addition(), us=300.0)
     alone = {"device": 103.0 if met else 104.0, "litert": 100.0}
-    alone = {name: (250 * value / 100,) for name, value in alone.items()}
-    memory = {"device": (1100.0,), "litert": (1000.0,)}
+    alone = {name: 250 * value / 100 for name, value in alone.items()}
+    memory = figures(device=1100.0, litert=1000.0)
     judged = bench_accelerated.judge_section
     return bench_accelerated.AcceleratedReport(
         **_BASIS,
         sections={
-            "alone": (judged("alone", candidate, (alone, {"to_thread": REFUSAL})),),
-            "memory": (judged("memory", candidate, (memory, {})),),
+            "alone": (
+                judged("alone", candidate, figures(**alone), {"to_thread": REFUSAL}),
+            ),
+            "memory": (judged("memory", candidate, memory, {}),),
             "driver": (),
         },
         placements={"alone": "pinned to 1", "memory": "not pinned"},

@@ -17,10 +17,11 @@ from asyncnn.tools.bench.bench_accelerated import (
     AcceleratedReport,
     judge_section,
 )
-from asyncnn.tools.bench.litert import LITERT
 from asyncnn.tools.bench.measured_models import Candidate
 from asyncnn.tools.bench.noop import tiny_addition
+from asyncnn.tools.bench.rounds import Figure
 from asyncnn.tools.mobilenets import mobilenet_v1
+from tests.tools.bench.made_up import figures
 
 
 def candidate(us: float) -> Candidate:
@@ -78,33 +79,36 @@ def test_gates_are_no_narrower_than_goals(name: str) -> None:
 def test_what_litert_takes_decides_on_the_goals_of_a_model(
     litert_us: float, judged: dict[tuple[str, str], float]
 ) -> None:
-    measured = dict.fromkeys(SECTIONS["alone"].contenders, (litert_us,))
+    measured = dict.fromkeys(SECTIONS["alone"].contenders, Figure((litert_us,)))
     # What it took when the models were sorted does not matter where it is measured.
-    result = judge_section("alone", candidate(1.0), (measured, {}))
+    result = judge_section("alone", candidate(1.0), measured, {})
     assert {(v.figure, v.peer): v.limit for v in result.verdicts} == judged
     assert result.ratios["awaited / to_thread"] == 1.0
 
 
 @pytest.mark.parametrize(("gates", "met"), [(False, False), (True, True)])
 def test_gates_are_wider(gates: bool, met: bool) -> None:
-    measured = {"device": (1050.0,), LITERT: (1000.0,)}
-    result = judge_section("alone", candidate(1000.0), (measured, {}), gates=gates)
+    measured = figures(device=1050.0, litert=1000.0)
+    result = judge_section("alone", candidate(1000.0), measured, {}, gates=gates)
     (verdict,) = result.verdicts
     assert verdict.met is met
 
 
 def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
-    measured = {"cached": (1.0, 20.0, 3.0), "anew": (2.0, 10.0, 30.0)}
-    result = judge_section("cached", candidate(0), (measured, {}))
+    measured = {
+        "cached": Figure((1.0, 20.0, 3.0)),
+        "anew": Figure((2.0, 10.0, 30.0)),
+    }
+    result = judge_section("cached", candidate(0), measured, {})
     assert result.values == {"cached": 3.0, "anew": 10.0}
     assert result.verdicts[0].ratio == 0.5
     assert not result.verdicts[0].met
 
 
 def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> None:
-    measured = {"awaited_8": (1.0,), "awaited_64": (1.0,)}
+    measured = figures(awaited_8=1.0, awaited_64=1.0)
     refusals = {"to_thread": "not here"}
-    result = judge_section("serving", candidate(300), (measured, refusals))
+    result = judge_section("serving", candidate(300), measured, refusals)
     assert result.verdicts == ()
     report = AcceleratedReport(
         environment=bench_accelerated.describe_environment(),
@@ -115,8 +119,8 @@ def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> Non
     )
     assert report.met
     assert any("not here" in note for note in report.notes())
-    (figures, ratios) = report.tables()
-    assert figures.sections[0][0][1] == "1.0"
+    (values, ratios) = report.tables()
+    assert values.sections[0][0][1] == "1.0"
     assert set(ratios.sections[0][0][1:]) == {"-"}
 
 

@@ -19,7 +19,7 @@ class TestContenders:
     @pytest.mark.parametrize("name", FENCE.contenders)
     async def test_each_wait_ends_and_delivers(self, name: str) -> None:
         async with AsyncExitStack() as stack, asyncio.timeout(60):
-            place = Place(CpuPair(CPU, CPU), stack)
+            place = Place(stack, CpuPair(CPU, CPU))
             wait = await place.opened(FENCE.contenders[name](place))
             for _ in range(3):
                 frame = await wait()
@@ -36,7 +36,7 @@ class TestContenders:
             yield opened
 
         async with AsyncExitStack() as stack:
-            place = Place(CpuPair(CPU, CPU), stack)
+            place = Place(stack, CpuPair(CPU, CPU))
             for cpu in (CPU, CPU, CPU + 1):
                 assert await place.shared(open_, cpu) is opened
         assert opened == [CPU, CPU + 1]

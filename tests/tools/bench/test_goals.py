@@ -31,8 +31,7 @@ from asyncnn.tools.bench.bench_qos import (
     judge_qos,
 )
 from asyncnn.tools.bench.bench_waits import AWAITING_GOAL, FENCE_GOALS, SERVICE_GOALS
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Difference
+from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF, Difference
 from asyncnn.tools.bench.report import Goal, judge
 from tests.tools.bench.made_up import cached, figures
 

@@ -11,8 +11,8 @@ import pytest
 
 from asyncnn.devices import DeviceSettings
 from asyncnn.runtime.opening_devices import connect
-from asyncnn.tools.bench import heartbeat
-from asyncnn.tools.bench.heartbeat import (
+from asyncnn.tools.bench import activities
+from asyncnn.tools.bench.activities import (
     Heartbeat,
     beating_driver,
     every_due_tick,
@@ -63,13 +63,13 @@ async def test_a_loop_that_is_held_is_heard(heart: Heartbeat) -> None:
     time.sleep(HELD_S)  # noqa: ASYNC251 - what the heart is to hear
     await asyncio.sleep(0.01)
     pulse = heart.stop()
-    assert pulse.longest_ms > (HELD_S - 2 * heartbeat.TICK_S) * 1000
+    assert pulse.longest_ms > (HELD_S - 2 * activities.TICK_S) * 1000
 
 
 async def test_a_loop_that_is_held_until_the_stop_is_heard(heart: Heartbeat) -> None:
     heart.start()
     time.sleep(HELD_S)  # noqa: ASYNC251 - likewise
-    assert heart.stop().longest_ms > (HELD_S - 2 * heartbeat.TICK_S) * 1000
+    assert heart.stop().longest_ms > (HELD_S - 2 * activities.TICK_S) * 1000
 
 
 async def test_beats_before_a_start_are_forgotten(heart: Heartbeat) -> None:
@@ -83,7 +83,7 @@ async def test_beats_before_a_start_are_forgotten(heart: Heartbeat) -> None:
 async def test_beats_beyond_the_room_are_left_out(
     heart: Heartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_ROOM", 3)
+    monkeypatch.setattr(activities, "_ROOM", 3)
     heart.start()
     await asyncio.sleep(0.02)
     assert heart.stop().beats == 3
@@ -92,7 +92,7 @@ async def test_beats_beyond_the_room_are_left_out(
 async def test_a_system_that_tells_no_waits_is_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_SCHEDULING", "/proc/no such file")
+    monkeypatch.setattr(activities, "_SCHEDULING", "/proc/no such file")
     with closing(Heartbeat()) as heart:
         heart.start()
         await asyncio.sleep(0.005)

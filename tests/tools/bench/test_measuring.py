@@ -28,9 +28,8 @@ from asyncnn.tools.bench.bench_models import (
     TO_THREAD,
 )
 from asyncnn.tools.bench.environment import CpuPair, PeerMissingError
-from asyncnn.tools.bench.litert import LITERT, LITERT_REF
-from asyncnn.tools.bench.measured_models import Difference
-from asyncnn.tools.bench.qos_load import Convolutions, Stack
+from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF, Difference
+from asyncnn.tools.bench.qos_load import convolutions, dense
 from asyncnn.tools.bench.report import Measured
 from asyncnn.tools.bench.rounds import Call
 from asyncnn.tools.mobilenets import mobilenet_v1
@@ -276,15 +275,15 @@ class TestLoading:
 
 @pytest.fixture
 def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_qos, "BACKGROUND", Stack(layers=4, width=64, rows=64))
-    monkeypatch.setattr(bench_qos, "URGENT", Stack(layers=2, width=8, rows=2))
+    monkeypatch.setattr(bench_qos, "BACKGROUND", dense(layers=4, width=64, rows=64))
+    monkeypatch.setattr(bench_qos, "URGENT", dense(layers=2, width=8, rows=2))
     monkeypatch.setattr(bench_qos, "_URGENT_RUNS", 3)
     monkeypatch.setattr(bench_qos, "_PAUSE_S", 0.001)
     monkeypatch.setattr(bench_qos, "_DATED_RUNS", 10)
     monkeypatch.setattr(bench_qos, "_QUEUED_RUNS", 20)
     monkeypatch.setattr(bench_qos, "_OVERHEAD_BATCHES", 2)
-    monkeypatch.setattr(bench_qos, "DETECTOR", Convolutions(3, side=16))
-    monkeypatch.setattr(bench_qos, "SMALL", Convolutions(1, side=4))
+    monkeypatch.setattr(bench_qos, "DETECTOR", convolutions(3, side=16))
+    monkeypatch.setattr(bench_qos, "SMALL", convolutions(1, side=4))
     monkeypatch.setattr(bench_qos, "_BESIDE_RUNS", 2)
 
 

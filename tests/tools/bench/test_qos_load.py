@@ -3,20 +3,18 @@
 import asyncio
 
 import numpy as np
-import pytest
 
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.qos_load import (
     FifoPool,
-    Stack,
-    percentile,
+    dense,
     saturated,
     share_missed,
     within,
 )
 
-TINY = Stack(layers=2, width=8, rows=2)
+TINY = dense(layers=2, width=8, rows=2)
 
 
 async def test_pool_and_device_compute_the_same() -> None:
@@ -75,8 +73,3 @@ async def test_the_share_of_missed_deadlines_is_counted() -> None:
         return calls % 2 == 0
 
     assert await share_missed(every_other, 0.0001, 1.0, 50, seed=1) == 0.5
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 51), (0.99, 100), (1.0, 100)])
-def test_percentiles(share: float, expected: float) -> None:
-    assert percentile([float(n) for n in range(100, 0, -1)], share) == expected

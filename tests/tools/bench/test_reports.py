@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 from asyncnn.cli.bench import BENCHMARKS, bench_app
 from asyncnn.cli.options import rounded
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.presenting import page_of
 from asyncnn.tools.bench.report import (
     Outcome,
     Report,
     SingleReport,
     Table,
+    page_of,
     refusal_notes,
 )
 from asyncnn.tools.pages import Judged, SortableTable

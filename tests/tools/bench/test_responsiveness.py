@@ -14,6 +14,7 @@ from asyncnn.tools.bench.activities import (
     ACTIVITIES,
     IDLE,
     Activity,
+    Pulse,
     Sizes,
     Stage,
     Watched,
@@ -28,7 +29,6 @@ from asyncnn.tools.bench.bench_responsiveness import (
     is_disturbed,
     judge_pulses,
 )
-from asyncnn.tools.bench.heartbeat import Pulse
 
 SMALL = Sizes(operations=8, input_bytes=4 * 4096)
 LATE, MUCH = LONGEST_MS + 1, DISTURBED_MS + 1

@@ -13,6 +13,7 @@ from asyncnn.tools.bench.rounds import (
     Figure,
     measure,
     metered,
+    percentile,
     rotated,
     runs_within,
     timed_await,
@@ -60,6 +61,11 @@ def test_a_batch_fills_its_budget_within_limits(
     budget_us: float, run_us: float, runs: int
 ) -> None:
     assert runs_within(budget_us, run_us) == runs
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 51), (0.99, 100), (1.0, 100)])
+def test_percentiles(share: float, expected: float) -> None:
+    assert percentile([float(n) for n in range(100, 0, -1)], share) == expected
 
 
 class Journal:

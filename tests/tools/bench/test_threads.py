@@ -2,28 +2,24 @@
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
-from asyncnn.tools.bench import (
-    bench_threads,
-    qos_load,
-    rounds,
-)
-from asyncnn.tools.bench import (
-    thread_contenders as contenders,
-)
-from asyncnn.tools.bench.environment import describe_environment
+from asyncnn.tools.bench import bench_threads, qos_load, rounds
+from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
+from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
 from asyncnn.tools.bench.rounds import Figure
 
 FEWER = (
     (rounds, "_MAX_RUNS", 3),
-    (contenders, "_URGENT_RUNS", 2),
-    (contenders, "_LONG_RUNS", 2),
-    (contenders, "_STOPPED_RUNS", 2),
-    (contenders, "_PROCESSES", 2),
-    (contenders, "_CONCURRENCY", 2),
+    (bench_threads, "_URGENT_RUNS", 2),
+    (bench_threads, "_LONG_RUNS", 2),
+    (bench_threads, "_STOPPED_RUNS", 2),
+    (bench_threads, "_PROCESSES", 2),
+    (bench_threads, "_CONCURRENCY", 2),
     (qos_load, "_STOPPED_RUNS", 2),
     (qos_load, "_TIMED_RUNS", 2),
     (qos_load, "_SERVED_US", 2000.0),
@@ -52,11 +48,35 @@ def test_every_row_is_measured(fewer: None) -> None:
 
 
 async def test_one_run_of_each_is_measured(fewer: None) -> None:
-    refusals: dict[str, str] = {}
-    with contenders.model_pair() as files:
-        measured = await contenders.measure_alone(files, 1, refusals)
-    assert set(measured["alone"]) == set(bench_threads.TITLES)
-    assert refusals == {}
+    with bench_threads.model_pair() as files:
+        async with AsyncExitStack() as stack:
+            place = Place(stack)
+            measured = await bench_threads.alone(files, place)
+    assert set(measured) == set(bench_threads.TITLES)
+    assert place.refusals == {}
+
+
+async def test_peers_that_are_missing_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    held: list[str] = []
+
+    def refuse(path: Path) -> None:
+        raise PeerMissingError("no ONNX Runtime")
+
+    def hold(hold: object, model: Path) -> float:
+        held.append(next(n for n, h in bench_threads._HOLDERS.items() if h is hold))
+        return 1.0
+
+    monkeypatch.setitem(bench_threads._PEERS, "onnx_thread", refuse)
+    monkeypatch.setattr(bench_threads, "_held_mib", hold)
+    with bench_threads.model_pair() as files:
+        async with AsyncExitStack() as stack:
+            place = Place(stack)
+            measured = await bench_threads.memory(files, place)
+    assert set(measured) == set(held) == {"asyncnn", "litert_thread"}
+    assert place.refusals == {"onnx_thread": "no ONNX Runtime"}
 
 
 def test_a_smaller_figure_is_better() -> None:
@@ -82,8 +102,8 @@ def test_a_share_of_common_pages_is_at_most_what_is_resident() -> None:
 async def test_a_thread_that_fails_or_never_begins_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(contenders, "_STOPPED_RUNS", 2)
-    monkeypatch.setattr(contenders, "_NEVER_BEGINS_S", 0.05)
+    monkeypatch.setattr(bench_threads, "_STOPPED_RUNS", 2)
+    monkeypatch.setattr(bench_threads, "_NEVER_BEGINS_S", 0.05)
 
     async def never(work: object, after_s: float) -> None:
         pass
@@ -93,5 +113,5 @@ async def test_a_thread_that_fails_or_never_begins_keeps_nobody_waiting(
         raise MemoryError
 
     async with asyncio.timeout(10):
-        for wait in (never, contenders._until_cancelled):
-            assert await contenders._goes_on_ms(fail, wait, 0.005) < 1000
+        for wait in (never, bench_threads._until_cancelled):
+            assert await bench_threads._goes_on_ms(fail, wait, 0.005) < 1000

@@ -29,8 +29,7 @@ from asyncnn.kernels.kernel import Prepare, PreparedKernel
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
-from tests.direct import evaluate
-from tests.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 
 KINDS = ("kernel", "constant", "scale", "rounding")
 

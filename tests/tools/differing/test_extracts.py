@@ -9,11 +9,11 @@ from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, Operati
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import extracts
 from asyncnn.tools.differing.extracts import Graph, compacted
 from asyncnn.tools.differing.sides import DeviceSide
 from tests.random_graphs.running import assert_same
-from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.trying import on_graphs
 
 F32 = OperandType.TENSOR_FLOAT32

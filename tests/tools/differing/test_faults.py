@@ -16,14 +16,14 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from asyncnn.tools.conformance.random_graphs.dumping import listing
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
+from asyncnn.tools.conformance.random_graphs.families import graphs
 from asyncnn.tools.differing.distances import Allowed, distance
 from asyncnn.tools.differing.extracts import Graph
 from asyncnn.tools.differing.finding import Entry, Finding, Question, find
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.samples import random_sample
-from tests.random_graphs.listing import listing
-from tests.random_graphs.strategies import Graph as Drawn
-from tests.random_graphs.strategies import graphs
 from tests.tools.differing.faults import (
     KINDS,
     AlteringDevice,

@@ -23,6 +23,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
+from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import Inquiry, answer
 from asyncnn.tools.differing.distances import Allowed
 from asyncnn.tools.differing.extracts import Graph
@@ -31,7 +32,6 @@ from asyncnn.tools.differing.pairing import pair
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.other_runtimes import LiteRt, OnnxFile
 from asyncnn.tools.samples import Sample
-from tests.random_graphs.strategies import Graph as Drawn
 from tests.random_graphs.trying import on_graphs
 from tests.tools.differing.faults import Fault, FaultyDevice, Injected, targets
 from tests.tools.test_comparison import addition_in_onnx

@@ -1,21 +1,27 @@
 """Draws operations that move elements, or join and cut tensors."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import F16, F32, I32
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    F16,
+    F32,
+    I32,
+    DrawnTensor,
+    bound_of,
+)
 
 
 def _keeping(
-    arguments: Callable[[Artist, Tensor], list[Tensor | None]], largest_rank: int = 4
+    arguments: Callable[[Artist, DrawnTensor], Sequence[DrawnTensor | None]],
+    largest_rank: int = 4,
 ) -> Builder:
     """Draw an operation on one tensor whose quantisation it keeps."""
 
@@ -32,7 +38,8 @@ def _keeping(
 
 def any_axis(artist: Artist, rank: int) -> int:
     """Draw an axis, which may be counted from the end."""
-    return artist.choose(*range(rank), *range(-rank, 0))
+    axis: int = artist.choose(*range(rank), *range(-rank, 0))
+    return axis
 
 
 def divisors(number: int) -> list[int]:
@@ -40,7 +47,7 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _target_shape(artist: Artist, x: Tensor) -> list[Tensor]:
+def _target_shape(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     left, target = x.value.size, []
     for _ in range(artist.number(0, 3)):
         target.append(artist.choose(*divisors(left)))
@@ -51,18 +58,18 @@ def _target_shape(artist: Artist, x: Tensor) -> list[Tensor]:
     return [artist.integers(target)]
 
 
-def _squeezed_axes(artist: Artist, x: Tensor) -> list[Tensor | None]:
+def _squeezed_axes(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     ones = [axis for axis, length in enumerate(x.shape) if length == 1]
     if not ones or artist.choose(False, True):
         return [None]
     return [artist.integers({artist.choose(*ones) for _ in ones})]
 
 
-def _expanded_axis(artist: Artist, x: Tensor) -> list[Tensor]:
+def _expanded_axis(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     return [artist.scalar(any_axis(artist, len(x.shape) + 1))]
 
 
-def _permutation(artist: Artist, x: Tensor) -> list[Tensor | None]:
+def _permutation(artist: Artist, x: DrawnTensor) -> list[DrawnTensor | None]:
     if artist.choose(False, True):
         return [None]
     left = list(range(len(x.shape)))
@@ -70,21 +77,21 @@ def _permutation(artist: Artist, x: Tensor) -> list[Tensor | None]:
     return [artist.integers(order)]
 
 
-def _multiples(artist: Artist, x: Tensor) -> list[Tensor]:
+def _multiples(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     return [artist.integers(artist.number(1, 3) for _ in x.shape)]
 
 
-def _shuffle(artist: Artist, x: Tensor) -> list[Tensor]:
+def _shuffle(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     axis = any_axis(artist, len(x.shape))
     groups = artist.choose(*divisors(x.shape[axis]))
     return [artist.scalar(groups), artist.scalar(axis)]
 
 
-def _reversed_axis(artist: Artist, x: Tensor) -> list[Tensor]:
+def _reversed_axis(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     return [artist.integers([artist.number(0, len(x.shape) - 1)])]
 
 
-def _box(artist: Artist, x: Tensor) -> list[Tensor]:
+def _box(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     begins = [artist.number(0, length - 1) for length in x.shape]
     sizes = [
         artist.choose(-1, artist.number(1, length - begin))
@@ -105,7 +112,7 @@ def _stride(artist: Artist, length: int) -> tuple[int, int, int]:
     return (begin - length if artist.choose(False, True) else begin), end, stride
 
 
-def _strided_box(artist: Artist, x: Tensor) -> list[Tensor]:
+def _strided_box(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     strides = [_stride(artist, length) for length in x.shape]
     shrunk = 0
     for axis, length in enumerate(x.shape):
@@ -120,7 +127,7 @@ def _strided_box(artist: Artist, x: Tensor) -> list[Tensor]:
     ]
 
 
-def _gathered(artist: Artist, x: Tensor) -> list[Tensor]:
+def _gathered(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     axis = any_axis(artist, len(x.shape))
     shape = artist.shape(*range(1, 6 - len(x.shape)))
     count = math.prod(shape)
@@ -129,7 +136,7 @@ def _gathered(artist: Artist, x: Tensor) -> list[Tensor]:
     return [artist.scalar(axis), artist.known(bound_of(I32, indices))]
 
 
-def _paddings(artist: Artist, shape: Shape, margin: int | None = None) -> Tensor:
+def _paddings(artist: Artist, shape: Shape, margin: int | None = None) -> DrawnTensor:
     """Draw paddings; ``margin`` is how much less than an axis they must be."""
     pairs = [
         [
@@ -141,11 +148,11 @@ def _paddings(artist: Artist, shape: Shape, margin: int | None = None) -> Tensor
     return artist.known(bound_of(I32, np.array(pairs, np.int32)))
 
 
-def _pad(artist: Artist, x: Tensor) -> list[Tensor]:
+def _pad(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     return [_paddings(artist, x.shape)]
 
 
-def _pad_v2(artist: Artist, x: Tensor) -> list[Tensor]:
+def _pad_v2(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     if x.type in QUANT8_TYPES:
         limits = np.iinfo(x.value.dtype)
         value = artist.scalar(artist.number(int(limits.min), int(limits.max)))
@@ -154,7 +161,7 @@ def _pad_v2(artist: Artist, x: Tensor) -> list[Tensor]:
     return [_paddings(artist, x.shape), value]
 
 
-def _mirror_pad(artist: Artist, x: Tensor) -> list[Tensor]:
+def _mirror_pad(artist: Artist, x: DrawnTensor) -> list[DrawnTensor]:
     mode = artist.number(0, 1)
     return [_paddings(artist, x.shape, 1 - mode), artist.scalar(mode)]
 
@@ -181,7 +188,8 @@ def _concatenation(artist: Artist, type_: OperationType, main: OperandType) -> N
         )
         for _ in range(artist.number(0, 2))
     ]
-    result = artist.choose(first.bound, main)
+    options: tuple[BoundOperand | OperandType, ...] = first.bound, main
+    result = artist.choose(*options)
     artist.apply(type_, [first, *others, artist.scalar(axis)], result)
 
 
@@ -192,7 +200,7 @@ def _pack(artist: Artist, type_: OperationType, main: OperandType) -> None:
         lambda: artist.shape(1, 2, 3),
     )
 
-    def is_alike(tensor: Tensor) -> bool:
+    def is_alike(tensor: DrawnTensor) -> bool:
         one, other = tensor.bound, first.bound
         return (tensor.shape, one.scale, one.zero_point) == (
             first.shape,

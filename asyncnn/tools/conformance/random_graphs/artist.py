@@ -19,18 +19,20 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
-from tests.random_graphs import naive
-from tests.random_graphs.naive.expected import stored
-from tests.random_graphs.sketch import Sketch, Tensor, bound_of
-from tests.random_graphs.values import (
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.naive.expected import stored
+from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,
     I32,
     Q8PC,
     Q8S,
     Q8SYM,
+    DrawnTensor,
+    Sketch,
     another,
     as_float32,
+    bound_of,
     sample,
 )
 
@@ -68,18 +70,20 @@ class Artist:
         self.draw = draw
         self.sketch = sketch
         self.parent = parent
-        self.is_static = is_static if parent is None else parent.is_static
+        self.is_static: bool = is_static if parent is None else parent.is_static
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.captured: list[tuple[Tensor, Tensor]] = []
+        self.captured: list[tuple[DrawnTensor, DrawnTensor]] = []
         self.other_values: dict[int, Array] = {}
 
     def choose(self, *options: T) -> T:
         """Draw one of the options."""
-        return self.draw(st.sampled_from(options))
+        chosen: T = self.draw(st.sampled_from(options))
+        return chosen
 
     def number(self, low: int, high: int) -> int:
         """Draw an integer from ``low`` to ``high``."""
-        return self.draw(st.integers(low, high))
+        drawn: int = self.draw(st.integers(low, high))
+        return drawn
 
     def shape(self, *ranks: int) -> Shape:
         """Draw axis lengths, for any of the ranks."""
@@ -109,7 +113,7 @@ class Artist:
 
     def leaf(
         self, type_: OperandType, shape: Shape, low: float = -4, high: float = 4
-    ) -> Tensor:
+    ) -> DrawnTensor:
         """Draw an input or constant with floats from ``low`` to ``high``."""
         bound = self.bound(type_, shape, low, high)
         if self.choose("input", "input", "constant") == "constant":
@@ -118,7 +122,7 @@ class Artist:
 
     def input(
         self, bound: BoundOperand, other: Array, *, is_open: bool = True
-    ) -> Tensor:
+    ) -> DrawnTensor:
         """Add an input; ``other`` is its value in another execution."""
         shape = bound.require_shape()
         if self.parent is None:
@@ -132,24 +136,24 @@ class Artist:
         self.captured.append((outer, inner))
         return inner
 
-    def known(self, bound: BoundOperand, *, is_open: bool = True) -> Tensor:
+    def known(self, bound: BoundOperand, *, is_open: bool = True) -> DrawnTensor:
         """Add a value that shapes may depend on: a constant, or always this input."""
         if self.is_static or self.choose(*["constant"] * 5, "input") == "constant":
             return self.sketch.constant(bound)
         return self.input(bound, bound.require_value(), is_open=is_open)
 
-    def integers(self, values: Iterable[int]) -> Tensor:
+    def integers(self, values: Iterable[int]) -> DrawnTensor:
         """Add an int32 tensor that says something about shapes."""
         return self.known(bound_of(I32, np.array(list(values), np.int32)))
 
-    def scalar(self, value: float, type_: OperandType | None = None) -> Tensor:
+    def scalar(self, value: float, type_: OperandType | None = None) -> DrawnTensor:
         """Add a scalar: BOOL, INT32 or FLOAT32, by the type of ``value``."""
         if type_ is None:
             types = {bool: OperandType.BOOL, int: OperandType.INT32}
             type_ = types.get(type(value), OperandType.FLOAT32)
         return self.known(bound_of(type_, np.array(value, DTYPES[type_])))
 
-    def real_scalar(self, value: float, main: OperandType) -> Tensor:
+    def real_scalar(self, value: float, main: OperandType) -> DrawnTensor:
         """Add a FLOAT16 for an operation on float16 tensors, a FLOAT32 for others."""
         half, single = OperandType.FLOAT16, OperandType.FLOAT32
         return self.scalar(value, half if main == F16 else single)
@@ -157,11 +161,11 @@ class Artist:
     def pick(
         self,
         type_: OperandType,
-        where: Callable[[Tensor], bool] = lambda tensor: True,
+        where: Callable[[DrawnTensor], bool] = lambda tensor: True,
         shape: Callable[[], Shape] | None = None,
         low: float = -4,
         high: float = 4,
-    ) -> Tensor:
+    ) -> DrawnTensor:
         """Draw a tensor to read, an existing one or a leaf of the drawn ``shape``."""
         candidates = [
             tensor
@@ -178,14 +182,14 @@ class Artist:
                 return self.latest(unread)
         return self.leaf(type_, (shape or self.shape)(), low, high)
 
-    def latest(self, tensors: Sequence[Tensor]) -> Tensor:
+    def latest(self, tensors: Sequence[DrawnTensor]) -> DrawnTensor:
         """Draw a tensor by how late it came, which does not depend on what is before.
 
         So a graph shrinks by its first operations without a change of the others.
         """
         return self.choose(*reversed(tensors))
 
-    def weights(self, bound: BoundOperand) -> Tensor:
+    def weights(self, bound: BoundOperand) -> DrawnTensor:
         """Add what is a constant as a rule, maybe one that is folded first."""
         kinds = ["constant", "constant"]
         if bound.type in allowed_types(OperationType.RESHAPE):
@@ -206,11 +210,11 @@ class Artist:
     def apply(
         self,
         type_: OperationType,
-        inputs: Sequence[Tensor | None],
+        inputs: Sequence[DrawnTensor | None],
         *outputs: OperandType | BoundOperand,
         least_scale: float = 0.0,
         declare: Callable[[Shape], Dimensions] | None = None,
-    ) -> list[Tensor]:
+    ) -> list[DrawnTensor]:
         """Add an operation, its outputs of these types or quantised like these.
 
         The quantisation that a mere type leaves open is what the operation prescribes,
@@ -243,7 +247,7 @@ class Artist:
                 return tuple(self.choose(0, length) for length in shape)
         return ()
 
-    def _index(self, tensor: Tensor | None) -> int:
+    def _index(self, tensor: DrawnTensor | None) -> int:
         return self.sketch.omitted(I32) if tensor is None else tensor.index
 
     def _quantization(self, type_: OperandType) -> tuple[float, int]:
@@ -288,7 +292,7 @@ def _without_value(output: OperandType | BoundOperand) -> BoundOperand:
     return replace(output, shape=None, value=None)
 
 
-def is_tame(tensor: Tensor) -> bool:
+def is_tame(tensor: DrawnTensor) -> bool:
     """Tell whether a tensor is small, finite and not a scalar."""
     if tensor.type in SCALAR_TYPES or tensor.value.size > LARGEST_TENSOR:
         return False

@@ -7,8 +7,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.naive.elementwise import Formula, clamped
-from tests.random_graphs.naive.expected import (
+from asyncnn.tools.conformance.random_graphs.naive.elementwise import Formula, clamped
+from asyncnn.tools.conformance.random_graphs.naive.expected import (
     TWICE,
     Expected,
     exact,
@@ -16,7 +16,7 @@ from tests.random_graphs.naive.expected import (
     real_bias,
     rounded,
 )
-from tests.random_graphs.naive.moving import integers
+from asyncnn.tools.conformance.random_graphs.naive.moving import integers
 
 
 def _axes(operation: BoundOperation) -> tuple[int, ...]:
@@ -48,7 +48,9 @@ def _softmax_axis(operation: BoundOperation) -> int:
 
 def _exponents(operation: BoundOperation) -> Array:
     x = real(operation.input(0))
-    return (x - x.max(_softmax_axis(operation), keepdims=True)) * operation.real(1)
+    below = x - x.max(_softmax_axis(operation), keepdims=True)
+    exponents: Array = below * operation.real(1)
+    return exponents
 
 
 def _softmax(operation: BoundOperation) -> Expected:

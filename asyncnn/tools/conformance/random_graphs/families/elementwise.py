@@ -4,18 +4,26 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asyncnn.hal.operations.bound import Shape
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.operations.table import SIGNATURES
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.sketch import Tensor
-from tests.random_graphs.values import B8, F16, F32, I32, Q8, Q8S, Q8SYM
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    B8,
+    F16,
+    F32,
+    I32,
+    Q8,
+    Q8S,
+    Q8SYM,
+    DrawnTensor,
+)
 
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""
 
 
-def fused_activation(artist: Artist, main: OperandType) -> Tensor:
+def fused_activation(artist: Artist, main: OperandType) -> DrawnTensor:
     """Draw a fused activation, which int32 has none of."""
     return artist.scalar(0 if main == I32 else artist.number(0, 3))
 
@@ -24,7 +32,7 @@ def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Bu
     """Draw a unary operation on floats in a range; leaves are in a narrower one."""
 
     def build(artist: Artist, type_: OperationType, main: OperandType) -> None:
-        def suits(tensor: Tensor) -> bool:
+        def suits(tensor: DrawnTensor) -> bool:
             return bool(((tensor.value >= low) & (tensor.value <= high)).all())
 
         is_float = main in (F32, F16)
@@ -34,7 +42,7 @@ def _domain(low: float, high: float, least: float = 0.25, most: float = 4) -> Bu
     return build
 
 
-def _anything(tensor: Tensor) -> bool:
+def _anything(tensor: DrawnTensor) -> bool:
     return True
 
 
@@ -71,11 +79,11 @@ def _partner_shape(artist: Artist, shape: Shape) -> Shape:
 
 def partner(
     artist: Artist,
-    x: Tensor,
-    where: Callable[[Tensor], bool] = _anything,
+    x: DrawnTensor,
+    where: Callable[[DrawnTensor], bool] = _anything,
     low: float = -4,
     high: float = 4,
-) -> Tensor:
+) -> DrawnTensor:
     """Draw a tensor of the type of ``x`` that broadcasts with it."""
     return artist.pick(
         x.type,
@@ -86,15 +94,15 @@ def partner(
     )
 
 
-def _is_divisor(tensor: Tensor) -> bool:
+def _is_divisor(tensor: DrawnTensor) -> bool:
     return bool(np.abs(tensor.value).min() >= 0.1)
 
 
-def _is_base(tensor: Tensor) -> bool:
+def _is_base(tensor: DrawnTensor) -> bool:
     return bool(((tensor.value >= 0.1) & (tensor.value <= 50)).all())
 
 
-def _is_exponent(tensor: Tensor) -> bool:
+def _is_exponent(tensor: DrawnTensor) -> bool:
     return bool(np.abs(tensor.value).max() <= 4)
 
 
@@ -144,11 +152,15 @@ def _dequantize(artist: Artist, type_: OperationType, main: OperandType) -> None
 
 def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
     targets = [
-        row.types["U"] for row in SIGNATURES[type_].rows if row.types["T"] == main
+        OperandType(row.types["U"])
+        for row in SIGNATURES[type_].rows
+        if row.types["T"] == main
     ]
     x, target = artist.pick(main), artist.choose(*targets)
     is_quantized = target in (Q8, Q8S, Q8SYM)
-    output = artist.bound(target, (1,)) if is_quantized else target
+    output: OperandType | BoundOperand = target
+    if is_quantized:
+        output = artist.bound(target, (1,))
     # Known dimensions beside open ones of the input count as different ones.
     artist.apply(type_, [x], output, declare=lambda shape: x.dimensions)
 

@@ -1,18 +1,26 @@
 """Draws IF and WHILE over subgraphs that are drawn themselves."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.operations.bound import Array, BoundOperand
-from asyncnn.hal.types import Dimensions, OperationType
-from tests.random_graphs import naive
-from tests.random_graphs.artist import Artist, completely, is_tame
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.interpreter import interpret
-from tests.random_graphs.sketch import Sketch, Tensor, bound_of
-from tests.random_graphs.values import B8, I32, TYPES, sample
+from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.types import Dimensions, OperandType, OperationType
+from asyncnn.tools.conformance.random_graphs import naive
+from asyncnn.tools.conformance.random_graphs.artist import Artist, completely, is_tame
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    B8,
+    I32,
+    TYPES,
+    DrawnTensor,
+    Sketch,
+    bound_of,
+    sample,
+)
 
 Fill = Callable[[Artist, int], None]
 """Draws operations, at least one and at most so many."""
@@ -32,7 +40,7 @@ def builders(fill: Fill) -> dict[OperationType, Builder]:
 class _Inside:
     """A subgraph that an operation of ``artist`` runs on ``sources``."""
 
-    def __init__(self, artist: Artist, sources: Sequence[Tensor]) -> None:
+    def __init__(self, artist: Artist, sources: Sequence[DrawnTensor]) -> None:
         self.artist = Artist(artist.draw, Sketch(artist.sketch.world), artist)
         self.sketch = self.artist.sketch
         self.inputs = [
@@ -40,11 +48,13 @@ class _Inside:
         ]
 
     @property
-    def captured(self) -> list[Tensor]:
+    def captured(self) -> list[DrawnTensor]:
         """What inputs that were drawn inside are outside."""
         return [outer for outer, _ in self.artist.captured]
 
-    def close(self, outputs: Sequence[Tensor], captured: Iterable[Tensor]) -> int:
+    def close(
+        self, outputs: Sequence[DrawnTensor], captured: Iterable[DrawnTensor]
+    ) -> int:
         """Add the subgraph to the model, with inputs for the sources and ``captured``.
 
         What another subgraph captured is an input that this one does not read.
@@ -58,7 +68,7 @@ class _Inside:
         return self.sketch.world.refer(subgraph)
 
 
-def _is_alike(tensor: Tensor, bound: BoundOperand) -> bool:
+def _is_alike(tensor: DrawnTensor, bound: BoundOperand) -> bool:
     other = tensor.bound
     return (other.type, other.scale, other.zero_point) == (
         bound.type,
@@ -70,9 +80,9 @@ def _is_alike(tensor: Tensor, bound: BoundOperand) -> bool:
 def _counterpart(
     inside: _Inside,
     bound: BoundOperand,
-    taken: Sequence[Tensor],
-    suits: Callable[[Tensor], bool],
-) -> Tensor:
+    taken: Sequence[DrawnTensor],
+    suits: Callable[[DrawnTensor], bool],
+) -> DrawnTensor:
     """Draw a result, not ``taken``, of the same type and quantisation that ``suits``.
 
     A new one is also of the same shape, which the model declares.
@@ -90,7 +100,7 @@ def _counterpart(
         (t for t in sketch.tensors if _is_alike(t, bound) and t.shape == bound.shape),
         None,
     )
-    one = sample(bound.type, (1,), artist.number(0, 255))
+    one = sample(OperandType(bound.type), (1,), artist.number(0, 255))
     operands = [
         x or sketch.constant(bound),
         sketch.constant(replace(bound, shape=(1,), value=one)),
@@ -99,7 +109,7 @@ def _counterpart(
     return artist.apply(type_, operands, bound, declare=completely)[0]
 
 
-def _condition(artist: Artist) -> tuple[Tensor, bool]:
+def _condition(artist: Artist) -> tuple[DrawnTensor, bool]:
     """Draw a boolean, and tell whether it is the same in all executions."""
     computed = [
         result
@@ -145,26 +155,36 @@ def _if(artist: Artist, fill: Fill) -> None:
 
 def _paired_outputs(
     then: _Inside, other: _Inside, *, any_shape: bool
-) -> list[tuple[Tensor, Tensor]]:
+) -> list[tuple[DrawnTensor, DrawnTensor]]:
     """Draw one or two outputs of both branches, which may differ in shape."""
     results = [t for t in then.sketch.results if t.type in TYPES and is_tame(t)]
     if not results:
         results = [_counterpart(then, then.inputs[0].bound, (), lambda _: False)]
     chosen = results[-then.artist.number(1, 2) :]
-    others: list[Tensor] = []
+    others: list[DrawnTensor] = []
     for output in chosen:
         others.append(
             _counterpart(
                 other,
                 output.bound,
                 others,
-                lambda result, shape=output.shape: any_shape or result.shape == shape,
+                partial(_has_shape, output.shape if not any_shape else None),
             )
         )
     return list(zip(chosen, others, strict=True))
 
 
-def _declared_of_both(artist: Artist, one: Tensor, other: Tensor) -> Dimensions:
+def _has_shape(shape: Shape | None, tensor: DrawnTensor) -> bool:
+    return shape is None or tensor.shape == shape
+
+
+def _declares(shape: Shape, tensor: DrawnTensor) -> bool:
+    return tensor.dimensions == shape
+
+
+def _declared_of_both(
+    artist: Artist, one: DrawnTensor, other: DrawnTensor
+) -> Dimensions:
     return artist.declared(one.shape) if one.shape == other.shape else ()
 
 
@@ -195,7 +215,7 @@ def _while(artist: Artist, fill: Fill) -> None:
     )
 
 
-def _declared_source(artist: Artist) -> Tensor:
+def _declared_source(artist: Artist) -> DrawnTensor:
     """Draw a tensor whose shape the model declares, as that of a loop must be."""
     type_ = artist.choose(*TYPES)
     declared = [
@@ -209,7 +229,7 @@ def _declared_source(artist: Artist) -> Tensor:
     return artist.known(artist.bound(type_, artist.shape()), is_open=False)
 
 
-def _next_state(body: _Inside, state: Sequence[Tensor]) -> list[Tensor]:
+def _next_state(body: _Inside, state: Sequence[DrawnTensor]) -> list[DrawnTensor]:
     one = body.artist.known(bound_of(I32, np.ones(1, np.int32)))
     addends = [body.inputs[0], one, body.artist.scalar(0)]
     outputs = body.artist.apply(OperationType.ADD, addends, I32, declare=completely)
@@ -219,13 +239,13 @@ def _next_state(body: _Inside, state: Sequence[Tensor]) -> list[Tensor]:
                 body,
                 source.bound,
                 outputs,
-                lambda result, shape=source.shape: result.dimensions == shape,
+                partial(_declares, source.shape),
             )
         )
     return outputs
 
 
-def _is_below_limit(test: _Inside) -> Tensor:
+def _is_below_limit(test: _Inside) -> DrawnTensor:
     rounds = np.array([test.artist.number(0, 4)], np.int32)
     operands = [test.inputs[0], test.artist.known(bound_of(I32, rounds))]
     return test.artist.apply(OperationType.LESS, operands, B8, declare=completely)[0]
@@ -234,8 +254,8 @@ def _is_below_limit(test: _Inside) -> Tensor:
 def _after_the_loop(
     artist: Artist,
     subgraphs: Iterable[int],
-    inputs: Sequence[Tensor],
-    kept: Iterable[Tensor],
+    inputs: Sequence[DrawnTensor],
+    kept: Iterable[DrawnTensor],
 ) -> list[Array]:
     """Return the values of the loop's outputs, by way of a model of the loop alone."""
     alone = Sketch(artist.sketch.world)

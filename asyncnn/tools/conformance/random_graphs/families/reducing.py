@@ -5,11 +5,18 @@ import numpy as np
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder, fused_activation
-from tests.random_graphs.families.moving import any_axis, divisors
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import I32, Q8PC
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+    Builder,
+    fused_activation,
+)
+from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    I32,
+    Q8PC,
+    DrawnTensor,
+    bound_of,
+)
 
 
 def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -23,7 +30,7 @@ def _reduction(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [x, axes, flag], x.bound)
 
 
-def _axis_of(artist: Artist, x: Tensor) -> Tensor:
+def _axis_of(artist: Artist, x: DrawnTensor) -> DrawnTensor:
     return artist.scalar(any_axis(artist, len(x.shape)))
 
 
@@ -60,8 +67,12 @@ def _instance_normalization(
 
 
 def weights_and_bias(
-    artist: Artist, x: Tensor, shape: Shape, units: int, channel_axis: int | None = None
-) -> list[Tensor]:
+    artist: Artist,
+    x: DrawnTensor,
+    shape: Shape,
+    units: int,
+    channel_axis: int | None = None,
+) -> list[DrawnTensor]:
     """Draw weights of this shape for ``x``, and a bias for every unit.
 
     With ``channel_axis``, quantised weights may have a scale for each unit.
@@ -100,7 +111,7 @@ def _batch_matmul(artist: Artist, type_: OperationType, main: OperandType) -> No
     adjoint_left, adjoint_right = (artist.choose(False, True) for _ in range(2))
     inner = left.shape[-2 if adjoint_left else -1]
 
-    def suits(tensor: Tensor) -> bool:
+    def suits(tensor: DrawnTensor) -> bool:
         return (
             len(tensor.shape) == len(left.shape)
             and tensor.shape[:-2] == left.shape[:-2]

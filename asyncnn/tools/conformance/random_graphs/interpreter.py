@@ -3,9 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
+from asyncnn import kernels
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
+from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import (
     Model,
@@ -15,7 +18,10 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
     Subgraph,
+    SymmPerChannelQuantParams,
 )
+from asyncnn.kernels.kernel import HeapScratch
+from asyncnn.memory.pools import view
 
 Evaluate = Callable[[BoundOperation], list[Array]]
 """Computes one operation all of whose inputs have values."""
@@ -29,17 +35,44 @@ def interpret(model: Model, inputs: Sequence[Array], evaluate: Evaluate) -> list
         return _Interpreter(model, evaluate).run(model.main, inputs)
 
 
+def evaluate(operation: BoundOperation) -> list[Array]:
+    """Return the outputs of one operation, all of whose inputs have values.
+
+    :raises GeneralFailureError: if it has no kernel, or its operands have illegal
+        values or shapes.
+    """
+    if kernels.is_data_dependent(operation.type):
+        computed = kernels.compute(operation)
+        assert isinstance(computed, list | tuple)  # no operation here is an engine's
+        return list(computed)
+    shaped = _with_output_shapes(operation)
+    outputs = [np.empty(o.require_shape(), o.dtype) for o in shaped.outputs]
+    inputs = [None if i is None else i.require_value() for i in shaped.inputs]
+    kernels.prepare(shaped)(HeapScratch())(inputs, outputs)
+    return outputs
+
+
+def _with_output_shapes(operation: BoundOperation) -> BoundOperation:
+    shapes = infer_shapes(operation)
+    outputs = tuple(
+        msgspec.structs.replace(output, shape=shape)
+        for output, shape in zip(operation.outputs, shapes, strict=True)
+    )
+    return msgspec.structs.replace(operation, outputs=outputs)
+
+
 def constant_value(model: Model, operand: Operand) -> Array | None:
     """Return the value of an operand, None if it is no constant."""
     match operand.lifetime:
         case OperandLifeTime.CONSTANT_COPY:
             data = memoryview(model.operand_values)
         case OperandLifeTime.CONSTANT_REFERENCE:
-            data = model.pools[operand.location.pool_index].buffer
+            data = view(model.pools[operand.location.pool_index])
         case _:
             return None
-    shape = () if operand.type in SCALAR_TYPES else operand.dimensions
-    dtype, offset = DTYPES[operand.type], operand.location.offset
+    type_ = OperandType(operand.type)
+    shape = () if type_ in SCALAR_TYPES else operand.dimensions
+    dtype, offset = DTYPES[type_], operand.location.offset
     return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
 
 
@@ -61,7 +94,7 @@ class _Interpreter:
                 case OperationType.WHILE:
                     results = self._while(subgraph, operation, values)
                 case _:
-                    results = self._evaluate(_bind(subgraph, operation, values))
+                    results = self._evaluate(bind(subgraph, operation, values))
             values.update(zip(operation.outputs, results, strict=True))
         return [values[index] for index in subgraph.output_indexes]
 
@@ -90,23 +123,26 @@ class _Interpreter:
         return self._model.referenced[subgraph.operands[index].location.offset]
 
 
-def _bind(subgraph: Subgraph, operation: Operation, values: Values) -> BoundOperation:
-    def bind(index: int, value: Array | None = None) -> BoundOperand:
+def bind(subgraph: Subgraph, operation: Operation, values: Values) -> BoundOperation:
+    """Return an operation with the values that its inputs have."""
+
+    def bound(index: int, value: Array | None = None) -> BoundOperand:
         operand: Operand = subgraph.operands[index]
+        quant = operand.extra_params
         return BoundOperand(
             OperandType(operand.type),
             None if value is None else value.shape,
             operand.scale,
             operand.zero_point,
-            operand.extra_params,
+            quant if isinstance(quant, SymmPerChannelQuantParams) else None,
             value,
         )
 
     return BoundOperation(
         OperationType(operation.type),
         tuple(
-            bind(index, values[index]) if index in values else None
+            bound(index, values[index]) if index in values else None
             for index in operation.inputs
         ),
-        tuple(bind(index) for index in operation.outputs),
+        tuple(bound(index) for index in operation.outputs),
     )

@@ -14,10 +14,11 @@ from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.table import allowed_types
-from asyncnn.hal.types import OperationType
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.model import NamedModel
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families import (
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.dumping import listing
+from asyncnn.tools.conformance.random_graphs.families import (
     control_flow,
     elementwise,
     images,
@@ -25,17 +26,22 @@ from tests.random_graphs.families import (
     reducing,
     windows,
 )
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.listing import listing
-from tests.random_graphs.sketch import Sketch, Tensor, World
-from tests.random_graphs.values import Q8PC, Q8SYM, TYPES
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.sketch import (
+    Q8PC,
+    Q8SYM,
+    TYPES,
+    DrawnTensor,
+    Sketch,
+    World,
+)
 
 MAX_OPERATIONS = 12
 _DEEPEST = 2
 _TYPES = {*TYPES, Q8SYM, Q8PC}
 
 
-class Graph(NamedTuple):
+class RandomGraph(NamedTuple):
     """A model and two legal sets of inputs of the same shapes."""
 
     named: NamedModel
@@ -76,12 +82,14 @@ DRAWN = BUILDERS.keys() & (kernels.supported_operations() | CONTROL_FLOW)
 def _operation(draw: Any, artist: Artist, types: Set[OperationType]) -> OperationType:
     """Add an operation of one of ``types`` to the artist's subgraph."""
     # Two among so many types would be rare.
-    type_ = draw(st.sampled_from([*sorted(types), *4 * sorted(CONTROL_FLOW & types)]))
+    type_: OperationType = draw(
+        st.sampled_from([*sorted(types), *4 * sorted(CONTROL_FLOW & types)])
+    )
     allowed = [t for t in allowed_types(type_) if type_ in CONTROL_FLOW or t in _TYPES]
     present = {result.type for result in artist.sketch.results}
     # Types that are there already connect operations with each other.
     allowed += 12 * [t for t in allowed if t in present]
-    BUILDERS[type_](artist, type_, artist.choose(*allowed))
+    BUILDERS[type_](artist, type_, OperandType(artist.choose(*allowed)))
     return type_
 
 
@@ -90,7 +98,7 @@ def graphs(
     draw: Any,
     types: Set[OperationType] | None = None,
     max_operations: int = MAX_OPERATIONS,
-) -> Graph:
+) -> RandomGraph:
     """Draw a graph of operations of all types, or of ``types``."""
     artist = Artist(
         draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False]))
@@ -99,7 +107,7 @@ def graphs(
     sketch = artist.sketch
     outputs = _outputs(artist)
     model = sketch.world.model(sketch.close(outputs))
-    return Graph(
+    return RandomGraph(
         NamedModel.of(
             model,
             [f"x{position}" for position in range(len(sketch.inputs))],
@@ -110,7 +118,7 @@ def graphs(
     )
 
 
-def _outputs(artist: Artist) -> list[Tensor]:
+def _outputs(artist: Artist) -> list[DrawnTensor]:
     """Draw which results are outputs: few of those that are read, most others."""
     *earlier, last = artist.sketch.results
     unread = artist.sketch.unread

@@ -54,11 +54,13 @@ def rounded(
 
 def real(operand: BoundOperand) -> Array:
     """Return the real values of an operand, integers and booleans as they are."""
-    stored = operand.require_value().astype(np.float64)
+    stored: Array = operand.require_value().astype(np.float64)
     if operand.channel_quant is not None:
         along = [1] * stored.ndim
         along[operand.channel_quant.channel_dim] = -1
-        return stored * np.reshape(operand.channel_quant.scales, along)
+        scales = np.reshape(operand.channel_quant.scales, along)
+        per_channel: Array = stored * scales
+        return per_channel
     if operand.type in QUANTIZED:
         return (stored - operand.zero_point) * operand.scale
     return stored
@@ -71,7 +73,7 @@ def real_bias(operation: BoundOperation) -> Array:
         return real(bias)
     quant = weights.channel_quant
     scales = weights.scale if quant is None else np.array(quant.scales)
-    return real(bias) * data.scale * scales
+    return np.multiply(real(bias), data.scale * np.asarray(scales))
 
 
 def stored(expected: Expected, operand: BoundOperand) -> Array:
@@ -81,4 +83,20 @@ def stored(expected: Expected, operand: BoundOperand) -> Array:
     limits = np.iinfo(operand.dtype)
     steps = np.nan_to_num(expected.value / operand.scale, nan=0.0)
     codes = np.clip(np.rint(steps) + operand.zero_point, limits.min, limits.max)
-    return codes.astype(operand.dtype)
+    whole: Array = codes.astype(operand.dtype)
+    return whole
+
+
+def nhwc(image: Array, nchw: bool) -> Array:
+    """Return an image of either layout as [N, H, W, C]."""
+    return np.moveaxis(image, 1, 3) if nchw else image
+
+
+def in_layout(expected: Expected, nchw: bool) -> Expected:
+    """Return what is expected of [N, H, W, C] in the layout of an operation."""
+    if not nchw:
+        return expected
+    slack = np.broadcast_to(expected.slack, expected.value.shape)
+    return expected._replace(
+        value=np.moveaxis(expected.value, 3, 1), slack=np.moveaxis(slack, 3, 1)
+    )

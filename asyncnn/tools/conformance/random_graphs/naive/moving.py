@@ -6,7 +6,13 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.naive.expected import QUANTIZED, Expected, exact, real, rounded
+from asyncnn.tools.conformance.random_graphs.naive.expected import (
+    QUANTIZED,
+    Expected,
+    exact,
+    real,
+    rounded,
+)
 
 Formula = Callable[[BoundOperation], Expected | list[Expected]]
 
@@ -101,8 +107,9 @@ def _pad_v2(operation: BoundOperation, x: Array) -> Array:
 
 
 def _mirror_pad(operation: BoundOperation, x: Array) -> Array:
-    mode = "symmetric" if operation.integer(2) else "reflect"
-    return np.pad(x, _pairs(operation), mode=mode)
+    if operation.integer(2):
+        return np.pad(x, _pairs(operation), mode="symmetric")
+    return np.pad(x, _pairs(operation), mode="reflect")
 
 
 def _concatenation(operation: BoundOperation) -> Expected:

@@ -6,7 +6,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.naive.expected import (
+from asyncnn.tools.conformance.random_graphs.naive.expected import (
     ONCE,
     QUANTIZED,
     TWICE,
@@ -50,7 +50,8 @@ def _integers(ufunc: np.ufunc, x: Array, y: Array) -> Array:
     """Wrap around at 32 bits; division floors, and by zero gives zero."""
     if ufunc is np.divide:
         return np.where(y == 0, 0, np.floor(x / np.where(y == 0, 1, y)))
-    return ufunc(x.astype(np.int64), y.astype(np.int64)).astype(np.int32)
+    wide: Array = ufunc(x.astype(np.int64), y.astype(np.int64))
+    return wide.astype(np.int32)
 
 
 def _extremum(ufunc: np.ufunc) -> Formula:

@@ -4,17 +4,25 @@ from collections.abc import Iterable
 
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder, fused_activation
-from tests.random_graphs.families.images import Image, image, in_layout, layout_flag
-from tests.random_graphs.families.moving import divisors
-from tests.random_graphs.families.reducing import weights_and_bias
-from tests.random_graphs.sketch import Tensor
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+    Builder,
+    fused_activation,
+)
+from asyncnn.tools.conformance.random_graphs.families.images import (
+    Image,
+    image,
+    in_layout,
+    layout_flag,
+)
+from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.families.reducing import weights_and_bias
+from asyncnn.tools.conformance.random_graphs.sketch import DrawnTensor
 
 SAME, VALID = 1, 2
 
 
-def _padding(artist: Artist, extents: tuple[int, int]) -> list[Tensor]:
+def _padding(artist: Artist, extents: tuple[int, int]) -> list[DrawnTensor]:
     """Draw a scheme or four numbers, each less than the extent of the window."""
     if artist.choose(True, False):
         return [artist.scalar(artist.choose(SAME, VALID))]
@@ -23,7 +31,7 @@ def _padding(artist: Artist, extents: tuple[int, int]) -> list[Tensor]:
     return [artist.scalar(artist.number(0, extent - 1)) for extent in limits]
 
 
-def _strides(artist: Artist) -> list[Tensor]:
+def _strides(artist: Artist) -> list[DrawnTensor]:
     return [artist.scalar(artist.number(1, 3)) for _ in range(2)]
 
 
@@ -48,7 +56,7 @@ def _pool(artist: Artist, type_: OperationType, main: OperandType) -> None:
 
 def _dilations(
     artist: Artist, shape: Shape, size: tuple[int, int], nchw: bool
-) -> tuple[list[Tensor], tuple[int, int]]:
+) -> tuple[list[DrawnTensor], tuple[int, int]]:
     """Draw layout and dilation, and return them with the window's extents."""
     if artist.choose(True, False):
         return layout_flag(artist, nchw), size
@@ -131,7 +139,7 @@ def _transposed(artist: Artist, type_: OperationType, main: OperandType) -> None
 
 def _transposed_padding(
     artist: Artist, x: Image, size: Iterable[int], stride: Iterable[int], units: int
-) -> list[Tensor]:
+) -> list[DrawnTensor]:
     """Draw an output shape with a scheme, or four numbers that leave something."""
     axes = list(zip(x.shape[1:3], size, stride, strict=True))
     scheme = artist.choose(SAME, VALID, None)

@@ -1,4 +1,8 @@
-"""Formulas of operations that move blocks of pixels, one element after the other."""
+"""Every operation once more, in plain NumPy and float64.
+
+The formulas follow the HAL's documentation, one element or window at a time, and share
+nothing with the kernels.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -7,15 +11,26 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
-from tests.random_graphs.naive.elementwise import Formula
-from tests.random_graphs.naive.expected import Expected, exact, real
-from tests.random_graphs.naive.moving import integers
+from asyncnn.tools.conformance.random_graphs.naive import (
+    elementwise,
+    moving,
+    reducing,
+    windows,
+)
+from asyncnn.tools.conformance.random_graphs.naive.expected import (
+    Expected,
+    exact,
+    real,
+    stored,
+)
+from asyncnn.tools.conformance.random_graphs.naive.moving import Formula, integers
 
 Place = tuple[int, int, int, int]
 
 
 def _places(shape: Shape) -> Iterable[Place]:
-    return itertools.product(*map(range, shape))
+    a, b, c, d = map(range, shape)
+    return itertools.product(a, b, c, d)
 
 
 def _gathered(
@@ -112,9 +127,29 @@ def _space_to_batch(operation: BoundOperation, image: Array) -> Array:
     )
 
 
-FORMULAS: dict[OperationType, Formula] = {
+_BLOCKS: dict[OperationType, Formula] = {
     OperationType.DEPTH_TO_SPACE: _on_images(2, _depth_to_space),
     OperationType.SPACE_TO_DEPTH: _on_images(2, _space_to_depth),
     OperationType.BATCH_TO_SPACE_ND: _on_images(2, _batch_to_space),
     OperationType.SPACE_TO_BATCH_ND: _on_images(3, _space_to_batch),
 }
+
+FORMULAS: dict[OperationType, Formula] = {
+    **elementwise.FORMULAS,
+    **moving.FORMULAS,
+    **reducing.FORMULAS,
+    **windows.FORMULAS,
+    **_BLOCKS,
+}
+
+
+def evaluate(operation: BoundOperation) -> list[Expected]:
+    """Return what each output of ``operation`` should be, all inputs known."""
+    expected = FORMULAS[OperationType(operation.type)](operation)
+    return expected if isinstance(expected, list) else [expected]
+
+
+def evaluate_stored(operation: BoundOperation) -> list[Array]:
+    """Return the expected outputs as they are stored."""
+    pairs = zip(evaluate(operation), operation.outputs, strict=True)
+    return [stored(expected, operand) for expected, operand in pairs]

@@ -1,4 +1,4 @@
-"""Formulas of operations that slide a window over an image, pixel by pixel."""
+"""Formulas of operations that resize an image or slide a window over it."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,18 +8,70 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.naive.elementwise import Formula, clamped
-from tests.random_graphs.naive.expected import (
+from asyncnn.tools.conformance.random_graphs.naive.elementwise import Formula, clamped
+from asyncnn.tools.conformance.random_graphs.naive.expected import (
     ONCE,
     QUANTIZED,
     TWICE,
     Expected,
+    exact,
+    in_layout,
+    nhwc,
     real,
     real_bias,
     rounded,
 )
-from tests.random_graphs.naive.layout import in_layout, nhwc
-from tests.random_graphs.naive.moving import integers
+from asyncnn.tools.conformance.random_graphs.naive.moving import integers
+
+
+def _resized_lengths(operation: BoundOperation, image: Array) -> tuple[int, int]:
+    def length(index: int, old: int) -> int:
+        if operation.input(index).type is OperandType.INT32:
+            return operation.integer(index)
+        return int(np.floor(np.float32(old) * np.float32(operation.real(index))))
+
+    return length(2, image.shape[1]), length(1, image.shape[2])
+
+
+def _source_positions(operation: BoundOperation, old: int, new: int) -> Array:
+    """Return the place in the old image of each pixel of the new one."""
+    aligned, centred = operation.boolean(4, False), operation.boolean(5, False)
+    places = np.arange(new)
+    if aligned and new > 1:
+        return places * ((old - 1) / (new - 1))
+    return (places + 0.5) * (old / new) - 0.5 if centred else places * (old / new)
+
+
+def _resize_bilinear(operation: BoundOperation) -> Expected:
+    nchw = operation.boolean(3, False)
+    image = nhwc(real(operation.input(0)), nchw)
+    magnitude = np.broadcast_to(np.abs(image).max(), image.shape)
+    for axis, new in zip((1, 2), _resized_lengths(operation, image), strict=True):
+        old = image.shape[axis]
+        places = np.clip(_source_positions(operation, old, new), 0, old - 1)
+        low = np.floor(places).astype(int)
+        high = np.minimum(low + 1, old - 1)
+        share = np.reshape(places - low, (-1, *[1] * (3 - axis)))
+        image, magnitude = (
+            np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
+            for x in (image, magnitude)
+        )
+    return in_layout(rounded(image, 16, magnitude, TWICE), nchw)
+
+
+def _resize_nearest(operation: BoundOperation) -> Expected:
+    nchw = operation.boolean(3, False)
+    image = nhwc(real(operation.input(0)), nchw)
+    for axis, new in zip((1, 2), _resized_lengths(operation, image), strict=True):
+        old = image.shape[axis]
+        places = _source_positions(operation, old, new)
+        if operation.boolean(4, False) or operation.boolean(5, False):
+            places = places + 0.5
+        # Positions are float32; what should be a whole number may be just below.
+        chosen = np.clip(np.floor(places + 1e-6), 0, old - 1).astype(int)
+        image = np.take(image, chosen, axis)
+    return in_layout(exact(image), nchw)
+
 
 SAME = 1
 
@@ -196,10 +248,11 @@ def _transpose_convolution(operation: BoundOperation) -> Expected:
         wanted = integers(operation, 3)
         lengths = wanted[2:] if nchw else wanted[1:3]
         is_same = operation.integer(4) == SAME
-        before = tuple(
+        above, beside = (
             max(whole - kept, 0) // 2 if is_same else 0
             for whole, kept in zip(full, lengths, strict=True)
         )
+        before = above, beside
     value = np.zeros((len(image), *lengths, len(filter_)))
     magnitude = np.zeros_like(value)
     for y, x, i, j in itertools.product(*map(range, (*image.shape[1:3], *size))):
@@ -222,4 +275,6 @@ FORMULAS: dict[OperationType, Formula] = {
     _OP.DEPTHWISE_CONV_2D: _convolution(1),
     _OP.GROUPED_CONV_2D: _convolution(1),
     _OP.TRANSPOSE_CONV_2D: _transpose_convolution,
+    _OP.RESIZE_BILINEAR: _resize_bilinear,
+    _OP.RESIZE_NEAREST_NEIGHBOR: _resize_nearest,
 }

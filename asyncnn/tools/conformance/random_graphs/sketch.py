@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.types import (
     DataLocation,
@@ -25,10 +26,52 @@ from asyncnn.hal.types import (
 )
 from asyncnn.runtime.graph_builder import ConstantStore
 
+F32 = OperandType.TENSOR_FLOAT32
+F16 = OperandType.TENSOR_FLOAT16
+I32 = OperandType.TENSOR_INT32
+B8 = OperandType.TENSOR_BOOL8
+Q8 = OperandType.TENSOR_QUANT8_ASYMM
+Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+Q8SYM = OperandType.TENSOR_QUANT8_SYMM
+Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+TYPES = (F32, F16, I32, B8, Q8, Q8S)
+
+
+def sample(
+    type_: OperandType, shape: Shape, seed: int, low: float = -4, high: float = 4
+) -> Array:
+    """Return values by seed; those of seed 0 are easy to read."""
+    dtype = DTYPES[type_]
+    generator = np.random.default_rng(seed)
+    if dtype.itemsize == 1 and dtype != np.bool_:
+        limits = np.iinfo(dtype)
+        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if seed == 0:
+        ramp = np.arange(int(np.prod(shape))) % 5 + 1
+        return (ramp if low > 0 else ramp - 2).astype(dtype).reshape(shape)
+    if dtype == np.bool_:
+        return generator.integers(0, 2, shape).astype(dtype)
+    if dtype == np.int32:
+        return generator.integers(-9, 10, shape, dtype)
+    return generator.uniform(low, high, shape).astype(dtype)
+
+
+def another(value: Array) -> Array:
+    """Return other values in the range of these."""
+    if value.size > 1:
+        return np.roll(value, 1)
+    return ~value if value.dtype == np.bool_ else (value // 2).astype(value.dtype)
+
+
+def as_float32(value: float) -> float:
+    """Return what a float32 holds of ``value``."""
+    return float(np.float32(value))
+
+
 _NOWHERE = DataLocation()
 
 
-class Tensor(msgspec.Struct, frozen=True, eq=False):
+class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
     """An operand of a sketch; ``dimensions`` is what the model declares of it."""
 
     index: int
@@ -37,14 +80,17 @@ class Tensor(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def type(self) -> OperandType:
-        return self.bound.type
+        """The type of its elements."""
+        return OperandType(self.bound.type)
 
     @property
     def shape(self) -> Shape:
+        """Its shape in this execution."""
         return self.bound.require_shape()
 
     @property
     def value(self) -> Array:
+        """Its elements in this execution."""
         return self.bound.require_value()
 
     @property
@@ -83,18 +129,19 @@ class Sketch:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.inputs: list[Tensor] = []
-        self.tensors: list[Tensor] = []
-        self.results: list[Tensor] = []
+        self.inputs: list[DrawnTensor] = []
+        self.tensors: list[DrawnTensor] = []
+        self.results: list[DrawnTensor] = []
         self._operands: list[Operand] = []
         self._operations: list[Operation] = []
 
-    def constant(self, bound: BoundOperand) -> Tensor:
+    def constant(self, bound: BoundOperand) -> DrawnTensor:
         """Add a constant."""
-        lifetime, location = self.world.constants.place(bound.value, copy=True)
-        return self._add(bound, bound.shape, lifetime, location)
+        value = bound.require_value()
+        lifetime, location = self.world.constants.place(value, copy=True)
+        return self._add(bound, bound.require_shape(), lifetime, location)
 
-    def input(self, bound: BoundOperand, dimensions: Dimensions) -> Tensor:
+    def input(self, bound: BoundOperand, dimensions: Dimensions) -> DrawnTensor:
         """Add an input that declares ``dimensions``."""
         tensor = self._add(bound, dimensions, OperandLifeTime.SUBGRAPH_INPUT)
         self.inputs.append(tensor)
@@ -121,7 +168,7 @@ class Sketch:
         type_: OperationType,
         inputs: Sequence[int],
         outputs: Iterable[tuple[BoundOperand, Dimensions]],
-    ) -> list[Tensor]:
+    ) -> list[DrawnTensor]:
         """Add an operation with new operands for its outputs."""
         results = [
             self._add(bound, dimensions, OperandLifeTime.TEMPORARY_VARIABLE)
@@ -133,13 +180,15 @@ class Sketch:
         return results
 
     @property
-    def unread(self) -> list[Tensor]:
+    def unread(self) -> list[DrawnTensor]:
         """The results that no operation reads yet."""
         read = {index for operation in self._operations for index in operation.inputs}
         return [result for result in self.results if result.index not in read]
 
     def close(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None = None
+        self,
+        outputs: Sequence[DrawnTensor],
+        inputs: Sequence[DrawnTensor] | None = None,
     ) -> Subgraph:
         """Return the subgraph with these borders; the inputs in another order, say."""
         consumers = Counter(
@@ -165,8 +214,8 @@ class Sketch:
         dimensions: Dimensions,
         lifetime: OperandLifeTime,
         location: DataLocation = _NOWHERE,
-    ) -> Tensor:
-        tensor = Tensor(len(self._operands), bound, dimensions)
+    ) -> DrawnTensor:
+        tensor = DrawnTensor(len(self._operands), bound, dimensions)
         self._operands.append(
             Operand(
                 bound.type,

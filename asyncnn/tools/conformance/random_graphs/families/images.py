@@ -7,17 +7,16 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
-from tests.random_graphs.artist import Artist
-from tests.random_graphs.families.elementwise import Builder
-from tests.random_graphs.families.moving import divisors
-from tests.random_graphs.sketch import Tensor, bound_of
-from tests.random_graphs.values import I32
+from asyncnn.tools.conformance.random_graphs.artist import Artist
+from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.moving import divisors
+from asyncnn.tools.conformance.random_graphs.sketch import I32, DrawnTensor, bound_of
 
 
 class Image(NamedTuple):
     """A tensor of four axes and its layout."""
 
-    tensor: Tensor
+    tensor: DrawnTensor
     nchw: bool
 
     @property
@@ -46,7 +45,7 @@ def image(
     """Draw an image; ``where`` and ``shape`` are about [N, H, W, C]."""
     nchw = artist.choose(False, True)
 
-    def suits(tensor: Tensor) -> bool:
+    def suits(tensor: DrawnTensor) -> bool:
         return len(tensor.shape) == 4 and where(_nhwc(tensor.shape, nchw))
 
     if artist.choose(False, True):
@@ -58,7 +57,7 @@ def image(
     return Image(tensor, nchw)
 
 
-def _reshaped(artist: Artist, main: OperandType) -> Tensor:
+def _reshaped(artist: Artist, main: OperandType) -> DrawnTensor:
     """Draw a tensor and give it four axes."""
     x = artist.pick(main)
     left, shape = x.value.size, []
@@ -69,7 +68,7 @@ def _reshaped(artist: Artist, main: OperandType) -> Tensor:
     return artist.apply(OperationType.RESHAPE, inputs, x.bound)[0]
 
 
-def layout_flag(artist: Artist, nchw: bool) -> list[Tensor]:
+def layout_flag(artist: Artist, nchw: bool) -> list[DrawnTensor]:
     """Draw the flag of the layout, or leave it out where it may be."""
     return [artist.scalar(nchw)] if nchw or artist.choose(False, True) else []
 
@@ -87,7 +86,7 @@ def _resize(artist: Artist, type_: OperationType, main: OperandType) -> None:
             for length in (width, height)
         ]
     needs_flag = type_ is OperationType.RESIZE_NEAREST_NEIGHBOR or x.nchw
-    tail: list[Tensor] = []
+    tail: list[DrawnTensor] = []
     if needs_flag or artist.choose(False, True):
         tail.append(artist.scalar(x.nchw))
         flags = artist.choose((), (True,), (False, True), (True, False))
