@@ -19,7 +19,7 @@ import numpy as np
 from asyncnn.callbacks import Completion, ExecutionResult
 from asyncnn.execution import Outputs, RunTiming, timing_of
 from asyncnn.fences import SyncFence
-from asyncnn.fences.core import Core, Outcome
+from asyncnn.fences.core import Core, FenceOutcome
 from asyncnn.fences.local import LocalCore, pipe_lock
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -235,8 +235,8 @@ class FencedRun(Completion, IFencedExecutionCallback):
         """Return its fence."""
         return self.fence
 
-    def _outcome(self, result: ExecutionResult) -> Outcome:
-        return Outcome(result.status, result.reason, self.ended_ns)
+    def _outcome(self, result: ExecutionResult) -> FenceOutcome:
+        return FenceOutcome(result.status, result.reason, self.ended_ns)
 
     def _leave(self, waiter: Waiter) -> None:
         """Forget a task that was cancelled: others may wait."""

@@ -17,7 +17,11 @@ from asyncnn import kernels
 from asyncnn.engine.plan import CONTROL_FLOW
 from asyncnn.hal.operands import AnyOperandType, AnyOperationType
 from asyncnn.hal.operations import SIGNATURES, allowed_types
-from asyncnn.hal.operations.signature import Argument, Layout, OperationSignature
+from asyncnn.hal.operations.signature import (
+    Argument,
+    ArgumentLayout,
+    OperationSignature,
+)
 from asyncnn.hal.types import HalVersion, OperandType
 from docs.generated import ROOT, table
 from tests.derived.cases import derived_cases
@@ -143,7 +147,7 @@ def _section(signature: OperationSignature, tested: dict[Pair, str]) -> Iterator
         yield from _layouts(list(layouts))
 
 
-def _layouts(alike: list[Layout]) -> Iterator[str]:
+def _layouts(alike: list[ArgumentLayout]) -> Iterator[str]:
     """Describe layouts that differ in nothing but their outputs."""
     inputs, _, _ = alike[0].describe_counts().rpartition(" and ")
     yield f"With {inputs}:\n"

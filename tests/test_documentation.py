@@ -61,6 +61,14 @@ def test_links_lead_somewhere(name: str, target: str, anchor: str) -> None:
     assert not anchor or anchor in anchors(path.read_text())
 
 
+def test_each_word_of_the_glossary_has_one_meaning() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGES["docs/glossary.md"], re.M)
+    words = [word for first, _ in rows for word in first.split(", ")]
+    words = [word for word in words if word not in ("Word", "---")]
+    assert len(words) > 80
+    assert sorted(words) == sorted(set(words))
+
+
 def commands_below(command: Any) -> dict[str, Any]:
     """Return the commands of a group by name, none of another command."""
     if not isinstance(command, TyperGroup):

@@ -15,11 +15,11 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; the version alone is told without importing all of it."""
+    """Run the command line; the version alone imports none of it."""
     if sys.argv[1:] == ["--version"]:
         from asyncnn import __version__
 
-        # What cannot be written is told below.
+        # What cannot be written is reported below.
         with suppress(OSError):
             sys.stdout.write(f"{__version__}\n")
             sys.stdout.flush()

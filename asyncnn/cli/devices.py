@@ -13,7 +13,7 @@ from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
 if TYPE_CHECKING:
-    from asyncnn.devices.measured_capabilities import Measurement
+    from asyncnn.devices.measured_capabilities import CapabilityMeasurement
     from asyncnn.runtime.device import Device
     from asyncnn.tools.capabilities import CapabilitiesReport
 
@@ -154,7 +154,7 @@ def capabilities(
         _show(CapabilitiesReport.of(found, ignored), json=json)
 
 
-def _found() -> "tuple[Measurement | None, str]":
+def _found() -> "tuple[CapabilityMeasurement | None, str]":
     from asyncnn.devices.measured_capabilities import load_measurement
 
     try:

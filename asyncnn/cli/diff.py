@@ -27,7 +27,7 @@ from asyncnn.output_files import check_writable, write_file
 if TYPE_CHECKING:
     from asyncnn.tools.differing.difference_report import (
         DifferenceReport,
-        OperationReport,
+        OperationDifference,
     )
     from asyncnn.tools.differing.distances import Distance
 
@@ -294,12 +294,12 @@ def _print_table(report: "DifferenceReport", *, every: bool) -> None:
         typer.echo(f"{counted(left, 'more operation')} with less error: see --all")
 
 
-def _differs(operation: "OperationReport") -> bool:
+def _differs(operation: "OperationDifference") -> bool:
     distances = (operation.error, operation.own)
     return bool(operation.problem) or any(each and each.units for each in distances)
 
 
-def _rank(operation: "OperationReport") -> tuple[bool, tuple[float, float]]:
+def _rank(operation: "OperationDifference") -> tuple[bool, tuple[float, float]]:
     distance = operation.own or operation.error
     return operation.diverges, distance.rank if distance else (0.0, 0.0)
 
@@ -349,7 +349,7 @@ def _verdict(report: "DifferenceReport") -> Iterator[str]:
         yield f"{_REPEAT}{kept.command}"
 
 
-def _amount(operation: "OperationReport") -> str:
+def _amount(operation: "OperationDifference") -> str:
     distance = operation.own or operation.error
     if distance is None:
         return "not compared"

@@ -26,7 +26,7 @@ from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from asyncnn.tools.loadgen.runs import RunReport
+    from asyncnn.tools.loadgen.runs import JudgedRunReport
 
 _RUN = "run"
 _SCENARIOS = "SingleStream", "MultiStream", "Server", "Offline"
@@ -134,7 +134,7 @@ def run(
     from asyncnn.tools.loadgen import Scenario, loadgen_module
     from asyncnn.tools.loadgen.judge import check_log_folder
     from asyncnn.tools.loadgen.library import Library
-    from asyncnn.tools.loadgen.runs import RunOptions, run_all
+    from asyncnn.tools.loadgen.runs import JudgedRunOptions, run_all
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 
     loadgen_module()
@@ -149,7 +149,7 @@ def run(
     )
     if accuracy:
         library.check_judged()
-    options = RunOptions(
+    options = JudgedRunOptions(
         model=str(model),
         named=named,
         extensions=extensions,
@@ -170,7 +170,7 @@ def run(
     _show_run(report, json=json)
 
 
-def _show_run(report: "RunReport", *, json: bool) -> None:
+def _show_run(report: "JudgedRunReport", *, json: bool) -> None:
     """Print a report, and exit with 1 if a result is invalid."""
     if json:
         print_json(report)
@@ -202,7 +202,7 @@ def _check_rates(
             )
 
 
-def _print_run(report: "RunReport") -> None:
+def _print_run(report: "JudgedRunReport") -> None:
     for each in report.runs:
         verdict = each.verdict
         state = "VALID" if verdict.valid else "INVALID"
@@ -270,7 +270,7 @@ def compare(
 
     from asyncnn.tools.bench.report import draw_table
     from asyncnn.tools.loadgen import loadgen_module
-    from asyncnn.tools.loadgen.comparing import Comparison, compared
+    from asyncnn.tools.loadgen.comparing import SystemsComparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
 
     check_writable(json_file)
@@ -279,7 +279,7 @@ def compare(
     systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))
     with ExitStack() as stack:
         files = _files(models) if models else stack.enter_context(_mobilenets())
-        comparison = Comparison(
+        comparison = SystemsComparison(
             models=files,
             sections=tuple(each for name in names for each in SECTIONS[name]),
             systems=systems,

@@ -2,7 +2,7 @@
 
 A check file may hold ``pre_softmax_K`` beside ``output_K``: what goes into the SOFTMAX
 that ends the model. Any ``pre_OPERATION_K`` is understood likewise, an extension's too,
-and tells which operation is the first whose result differs.
+and says which operation is the first whose result differs.
 """
 
 import time
@@ -80,7 +80,7 @@ class RunOptions(msgspec.Struct, frozen=True):
 class PathReport(msgspec.Struct, frozen=True):
     """One path's results; ``passed`` is None if nothing was checked.
 
-    Latencies are those of the runs after the first, which alone touches memory and
+    Latencies are of the runs after the first, which alone touches memory and
     compiles what was left to it. If there is no other, they are its own.
     """
 

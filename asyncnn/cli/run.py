@@ -192,7 +192,7 @@ def _print_path(report: "PathReport") -> None:
 
 
 def _times(report: "PathReport") -> str:
-    """Return the time of the only run, or that of the first apart from the others."""
+    """Return the time of the only run, or the first one's apart from the others."""
     first, p50, p99 = map(
         format_duration,
         (report.first_run_us, report.latency_us_p50, report.latency_us_p99),

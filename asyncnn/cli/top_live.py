@@ -1,7 +1,7 @@
-"""What the page of ``asyncnn top --web`` is told: the last look, and the way there.
+"""What the page of ``asyncnn top --web`` shows: the last look, and the way there.
 
-A `Watch` looks at a driver again and again. When the driver is gone it says so, goes on
-trying, and begins anew with the next driver at the same socket.
+A `DriverWatch` looks at a driver again and again. When the driver is gone it says so,
+goes on trying, and begins anew with the next driver at the same socket.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from asyncnn.hal.errors import AsyncnnError
 logger = logging.getLogger(__name__)
 
 MAX_ROWS = 100
-"""Clients, and models, that are told of: those that were the busiest lately."""
+"""Clients, and models, that are shown: the busiest ones lately."""
 MAX_POINTS = 120
 
 _MAX_PAUSE_S = 1.0
@@ -49,7 +49,7 @@ class LiveWork(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, recent: Recent) -> "LiveWork":
-        """Return what is told of some work."""
+        """Return what is shown of some work."""
         latency = recent.latency
 
         def quantile_us(share: float) -> float | None:
@@ -94,7 +94,7 @@ class LiveModel(msgspec.Struct, frozen=True):
 class LiveDevice(msgspec.Struct, frozen=True):
     """One look at a driver: the busiest of its clients and models first.
 
-    ``clients_left`` and ``models_left`` are numbers of those that are not told of.
+    ``clients_left`` and ``models_left`` are numbers of those that are not shown.
     """
 
     name: str
@@ -110,7 +110,7 @@ class LiveDevice(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, statistics: DeviceStatistics, changes: Changes) -> "LiveDevice":
-        """Return what is told of the look that ``changes`` has begun."""
+        """Return what is shown of the look that ``changes`` has begun."""
         clients = [
             (changes.of(("client", each.number), each.executions), each)
             for each in statistics.clients
@@ -167,8 +167,8 @@ class Point(msgspec.Struct, frozen=True):
 class LiveReport(msgspec.Struct, frozen=True):
     """The document that the page fetches.
 
-    ``looks`` counts up, so that the page can tell a new one. ``gone_s`` is for how long
-    there has been no driver, None while there is one, and ``reason`` says why;
+    ``looks`` counts up, so that the page can recognise a new one. ``gone_s`` is for how
+    long there has been no driver, None while there is one, and ``reason`` says why;
     ``device`` is then the last that was seen. ``points`` are ``interval_s`` apart, the
     last one is the newest.
     """
@@ -183,7 +183,7 @@ class LiveReport(msgspec.Struct, frozen=True):
     points: Sequence[Point]
 
 
-class Watch:
+class DriverWatch:
     """Looks at the driver at ``path`` each ``interval`` seconds while it runs."""
 
     def __init__(self, path: Path, interval: float) -> None:
@@ -197,7 +197,7 @@ class Watch:
         self._points: deque[Point] = deque(maxlen=MAX_POINTS)
 
     def report(self) -> LiveReport:
-        """Return what there is to tell at this moment."""
+        """Return what there is to show at this moment."""
         since = self._gone_since
         return LiveReport(
             socket=str(self._path),

@@ -11,7 +11,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class LatencyReport(msgspec.Struct, frozen=True):
-    """Microseconds from submission to end; those of shares are upper bounds."""
+    """Microseconds from submission to end; percentiles are upper bounds."""
 
     mean: float
     p50: float

@@ -1,4 +1,4 @@
-"""``asyncnn top`` on a terminal: one picture after the other, until it is told to end.
+"""``asyncnn top`` on a terminal: one picture after the other, until it is to end.
 
 The terminal is left as it was found, whatever ends it: a key, a signal, an error, or
 the terminal itself, which may be gone.
@@ -97,7 +97,7 @@ def _ended_by_key(end: Callable[[], None]) -> Iterator[bool]:
 
 
 def _is_ours(terminal: int) -> bool:
-    """Tell whether no other job than this process's has the terminal."""
+    """Return whether no other job than this process's has the terminal."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:

@@ -1,6 +1,6 @@
 """``asyncnn top --web``: the page that watches a driver, served over HTTP.
 
-A driver's socket tells its statistics to its own user. A port of this machine is open
+A driver's socket shows its statistics to its own user. A port of this machine is open
 to all of its users, so that the address of the page has a secret in it, which is
 printed for those who may have opened the socket. The page fetches one document again
 and again, and nothing from elsewhere.
@@ -17,7 +17,7 @@ import msgspec
 
 from asyncnn.cli.options import console
 from asyncnn.cli.top_changes import statistics_of
-from asyncnn.cli.top_live import LiveReport, Watch
+from asyncnn.cli.top_live import DriverWatch, LiveReport
 from asyncnn.cli.top_terminal import ended_by_signals
 from asyncnn.http_server import LOOPBACK, HttpRequest, HttpResponse, HttpServer
 
@@ -94,7 +94,7 @@ async def serve_page(
     """
     with ended_by_signals():
         await statistics_of(path)
-        watch = Watch(path, interval)
+        watch = DriverWatch(path, interval)
         page = LivePage(watch.report)
         names = {host.lower()}
         async with HttpServer(

@@ -53,10 +53,10 @@ class AcceleratedDevice(EngineDevice):
         engine = await loaded("LiteRT", load_litert)
         with os_errors("LiteRT cannot be loaded"):
             from asyncnn.devices.litert.delegate import LiteRtDelegate
-            from asyncnn.devices.litert.region_kernels import Regions
+            from asyncnn.devices.litert.region_kernels import LiteRtRegions
 
         self._add(
-            f"LiteRT {engine.version}, {engine.name}", Regions(engine).extension()
+            f"LiteRT {engine.version}, {engine.name}", LiteRtRegions(engine).extension()
         )
         self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
         return self._delegate

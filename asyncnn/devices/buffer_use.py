@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
     Request,
     RequestArgument,
 )
-from asyncnn.hal.validate.buffers import BufferPlan, Slot
+from asyncnn.hal.validate.buffers import BufferPlan, BufferSlot
 from asyncnn.memory.managed import ManagedBuffer
 
 _ANY_LENGTH = 0xFFFF_FFFF
@@ -180,7 +180,7 @@ def _check_roles(
     identity: Hashable, is_output: bool, uses: Mapping[int, KnownBuffer]
 ) -> None:
     for position, used in uses.items():
-        if Slot(identity, is_output, position) not in used.plan.slots:
+        if BufferSlot(identity, is_output, position) not in used.plan.slots:
             kind = "output" if is_output else "input"
             raise InvalidArgumentError(
                 f"buffer {used.managed.token} was not allocated for {kind} {position} "

@@ -65,7 +65,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
 
     :raises AsyncnnError: if the model is not saved.
     """
-    layout = Layout(compiled.program.identity or new_identity())
+    layout = DataLayout(compiled.program.identity or new_identity())
     slices: list[bytes] = []
     record = yield from _recording(compiled, layout, slices)
     yield from writing(record, slices, layout, files, key)
@@ -74,7 +74,7 @@ def saving(compiled: Compiled, files: CacheFiles, key: CacheKey) -> Steps[None]:
 def writing(
     record: ModelRecord,
     slices: Sequence[bytes],
-    layout: "Layout",
+    layout: "DataLayout",
     files: CacheFiles,
     key: CacheKey,
 ) -> Steps[None]:
@@ -96,7 +96,7 @@ def new_identity() -> bytes:
 
 
 def _recording(
-    compiled: Compiled, layout: "Layout", slices: list[bytes]
+    compiled: Compiled, layout: "DataLayout", slices: list[bytes]
 ) -> Steps[CacheRecord]:
     """Return the record; its slices are added to ``slices``."""
     program = compiled.program
@@ -124,7 +124,7 @@ def _recording(
 
 
 def _cutting(
-    subgraph: Subgraph, plan: PlanRecord, layout: "Layout", slices: list[bytes]
+    subgraph: Subgraph, plan: PlanRecord, layout: "DataLayout", slices: list[bytes]
 ) -> Steps[SlicedPlan]:
     folded: list[tuple[int, StoredArray]] = []
     for index, value in plan.folded.items():
@@ -143,7 +143,7 @@ def _cutting(
     )
 
 
-class Layout:
+class DataLayout:
     """Where the bytes of arrays lie: in the data cache or among the operand values.
 
     `chunks` are those of the data cache, in order, by their offsets.
@@ -184,7 +184,7 @@ class Layout:
         return self.store(value, is_numbers=operand.type in _NUMBERS)
 
 
-def with_placed_constants(model: Model, layout: Layout) -> Model:
+def with_placed_constants(model: Model, layout: DataLayout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
     Its data cache takes the place of pool 0, its values that of the operand values.

@@ -52,7 +52,7 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for runs that it has interrupted."""
 
 
-class Tensor(NamedTuple):
+class CompiledTensor(NamedTuple):
     """An input or output of a graph: what an array has to be."""
 
     dtype: np.dtype[Any]
@@ -60,7 +60,7 @@ class Tensor(NamedTuple):
     nbytes: int
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> "Tensor":
+    def of(cls, dtype: np.dtype[Any], shape: tuple[int, ...]) -> "CompiledTensor":
         """Return the tensor of these elements.
 
         :raises GeneralFailureError: if it has none.
@@ -77,8 +77,8 @@ class CompiledGraph(ABC):
     ``inputs`` and ``outputs`` are in the order of the model's main subgraph.
     """
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[CompiledTensor, ...]
+    outputs: tuple[CompiledTensor, ...]
 
     def __init__(self) -> None:
         # Held by the run that is under way; by nobody to be released once it is closed.
@@ -178,7 +178,9 @@ class CompiledGraph(ABC):
                 raise InvalidArgumentError(f"output {number} is read-only")
 
 
-def _check_all(kind: str, arrays: Sequence[Array], tensors: Sequence[Tensor]) -> None:
+def _check_all(
+    kind: str, arrays: Sequence[Array], tensors: Sequence[CompiledTensor]
+) -> None:
     if len(arrays) != len(tensors):
         raise InvalidArgumentError(
             f"{len(arrays)} {kind}s were given; the graph has {len(tensors)}"
@@ -323,7 +325,7 @@ class GraphRun:
             self._kernel.give_back(graph, threads)
 
 
-class _Process:
+class _LivingGraphs:
     """The graphs of this process, and its end."""
 
     def __init__(self) -> None:
@@ -356,6 +358,6 @@ class _Process:
                 pass
 
 
-_process = _Process()
+_process = _LivingGraphs()
 atexit.register(_process.end)
 os.register_at_fork(after_in_child=_process.renew)

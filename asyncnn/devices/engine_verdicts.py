@@ -43,7 +43,7 @@ _LIMITS = {
 """What a test has enough of; a process of few bytes may crash in many ways."""
 
 
-class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VerdictSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a verdict holds for. ``library`` is its path, size and time of change."""
 
     asyncnn: str
@@ -54,7 +54,7 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trials: int
 
     @classmethod
-    def here(cls, library: Path, version: str, trials: int) -> "Subject":
+    def here(cls, library: Path, version: str, trials: int) -> "VerdictSubject":
         """Return the subject of a library on this machine.
 
         :raises OSError: if there is no such file.
@@ -65,13 +65,13 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(asyncnn.__version__, version, described, *cpu, trials)
 
 
-class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineVerdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a test has found: no ``reason`` against the library, or one.
 
     ``told`` is the last line that one wrote which has nothing against it.
     """
 
-    subject: Subject
+    subject: VerdictSubject
     reason: str
     told: str = ""
 
@@ -100,12 +100,12 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library, or no process can be started.
         """
-        subject = Subject.here(library, version, self.trials)
+        subject = VerdictSubject.here(library, version, self.trials)
         verdict = self._kept(subject)
         if verdict is None:
             try:
                 told = _tried(command or self.command(library, version))
-                verdict = Verdict(subject, *told)
+                verdict = EngineVerdict(subject, *told)
             except _NoVerdictError as error:
                 logger.warning("%s is not used this time: %s", self.what, error)
                 return str(error)
@@ -122,7 +122,7 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library.
         """
-        verdict = self._kept(Subject.here(library, version, self.trials))
+        verdict = self._kept(VerdictSubject.here(library, version, self.trials))
         return "" if verdict is None else verdict.told
 
     def command(self, library: Path, version: str) -> list[str]:
@@ -130,7 +130,7 @@ class Tried(NamedTuple):
         # -P: a module of the same name in the current folder must not be imported.
         return [sys.executable, "-P", "-m", self.module, str(library), version]
 
-    def _file(self, subject: Subject) -> Path:
+    def _file(self, subject: VerdictSubject) -> Path:
         """Return where a verdict is kept.
 
         :raises RuntimeError: if there is no home.
@@ -138,11 +138,11 @@ class Tried(NamedTuple):
         name = hashlib.blake2b(msgspec.json.encode(subject), digest_size=12).hexdigest()
         return state_folder() / f"{self.key}-{name}.json"
 
-    def _kept(self, subject: Subject) -> Verdict | None:
+    def _kept(self, subject: VerdictSubject) -> EngineVerdict | None:
         """Return the verdict that is kept, None if there is none that can be used."""
         try:
             content = read_private(self._file(subject), _MOST_BYTES)
-            verdict = msgspec.json.decode(content, type=Verdict)
+            verdict = msgspec.json.decode(content, type=EngineVerdict)
         except FileNotFoundError:
             return None
         except _UNUSABLE as error:
@@ -150,7 +150,7 @@ class Tried(NamedTuple):
             return None
         return verdict if verdict.subject == subject else None
 
-    def _keep(self, verdict: Verdict) -> Path | None:
+    def _keep(self, verdict: EngineVerdict) -> Path | None:
         with contextlib.suppress(OSError, RuntimeError):
             file = self._file(verdict.subject)
             write_private(file, msgspec.json.encode(verdict))

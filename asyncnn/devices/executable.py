@@ -3,12 +3,18 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
-from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Priority
+from asyncnn.hal.types import (
+    NO_TIMING,
+    ErrorStatus,
+    ExecutionPreference,
+    Priority,
+)
 from asyncnn.qos import Work, WorkAccounting
 
 _LOW_POWER_FACTOR = 4.0
@@ -36,7 +42,7 @@ class Executable:
     ``spreading`` decides on threads, if there may be several. ``cost`` is that of
     `Job`, ``cancel`` that of the scheduler. Kernels run within ``computing``, on any
     number of threads at a time. It ``goes_native`` once an engine has computed one
-    alone.
+    alone. ``result`` is what the last one that succeeded unmeasured was awaited for.
 
     ``should_inline`` tells whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the
@@ -67,6 +73,7 @@ class Executable:
         self.spreading: Spreading | None = None
         self.cost = 1.0
         self.goes_native = False
+        self.result = ExecutionResult(ErrorStatus.NONE, (), NO_TIMING)
         self._refuses_unmeetable_deadlines = refuses_unmeetable_deadlines
         self._below_ns = inline_below_ns
         # The first execution decides: it may have to restore a plan.

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _NONE = ErrorStatus.NONE  # looking up a member of an enum takes as long as a call
 _NOTHING = Request((), (), ())
+_DONE = ExecutionResult(_NONE, (), NO_TIMING)
 
 
 class Owner(Protocol):
@@ -147,17 +148,16 @@ class FencedExecution(FencedRun, Run):
             self._request = _NOTHING
             self._arrays = self._execution = self.use = None
             self._outputs = self._places = ()
-        fenced = timing
+        fenced, result = timing, _DONE
         if error is not None:
             status, reason = error.status, str(error)
             if status is ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
                 status = ErrorStatus.GENERAL_FAILURE  # fences know nothing of sizes
             logger.info("fenced execution failed: %s: %s", status.name, reason)
             result = ExecutionResult(status, (), NO_TIMING, reason)
-        else:
-            if timing is not NO_TIMING:
-                waited_us = (self._launched_ns - self._asked_perf_ns) // 1000
-                in_driver_us = timing.time_in_driver + waited_us
-                timing = Timing(timing.time_on_device, in_driver_us)
+        elif timing is not NO_TIMING:
+            waited_us = (self._launched_ns - self._asked_perf_ns) // 1000
+            in_driver_us = timing.time_in_driver + waited_us
+            timing = Timing(timing.time_on_device, in_driver_us)
             result = ExecutionResult(_NONE, (), timing)
         self.complete(result, fenced)

@@ -137,7 +137,7 @@ class Surroundings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"asyncnn {self.asyncnn}, NumPy {self.numpy}, {self.blas}, {self.cpu}"
 
 
-class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of all reference workloads, relative to the CPU's.
 
     ``model_times`` are by the names of reference models; there are none where those
@@ -154,7 +154,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_times: dict[str, ModelTime] = {}
     power_usages: ExecTimes = {}
     boot: str = ""
-    before: "Measurement | None" = None
+    before: "CapabilityMeasurement | None" = None
 
     @classmethod
     def now(
@@ -179,7 +179,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether devices report it: it was made before this boot."""
         return not self.boot or self.boot != present_boot()
 
-    def in_force(self) -> "Measurement | None":
+    def in_force(self) -> "CapabilityMeasurement | None":
         """Return what devices of this boot report: this, or what was before it."""
         if self.is_in_force:
             return self
@@ -205,7 +205,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the time of the measurement has no time zone")
 
 
-def known_measurement(path: str = "") -> Measurement | None:
+def known_measurement(path: str = "") -> CapabilityMeasurement | None:
     """Return what was measured and is in force, None if nothing is.
 
     A file that cannot be used is named in the log.
@@ -218,7 +218,7 @@ def known_measurement(path: str = "") -> Measurement | None:
         return None
 
 
-async def measurement_at_opening(path: str = "") -> Measurement | None:
+async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None:
     """Return `known_measurement`, None if the folder of its file does not answer."""
     try:
         what = using(_path(path).parent)
@@ -229,7 +229,7 @@ async def measurement_at_opening(path: str = "") -> Measurement | None:
         return None
 
 
-def known_capabilities(measurement: Measurement | None) -> Capabilities:
+def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilities:
     """Return the capabilities that were measured, or those of the CPU."""
     if measurement is None:
         return reference_capabilities()
@@ -267,7 +267,7 @@ def sped_up(
     )
 
 
-def load_measurement(path: str = "") -> Measurement | None:
+def load_measurement(path: str = "") -> CapabilityMeasurement | None:
     """Return what was measured here last, in force or not; None if nothing ever was.
 
     :raises GeneralFailureError: if the file cannot be used, and why.
@@ -275,7 +275,7 @@ def load_measurement(path: str = "") -> Measurement | None:
     try:
         file = _path(path)
         content = read_private(file, _MOST_BYTES)
-        measurement = msgspec.json.decode(content, type=Measurement)
+        measurement = msgspec.json.decode(content, type=CapabilityMeasurement)
     except FileNotFoundError:
         return None
     except _UNUSABLE as error:
@@ -290,7 +290,7 @@ def load_measurement(path: str = "") -> Measurement | None:
     return measurement
 
 
-def store_measurement(measurement: Measurement, path: str = "") -> Path:
+def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Path:
     """Keep a measurement for devices that are opened from the next boot on.
 
     Return its path. What is in force goes on to be, until then.
@@ -307,7 +307,7 @@ def store_measurement(measurement: Measurement, path: str = "") -> Path:
     measurement = replace(measurement, before=before)
     content = msgspec.json.format(msgspec.json.encode(measurement))
     try:
-        msgspec.json.decode(content, type=Measurement)
+        msgspec.json.decode(content, type=CapabilityMeasurement)
         file = _path(path)
         write_private(file, content + b"\n")
     except (OSError, RuntimeError, msgspec.DecodeError) as error:

@@ -20,7 +20,7 @@ from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
 from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     known_capabilities,
     measurement_at_opening,
 )
@@ -105,7 +105,7 @@ class ReferenceDevice(PreparingDevice):
         self._runtime_only_features = runtime_only_features
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
-        self._measured: Measurement | None = None
+        self._measured: CapabilityMeasurement | None = None
         self._capabilities = known_capabilities(None)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)

@@ -446,7 +446,12 @@ class Run(Work, Completion):
         if report is not None:
             report(error, shapes or (), timing)
         elif error is None:
-            self._resolve(ExecutionResult(_NONE, shapes or (), timing))
+            result = self._executable.result
+            if timing is not NO_TIMING or result.output_shapes is not shapes:
+                result = ExecutionResult(_NONE, shapes or (), timing)
+            if timing is NO_TIMING:
+                self._executable.result = result
+            self._resolve(result)
         else:
             told = told_of(error)
             self._resolve(ExecutionResult(*told, NO_TIMING, str(error)))

@@ -29,8 +29,8 @@ from asyncnn.hal.operations.bound import Array, ShapeRule
 from asyncnn.hal.operations.signature import (
     V1_2,
     Argument,
+    ArgumentLayout,
     Check,
-    Layout,
     OperationSignature,
     TypeRow,
     row,
@@ -145,7 +145,7 @@ class Extension:
         operation.signature = OperationSignature(
             operation,
             tuple(rows) or (_only_row(name, (*inputs, *outputs)),),
-            (Layout(tuple(inputs), tuple(outputs), since=V1_2),),
+            (ArgumentLayout(tuple(inputs), tuple(outputs), since=V1_2),),
             shape,
             tuple(checks),
         )

@@ -190,6 +190,19 @@ def _check_size(name: str, given: Sequence[Any]) -> None:
             for place, axis in enumerate(axes):
                 lengths[axis] += pads[place] + pads[place + len(pads) // 2]
             size = math.prod(lengths)
+        case "HannWindow" | "HammingWindow" | "BlackmanWindow":
+            size = numbers[0][0]
+        case "MelWeightMatrix":
+            size = numbers[0][0] * numbers[1][0]
+        case "AffineGrid":
+            size = 3 * math.prod(numbers[1])
+        case "Col2Im":
+            size = math.prod(shapes[0][:2]) * math.prod(numbers[1])
+        case "MaxUnpool" if len(given) > 2:
+            size = math.prod(numbers[2])
+        case "DFT" if len(given) > 1 and numbers[1]:
+            shortest = min((n for n in shapes[0] if n > 1), default=1)
+            size = size // shortest * numbers[1][0]
         case "Resize" | "Upsample":
             scales = numbers[1 if name == "Upsample" or len(given) == 2 else 2]
             size = size * math.prod(scales) if scales else math.prod(numbers[3])

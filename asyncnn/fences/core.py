@@ -27,7 +27,7 @@ from asyncnn.tracing import Layer, Phase, active
 
 
 class FenceState(Enum):
-    """What can be seen of a fence; UNKNOWN is that of a closed one."""
+    """What can be seen of a fence; UNKNOWN is a closed one's state."""
 
     ACTIVE = "active"
     SIGNALLED = "signalled"
@@ -35,7 +35,7 @@ class FenceState(Enum):
     UNKNOWN = "unknown"
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class FenceOutcome(msgspec.Struct, frozen=True, gc=False):
     """How a fence ended; ``at_ns`` is of the steady clock, None if not known."""
 
     status: ErrorStatus
@@ -57,9 +57,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def outcome_now(status: ErrorStatus = ErrorStatus.NONE, reason: str = "") -> Outcome:
+def outcome_now(
+    status: ErrorStatus = ErrorStatus.NONE, reason: str = ""
+) -> FenceOutcome:
     """Return the outcome of a fence that ends at this moment."""
-    return Outcome(status, reason, time.monotonic_ns())
+    return FenceOutcome(status, reason, time.monotonic_ns())
 
 
 Callback: TypeAlias = Callable[..., Any]
@@ -125,7 +127,7 @@ class Core(ABC):
     )
 
     def __init__(self, producer: Producer | None = None) -> None:
-        self.outcome: Outcome | None = None
+        self.outcome: FenceOutcome | None = None
         self.producer = producer
         self._resolving = threading.Lock()
         self._waiters: dict[Future[None], Callback | None] = {}
@@ -134,7 +136,7 @@ class Core(ABC):
         self._blocked_threads: dict[threading.Lock, None] = {}
 
     @abstractmethod
-    def look(self) -> Outcome | None:
+    def look(self) -> FenceOutcome | None:
         """Return the outcome, or None if there is none yet."""
 
     @abstractmethod
@@ -144,7 +146,7 @@ class Core(ABC):
         :raises ResourceExhaustedTransientError: if descriptors have run out.
         """
 
-    def resolve(self, outcome: Outcome) -> bool:
+    def resolve(self, outcome: FenceOutcome) -> bool:
         """Settle on ``outcome`` and wake all waiters; False if that was done before."""
         # Never released: of all that resolve, the first wins and none waits.
         if not self._resolving.acquire(False):
@@ -205,7 +207,7 @@ class Core(ABC):
             signal.acquire(timeout=-1 if timeout is None else timeout)
         self._blocked_threads.pop(signal, None)
 
-    def _publish(self, outcome: Outcome) -> None:  # noqa: B027 - most have no descriptor
+    def _publish(self, outcome: FenceOutcome) -> None:  # noqa: B027 - most have no descriptor
         """Tell the holders of the fence's descriptor."""
 
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from asyncnn.fences.core import (
     Core,
+    FenceOutcome,
     FenceState,
-    Outcome,
     Producer,
     outcome_now,
 )
@@ -27,7 +27,7 @@ from asyncnn.turn import TURN_NS
 
 
 class IEnding(Protocol):
-    """A fence, as far as it tells how it has ended."""
+    """A fence, as far as it says how it has ended."""
 
     @property
     def status(self) -> ErrorStatus | None:
@@ -75,7 +75,7 @@ class FenceSource:
         """
         if at_ns is None:
             at_ns = time.monotonic_ns()
-        return self._core.resolve(Outcome(ErrorStatus.NONE, "", at_ns))
+        return self._core.resolve(FenceOutcome(ErrorStatus.NONE, "", at_ns))
 
     def fail(
         self, status: ErrorStatus, reason: str = "", *, at_ns: int | None = None
@@ -88,7 +88,7 @@ class FenceSource:
             raise ValueError("a fence does not fail with NONE; signal it")
         if at_ns is None:
             at_ns = time.monotonic_ns()
-        return self._core.resolve(Outcome(status, reason, at_ns))
+        return self._core.resolve(FenceOutcome(status, reason, at_ns))
 
     def __del__(self) -> None:
         if self._core.outcome is None:
@@ -144,7 +144,7 @@ class SyncFence:
         return cls._done(outcome_now(status, reason))
 
     @classmethod
-    def _done(cls, outcome: Outcome) -> Self:
+    def _done(cls, outcome: FenceOutcome) -> Self:
         core = LocalCore()
         core.outcome = outcome  # there is no source that could resolve it
         return cls(core)
@@ -336,7 +336,7 @@ class SyncFence:
             raise InvalidArgumentError("the fence is closed")
         return self._core
 
-    def _outcome(self) -> Outcome | None:
+    def _outcome(self) -> FenceOutcome | None:
         core = self._core
         if core is None:
             raise InvalidArgumentError("the fence is closed")

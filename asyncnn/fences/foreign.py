@@ -1,6 +1,6 @@
 """Fences that came as a descriptor: of another process, the kernel, or other makers.
 
-The kernel tells of its own fences (``sync_file``) how and when they ended. Of other
+The kernel says of its own fences (``sync_file``) how and when they ended. Of other
 descriptors the poll events and the bytes that wait are all that is known.
 
 Source: Linux, include/uapi/linux/sync_file.h (SYNC_IOC_FILE_INFO).
@@ -16,7 +16,7 @@ from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from typing import TypeAlias
 
-from asyncnn.fences.core import Callback, Core, Outcome
+from asyncnn.fences.core import Callback, Core, FenceOutcome
 from asyncnn.fences.local import OWNER_IS_GONE, bytes_waiting, outcome_in_pipe
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus
@@ -34,7 +34,7 @@ _LOWEST_FD = 3
 
 _LONGEST_POLL_MS = 2**31 - 1
 
-OutcomeReader: TypeAlias = Callable[[int, int], Outcome | None]
+OutcomeReader: TypeAlias = Callable[[int, int], FenceOutcome | None]
 """Returns the outcome behind a descriptor for the events that a poll found."""
 
 
@@ -57,7 +57,7 @@ class ForeignCore(Core):
         """Return the duplicate that this fence owns."""
         return self._descriptor.fd
 
-    def look(self) -> Outcome | None:
+    def look(self) -> FenceOutcome | None:
         """Poll the descriptor, unless the outcome is known."""
         if self.outcome is None:
             # Threads may poll at once: the first to resolve decides, and all read that.
@@ -104,9 +104,9 @@ class ForeignCore(Core):
             loop.add_reader(self.fileno(), self.look)
         except OSError as error:
             reason = f"a fence cannot be watched: {error.strerror}"
-            self.resolve(Outcome(ErrorStatus.GENERAL_FAILURE, reason, None))
+            self.resolve(FenceOutcome(ErrorStatus.GENERAL_FAILURE, reason, None))
 
-    def _poll(self, timeout_ms: float | None) -> Outcome | None:
+    def _poll(self, timeout_ms: float | None) -> FenceOutcome | None:
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         for fd, events in poll.poll(timeout_ms):
@@ -133,18 +133,20 @@ def _reader_of(fd: int) -> OutcomeReader:
     return outcome_of_sync_file if is_sync_file(fd) else _plain_outcome
 
 
-def _socket_outcome(fd: int, _events: int) -> Outcome | None:
+def _socket_outcome(fd: int, _events: int) -> FenceOutcome | None:
     """Return success if a byte waits; a socket that ends without has lost its owner."""
     if bytes_waiting(fd):
-        return Outcome(ErrorStatus.NONE, "", None)
-    return Outcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
+        return FenceOutcome(ErrorStatus.NONE, "", None)
+    return FenceOutcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
 
 
-def _plain_outcome(_fd: int, events: int) -> Outcome | None:
+def _plain_outcome(_fd: int, events: int) -> FenceOutcome | None:
     """Return success if the descriptor is readable: nothing more can be known."""
     if events & select.POLLIN:
-        return Outcome(ErrorStatus.NONE, "", None)
-    return Outcome(ErrorStatus.GENERAL_FAILURE, "the fence's descriptor failed", None)
+        return FenceOutcome(ErrorStatus.NONE, "", None)
+    return FenceOutcome(
+        ErrorStatus.GENERAL_FAILURE, "the fence's descriptor failed", None
+    )
 
 
 def is_sync_file(fd: int) -> bool:
@@ -156,18 +158,20 @@ def is_sync_file(fd: int) -> bool:
     return True
 
 
-def outcome_of_sync_file(fd: int, _events: int = 0) -> Outcome | None:
+def outcome_of_sync_file(fd: int, _events: int = 0) -> FenceOutcome | None:
     """Return how a fence of the kernel ended, None while it is active.
 
-    Its time is that of the last of the fences that were merged into it.
+    Its time is the last time of the fences that were merged into it.
     """
     status, count = _ask(fd, 0, 0)
     if status == 0:
         return None
     if status < 0:
         reason = f"the kernel's fence failed: {os.strerror(-status)}"
-        return Outcome(ErrorStatus.GENERAL_FAILURE, reason, _ended_at_ns(fd, count))
-    return Outcome(ErrorStatus.NONE, "", _ended_at_ns(fd, count))
+        return FenceOutcome(
+            ErrorStatus.GENERAL_FAILURE, reason, _ended_at_ns(fd, count)
+        )
+    return FenceOutcome(ErrorStatus.NONE, "", _ended_at_ns(fd, count))
 
 
 def _ended_at_ns(fd: int, count: int) -> int | None:

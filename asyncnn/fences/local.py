@@ -1,4 +1,4 @@
-"""Fences that are signalled in this process, and the pipe that tells other processes.
+"""Fences that are signalled in this process, and the pipe that other processes see.
 
 The owner of a pipe writes once: one byte for success, one more than the status for an
 error. The number of bytes that wait in a pipe can be asked for without reading them, so
@@ -21,7 +21,7 @@ import time
 import weakref
 from contextlib import suppress
 
-from asyncnn.fences.core import Core, Outcome, Producer
+from asyncnn.fences.core import Core, FenceOutcome, Producer
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.descriptors import Descriptor
@@ -48,7 +48,7 @@ class LocalCore(Core):
     """A fence whose pipe is opened when its descriptor is asked for.
 
     A producer that is remote then gets the write end; else this process writes.
-    ``write_end`` is that of a pipe which another process has opened.
+    ``write_end`` is the end of a pipe which another process has opened.
     """
 
     __slots__ = ("_read_end", "_write_end")
@@ -62,7 +62,7 @@ class LocalCore(Core):
         self._read_end: Descriptor | None = None
         self._write_end = write_end
 
-    def look(self) -> Outcome | None:
+    def look(self) -> FenceOutcome | None:
         """Return the outcome, which is known here first."""
         return self.outcome
 
@@ -86,7 +86,7 @@ class LocalCore(Core):
             end.write(self.outcome)
         return fd
 
-    def _publish(self, outcome: Outcome) -> None:
+    def _publish(self, outcome: FenceOutcome) -> None:
         if self._write_end is not None:
             self._write_end.write(outcome)
 
@@ -118,7 +118,7 @@ class WriteEnd:
                 f"descriptor {fd} cannot signal a fence: {error.strerror}"
             ) from error
 
-    def write(self, outcome: Outcome) -> None:
+    def write(self, outcome: FenceOutcome) -> None:
         """Write how the fence ended and close; does nothing the second time.
 
         What a peer has written before through another write end stays the outcome.
@@ -151,18 +151,18 @@ def open_pipe() -> tuple[int, int]:
         return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def outcome_in_pipe(fd: int, events: int) -> Outcome | None:
+def outcome_in_pipe(fd: int, events: int) -> FenceOutcome | None:
     """Return the outcome in a pipe; ``events`` are those that a poll found."""
     # Asked first: a writer that has written is gone, so both may be found.
     if not events & select.POLLIN:
         if events & select.POLLHUP:
-            return Outcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
+            return FenceOutcome(ErrorStatus.DEVICE_UNAVAILABLE, OWNER_IS_GONE, None)
         return None
     count = bytes_waiting(fd)
     if not 1 <= count <= _MAX_BYTES:
         reason = f"the pipe of a fence holds {count} bytes, which stand for no status"
-        return Outcome(ErrorStatus.GENERAL_FAILURE, reason, None)
-    return Outcome(ErrorStatus(count - 1), "", _written_at_ns(fd))
+        return FenceOutcome(ErrorStatus.GENERAL_FAILURE, reason, None)
+    return FenceOutcome(ErrorStatus(count - 1), "", _written_at_ns(fd))
 
 
 def bytes_waiting(fd: int) -> int:

@@ -16,7 +16,7 @@ Each end is for one task or thread at a time. `MessageQueue.read` and
 `MessageQueue.write` wait on the running loop, for ``timeout`` seconds at most, and
 cancelling them leaves the queue as it was. ``read_nowait`` and ``write_nowait`` never
 wait; ``read_blocking`` and ``write_blocking`` block a thread. A task spins for some
-tens of microseconds before it sleeps, unless it is told by ``spins=False`` that the
+tens of microseconds before it sleeps, unless ``spins=False`` says that the
 peer is slow.
 
 Close both ends, as their contexts do. The descriptors in ``descriptor`` belong to the
@@ -32,7 +32,7 @@ stands for sizes that never fit; waiting in vain is a `TimeoutError`.
 ==================  ===================================================================
 ``layout``          what lies where in the shared memory
 ``ring``            moves the bytes, and argues why that needs no locks; ``_ring.c`` is
-                    the same, compiled (`IS_COMPILED` tells whether it is used)
+                    the same, compiled (`IS_COMPILED` says whether it is used)
 ``memory_regions``  packets written and read in place
 ``doorbell``        wakes the end that sleeps
 ``spin``            how long not to sleep

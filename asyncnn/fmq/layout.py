@@ -16,7 +16,7 @@ with a whole page and is sealed, so that its bytes cannot go away beneath a proc
 has it mapped.
 
 The handle has three descriptors, the file, the doorbell of the end that opens the queue
-and that of the end that created it, and two integers, ``quantum`` and ``count``.
+and of the end that created it, and two integers, ``quantum`` and ``count``.
 
 Source: hidl/MQDescriptor.h, HAL 1.2/types.hal (FmqRequestDatum).
 """

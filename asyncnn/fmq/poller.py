@@ -4,7 +4,7 @@ A served queue is cold, hot or paused. The reader of a cold one is announced as 
 and its doorbell is a file descriptor that the loop watches: it costs nothing. A hot one
 is looked at in slices of 50 us, each followed by an ordinary turn of the loop, until
 nothing has come for as long as its window lasts. A paused one is left alone. So one
-thread, that of the loop, spins for all queues, and only while packets come.
+thread, the loop's, spins for all queues, and only while packets come.
 
 Windows follow what happens: a gap between two packets that a longer window would have
 bridged widens it, up to 5 ms, and each window that passes in vain is halved. What comes
@@ -52,7 +52,7 @@ class Readable(Protocol):
         ...
 
     def is_readable(self, looks: int = 1) -> bool:
-        """Tell whether a packet waits, looking ``looks`` times at most."""
+        """Return whether a packet waits, looking ``looks`` times at most."""
         ...
 
     def arm_wakeup(self, wake: Callable[[], None]) -> bool:
@@ -144,7 +144,7 @@ class Served:
             self.window_ns = max(self.window_ns, wanted)
 
     def has_cooled(self, now_ns: int) -> bool:
-        """Tell whether nothing came within the window, and learn from it."""
+        """Return whether nothing came within the window, and learn from it."""
         if now_ns - self.idle_since_ns < self.window_ns:
             return False
         self.window_ns //= 2
@@ -244,7 +244,7 @@ class LoopPoller:
             asyncio.get_running_loop().call_later(RECHECK_S, self._recheck)
 
     def must_yield(self) -> bool:
-        """Tell whether other tasks of this loop have waited for a time slice.
+        """Return whether other tasks of this loop have waited for a time slice.
 
         Asked before each packet that may be there already. `yielded_to_loop` starts the
         next slice.
@@ -306,7 +306,7 @@ class LoopPoller:
                 self._yield_core(now)
 
     def _look(self, most: int = MANY_LOOKS) -> bool:
-        """Look at the hot queues a few times each; tell whether one was served."""
+        """Look at the hot queues a few times each; return whether one was served."""
         hot = self._hot
         looks = most // len(hot) or 1
         came = False

@@ -49,7 +49,7 @@ class MessageQueue(OpenRing):
 
     ``quantum`` is the bytes of an element, ``count`` the elements that fit in. The
     ``descriptor`` of an end that was created opens the other end and is valid until
-    `close`; that of an end that was opened is empty. ``is_local`` tells whether both
+    `close`; that of an end that was opened is empty. ``is_local`` says whether both
     ends are in this process. Close both ends.
     """
 
@@ -256,7 +256,7 @@ class MessageQueue(OpenRing):
             self._loop, self._poller = loop, LoopPoller.running()
 
     def _spin(self, counter: int, seen: int, spins: bool) -> bool:
-        """Spin for a counter; tell whether it differs from ``seen``."""
+        """Spin for a counter; return whether it differs from ``seen``."""
         if self._wake is not None or self.served is not None:
             raise QueueBusyError("another task waits at this end of the queue")
         poller = self._poller
@@ -337,7 +337,7 @@ class MessageQueue(OpenRing):
         super()._give_up(error)
         if self.served is not None:  # first: the poller must not look at a closed end
             self.served.stop()
-        # While the doorbell is open: closed, its number may be that of another file.
+        # While the doorbell is open: closed, its number may be another file's.
         self._leave_loop()
         self._owned.close()
         self.descriptor = Handle()
@@ -412,7 +412,7 @@ def _wake_local(
 
 
 def _identity(fd: int) -> tuple[int, int, int]:
-    """Return what tells a file from all others, here and in a forked child."""
+    """Return what distinguishes a file from all others, here and in a forked child."""
     status = os.fstat(fd)
     return os.getpid(), status.st_dev, status.st_ino
 

@@ -120,7 +120,7 @@ class PythonRing:
         return self._room() // self.quantum
 
     def is_readable(self, looks: int = 1) -> bool:
-        """Tell whether a packet waits, looking ``looks`` times at most.
+        """Return whether a packet waits, looking ``looks`` times at most.
 
         :raises QueueClosedError: if this end is closed.
         """
@@ -214,7 +214,7 @@ class PythonRing:
         return self._words[number]
 
     def _has_moved(self, counter: int, seen: int, looks: int = 1, /) -> bool:
-        """Tell whether a counter differs from ``seen``, looking ``looks`` times."""
+        """Return whether a counter differs from ``seen``, looking ``looks`` times."""
         words = self._words
         for _ in repeat(None, looks):  # noqa: SIM110 - a generator takes longer
             if words[counter] != seen:

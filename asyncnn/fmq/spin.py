@@ -3,7 +3,7 @@
 A wake-up by the system takes tens of microseconds, many times what a peer on another
 core needs to answer. So a waiter first looks at the counter again and again and yields
 its core in between: on a core of its own that costs little, on a shared one the peer
-gets to run. How long a yield takes tells the two apart. A core that does not come back
+gets to run. How long a yield takes says which it is. A core that does not come back
 for long is busy with something else. There yielding is wrong, as the system prefers
 threads that have slept: a waiter looks on for a moment without yielding, in case the
 peer runs on another core just now, and sleeps if nothing comes of it.
@@ -21,13 +21,13 @@ UNYIELDING_NS = 25_000
 """Nanoseconds of looking on without yielding the core."""
 
 SHARED_YIELD_NS = 1_500
-"""A yield that takes longer tells that something else ran, perhaps the peer."""
+"""A yield that takes longer shows that something else ran, perhaps the peer."""
 
 SLOW_YIELD_NS = 100_000
-"""A yield that takes longer tells that others want this core."""
+"""A yield that takes longer shows that others want this core."""
 
 LOST_YIELD_NS = 1_000_000
-"""A yield that takes longer tells that one of them never sleeps."""
+"""A yield that takes longer shows that one of them never sleeps."""
 
 FEW_LOOKS, MANY_LOOKS = 1, 256
 """Looks between two yields, where the core is shared and where it is not."""
@@ -84,7 +84,7 @@ class AdaptiveSpinner:
     def spin_without_yielding(self, came: Callable[[], bool]) -> bool:
         """Look on where the core is busy, as long as that pays; return what it found.
 
-        ``came`` tells whether what is waited for is there.
+        ``came`` says whether what is waited for is there.
         """
         if not (self._is_crowded and self._unyielding.is_due()):
             return False
@@ -160,7 +160,7 @@ class _Backoff:
         self._skips = 0
 
     def is_due(self) -> bool:
-        """Tell whether to take this chance; False counts as one skipped."""
+        """Return whether to take this chance; False counts as one skipped."""
         if self._skips:
             self._skips -= 1
             return False

@@ -1,6 +1,6 @@
 """Floor 1: the Android Neural Networks HAL in data and rules.
 
-Structures and enumerations carry the HAL's names and numbers and are those of the
+Structures and enumerations carry the HAL's names and numbers, as in the
 newest version: `asyncnn.hal.versions` says the same in older ones. Structures are
 immutable records (`msgspec.Struct`); handles hold plain file descriptors. Durations
 are nanoseconds, deadlines absolute nanoseconds of `time.monotonic_ns`.

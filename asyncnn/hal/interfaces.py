@@ -267,7 +267,7 @@ class IBurstContext(Protocol):
 
 @runtime_checkable
 class IDescribed(Protocol):
-    """A prepared model that tells what its requests have to be like. Not in the HAL.
+    """A prepared model that says what its requests have to be like. Not in the HAL.
 
     Whoever gets one from a cache may not have seen the model.
     """
@@ -290,7 +290,7 @@ class IMortal(Protocol):
 
 @runtime_checkable
 class IWatched(Protocol):
-    """A device that tells when its status changes. Not in the HAL."""
+    """A device that reports when its status changes. Not in the HAL."""
 
     def watch_status(
         self, listener: Callable[[DeviceStatus], None]
@@ -461,7 +461,7 @@ def cause_of_death(*mortals: object) -> DeviceUnavailableError | None:
 
 
 def seals_caches(device: object) -> bool:
-    """Tell whether a device closes its first model cache as `devices.cache_files` does.
+    """Say whether a device closes its first model cache as `devices.cache_files` does.
 
     It says so itself, by an attribute of this name.
     """

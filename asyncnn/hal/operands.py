@@ -1,4 +1,4 @@
-"""Operand types: those of extensions, dtypes, sizes, and how dimensions combine.
+"""Operand types: types of extensions, dtypes, sizes, and how dimensions combine.
 
 In a model the type of an extension is a number: a prefix, which that model alone gives
 a meaning, and the number within the extension. What it stands for is an object of one
@@ -52,7 +52,7 @@ class _ExtensionType(int):
 
 
 class ExtensionOperandType(_ExtensionType):
-    """An operand type; ``dtype`` is that of one element, scalars have just one."""
+    """An operand type; ``dtype`` is one element's, scalars have just one."""
 
     dtype: np.dtype[Any]
     is_tensor: bool
@@ -124,17 +124,17 @@ QUANT8_TYPES = frozenset(
 
 
 def is_extension_type(type_: int) -> bool:
-    """Tell whether an operand or operation type belongs to an extension."""
+    """Return whether an operand or operation type belongs to an extension."""
     return type_ > BASE_MAX
 
 
 def is_opaque_type(type_: int) -> bool:
-    """Tell whether it is an extension's operand type of which nothing is known."""
+    """Return whether it is an extension's operand type of which nothing is known."""
     return type_ > BASE_MAX and not isinstance(type_, ExtensionOperandType)
 
 
 def is_scalar(type_: int) -> bool:
-    """Tell whether operands of ``type_`` have rank 0."""
+    """Return whether operands of ``type_`` have rank 0."""
     if isinstance(type_, ExtensionOperandType):
         return not type_.is_tensor
     return type_ in SCALAR_TYPES
@@ -154,7 +154,7 @@ def dtype_of(type_: int) -> np.dtype[Any]:
 
 
 def is_tensor(type_: int) -> bool:
-    """Tell whether ``type_`` is a tensor type of the HAL itself."""
+    """Return whether ``type_`` is a tensor type of the HAL itself."""
     return type_ in DTYPES and type_ not in SCALAR_TYPES
 
 
@@ -166,7 +166,7 @@ def element_size_bytes(type_: int) -> int:
 
 
 def has_unknown_dimensions(operand: Operand) -> bool:
-    """Tell whether a tensor operand leaves its rank or an axis open."""
+    """Return whether a tensor operand leaves its rank or an axis open."""
     return not operand.dimensions or 0 in operand.dimensions
 
 

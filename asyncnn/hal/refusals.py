@@ -61,7 +61,7 @@ T = TypeVar("T")
 def forwarding(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return ``method`` of an interface as one that calls that of ``_inner()``."""
+    """Return ``method`` of an interface as one that calls ``_inner()``'s."""
 
     @wraps(method)
     def call(self: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -76,7 +76,7 @@ def forwarding(
 
 
 class ForwardingDevice(ABC):
-    """The part of an `IDevice` that tells what another device is."""
+    """The part of an `IDevice` that says what another device is."""
 
     @abstractmethod
     def _inner(self) -> IDevice:

@@ -67,7 +67,7 @@ class Route(msgspec.Struct, frozen=True):
 class IRouting(Protocol):
     """A device that hands executions to other devices. Not in the HAL.
 
-    Prepared models may be its own or those of these devices: as long as an execution
+    Prepared models may be its own or these devices': as long as an execution
     needs nothing else, the device's own model is given out.
     """
 

@@ -101,7 +101,7 @@ _OPERATIONS = SliceKind(tuple[Operation, ...])
 _INDEXES = SliceKind(tuple[int, ...], 16 * ITEMS)
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes that may lie elsewhere: pieces of them are fetched when they are needed."""
 
     def __len__(self) -> int: ...
@@ -116,7 +116,7 @@ class Slices:
     """
 
     def __init__(
-        self, data: Source, *, start: int = 0, max_item_bytes: int = MAX_ITEM_BYTES
+        self, data: ByteSource, *, start: int = 0, max_item_bytes: int = MAX_ITEM_BYTES
     ) -> None:
         self._data = data
         self._at = start
@@ -172,7 +172,7 @@ def sliced(model: Model) -> tuple[SlicedModel, list[bytes]]:
 
 def joined(
     model: SlicedModel,
-    data: Source,
+    data: ByteSource,
     *,
     start: int = 0,
     max_item_bytes: int = MAX_ITEM_BYTES,

@@ -1,6 +1,6 @@
 """The HAL's data, in its newest form: enumerations, structures and constants.
 
-Numbers are those of ``neuralnetworks/1.0`` to ``1.3/types.hal``; the four operations
+Numbers are as in ``neuralnetworks/1.0`` to ``1.3/types.hal``; the four operations
 102 to 105 come from the later AIDL interface. Older structures convert losslessly to
 these. Structures are frozen and compare by value, except `Memory`, which is a handle.
 """
@@ -360,7 +360,7 @@ class Model(msgspec.Struct, frozen=True, weakref=True):
 
     @property
     def operation_count(self) -> int:
-        """Number of operations, those of referenced subgraphs included."""
+        """Number of operations, with the operations of referenced subgraphs."""
         subgraphs = (self.main, *self.referenced)
         return sum([len(subgraph.operations) for subgraph in subgraphs])
 

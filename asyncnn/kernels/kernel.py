@@ -8,7 +8,7 @@ milliseconds is a `TiledRun`.
 
 Where tensors are small, calling NumPy is all that a run costs. So constants are arrays
 of the dtype they are used with, which saves `ndarray.clip` three quarters of its time,
-and matrices are multiplied by `ndarray.dot`, which saves half of that of `np.matmul`.
+and matrices are multiplied by `ndarray.dot`, which saves half of `np.matmul`'s.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ MOST_ATTEMPTS = 4
 class InterruptibleRun:
     """A `Run` by another engine, which other threads can interrupt.
 
-    ``attempt`` tells whether it has come to the end. After ``interrupt`` one that is
+    ``attempt`` says whether it has come to the end. After ``interrupt`` one that is
     under way, or begun before ``clear``, soon ends without having done so; it can be
     attempted again, from the beginning. ``spread`` says, before ``clear``, how many
     threads attempts may use from then on: one unless it was called. ``segment`` takes
@@ -135,7 +135,7 @@ class EngineKernel:
     """A `PreparedKernel` by another engine, which has more of it for more threads.
 
     It reads the operation's inputs of ``reads`` only, all of them if that is None. It
-    ``is_foreseeable`` if a run tells how long the next ones take. It
+    ``is_foreseeable`` if a run shows how long the next ones take. It
     ``serves_all_lengths`` if what computes is made once for all of them.
     """
 

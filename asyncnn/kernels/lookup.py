@@ -1,7 +1,7 @@
 """EMBEDDING_LOOKUP, HASHTABLE_LOOKUP and LSH_PROJECTION.
 
 Rows of a table [rows, ...] of any dtype, by int32 index or by key; and the bits that
-tell on which side of random hyperplanes an input lies. Those are signs of sums in
+say on which side of random hyperplanes an input lies. Those are signs of sums in
 float64 of FarmHash Fingerprint64, a stable 64-bit hash of bytes. The hash has one form
 for each range of key lengths, so it is vectorised over keys of equal length; its
 arithmetic is modulo 2**64 and words are little-endian.
@@ -141,7 +141,7 @@ def _hash_33_to_64(fetch: Fetch, length: int) -> Words:
     )
 
 
-class _State(NamedTuple):
+class _HashState(NamedTuple):
     """What a block of 64 bytes leaves to the next."""
 
     x: Words
@@ -169,16 +169,16 @@ def _hash_long(fetch: Fetch, length: int) -> Words:
     )
 
 
-def _initial(start: Words) -> _State:
+def _initial(start: Words) -> _HashState:
     zeros = np.zeros_like(start)
     y = zeros + _constant(81 * _K1 + 113)
     z = _fold(y * _constant(_K2) + 113) * _constant(_K2)
-    return _State(start + _constant(81 * _K2), y, z, (zeros, zeros), (zeros, zeros))
+    return _HashState(start + _constant(81 * _K2), y, z, (zeros, zeros), (zeros, zeros))
 
 
 def _absorb(
-    state: _State, fetch: Fetch, at: int, factor: Words | np.uint64, carry: int = 1
-) -> _State:
+    state: _HashState, fetch: Fetch, at: int, factor: Words | np.uint64, carry: int = 1
+) -> _HashState:
     """Mix in the 64 bytes at ``at``; ``carry`` weighs what earlier blocks left."""
     v_low, v_high = state.v
     w_low, w_high = state.w
@@ -189,7 +189,7 @@ def _absorb(
     z = _rotate(state.z + w_low, 33) * factor
     v = _absorb_32(fetch, at, v_high * factor, x + w_low)
     w = _absorb_32(fetch, at + 32, z + w_high, y + fetch(at + 16))
-    return _State(z, y, x, v, w)
+    return _HashState(z, y, x, v, w)
 
 
 def _absorb_32(fetch: Fetch, at: int, a: Words, b: Words) -> tuple[Words, Words]:
@@ -207,7 +207,7 @@ def _prepare_embedding(operation: BoundOperation) -> PreparedKernel:
     ``lookups: int32 [k]``, ``values: any [rows, ...]``; the output is [k, ...].
 
     :raises OperationFailedError: if an index is not one of a row; at execution where
-        only that tells the indices.
+        only that says the indices.
     """
     rows = operation.shape(1)[0]
     constant = operation.input(0).value

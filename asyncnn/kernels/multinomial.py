@@ -1,7 +1,7 @@
 """RANDOM_MULTINOMIAL: classes drawn with the probabilities that logits give.
 
 Logits are [batch, classes] in float16 or float32, samples [batch, count] in int32. The
-random numbers are those of Philox 4x32-10, a function of a key and a counter: any part
+random numbers are Philox 4x32-10's, a function of a key and a counter: any part
 of a stream can be computed by itself, and all of it at once. Streams are those of the
 reference device, number for number.
 

@@ -131,7 +131,7 @@ def _prepare_local_response(operation: BoundOperation) -> PreparedKernel:
 def _prepare_instance(operation: BoundOperation) -> PreparedKernel:
     """Compute ``(x - mean) * gamma / sqrt(variance + epsilon) + beta``.
 
-    Mean and variance are those of one channel of one image.
+    Mean and variance are of one channel of one image.
     """
     shape = operation.shape(0)
     axes = (2, 3) if operation.boolean(4) else (1, 2)

@@ -110,7 +110,7 @@ def to_codes(real: Array, operand: BoundOperand) -> Array:
 
 
 def same_quantization(first: BoundOperand, second: BoundOperand) -> bool:
-    """Tell whether equal codes of the two operands mean equal real values."""
+    """Return whether equal codes of the two operands mean equal real values."""
     return (first.scale, first.zero_point) == (second.scale, second.zero_point)
 
 
@@ -155,7 +155,7 @@ def mean_store(
 ) -> Store:
     """Return ``store(sums, codes)`` for int64 sums of stored values of this shape.
 
-    ``counts`` tells how many values each sum has, and broadcasts to ``shape``. Means
+    ``counts`` says how many values each sum has, and broadcasts to ``shape``. Means
     are rounded half away from the middle of the type's range (0 for signed, 128 for
     unsigned codes) and clamped to ``bounds``.
     """
@@ -231,7 +231,7 @@ def binary_lookup(table: Array, shape: Shape) -> PreparedKernel:
     """Return the kernel ``output = table[raw byte of input 0, raw byte of input 1]``.
 
     The table has 256 x 256 entries of the output's dtype; inputs broadcast to
-    ``shape``, that of the output.
+    ``shape``, the output's.
     """
     flat = np.ascontiguousarray(table).reshape(-1)
     rows = np.array(256, np.uint16)

@@ -1,6 +1,6 @@
 """MEAN and the reductions over any set of axes; ARGMAX, ARGMIN and TOPK_V2.
 
-Axes may be negative; reduced ones stay as 1 if the operation is told to keep them.
+Axes may be negative; reduced ones stay as 1 if the operation is to keep them.
 float16 is summed in float32; codes keep scale and zero point where the operation only
 selects, and MEAN of them is rounded once. Among equal elements the first one counts.
 

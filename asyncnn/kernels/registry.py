@@ -97,7 +97,7 @@ def family_of(type_: int) -> str:
 
 
 def may_use_blas(type_: int) -> bool:
-    """Tell whether the kernel of an operation may multiply matrices."""
+    """Return whether the kernel of an operation may multiply matrices."""
     is_extended = isinstance(type_, ExtensionOperation)
     return is_extended or family_of(type_).startswith(_MULTIPLYING)
 
@@ -108,7 +108,7 @@ def supported_operations() -> frozenset[OperationType]:
 
 
 def is_supported(type_: int) -> bool:
-    """Tell whether an operation has a kernel, be it the HAL's or an extension's."""
+    """Return whether an operation has a kernel, be it the HAL's or an extension's."""
     if isinstance(type_, ExtensionOperation):
         return type_.prepare is not None or type_.compute is not None
     return type_ in _FAMILY_OF
@@ -140,7 +140,7 @@ class SharedKernels:
         self._prepared: dict[tuple[object, ...], PreparedKernel] = {}
 
     def prepare(self, operation: BoundOperation) -> PreparedKernel:
-        """Prepare a kernel, or return that of an operation that was like this one.
+        """Prepare a kernel, or return the kernel of an operation like this one.
 
         :raises AsyncnnError: as the function.
         """
@@ -160,7 +160,7 @@ class SharedKernels:
 
 
 def is_data_dependent(type_: int) -> bool:
-    """Tell whether output shapes of ``type_`` depend on data: use `compute` for it.
+    """Return whether output shapes of ``type_`` depend on data: use `compute` for it.
 
     Those of an extension's operation that can be prepared as well may do.
     """
@@ -170,7 +170,7 @@ def is_data_dependent(type_: int) -> bool:
 
 
 def may_learn_shapes(type_: int) -> bool:
-    """Tell whether runs may teach the output shapes of ``type_``: an engine's."""
+    """Return whether runs may teach the output shapes of ``type_``: an engine's."""
     if not isinstance(type_, ExtensionOperation):
         return False
     return type_.compute is not None and type_.prepare is not None

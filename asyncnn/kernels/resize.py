@@ -36,7 +36,7 @@ _SHORT_RUN = 256
 _SIGN_BIT = np.uint8(0x80)
 
 
-class _Axis(msgspec.Struct, frozen=True):
+class _ResizedAxis(msgspec.Struct, frozen=True):
     """One of the image's axes and how its length changes."""
 
     number: int
@@ -56,17 +56,19 @@ class _Axis(msgspec.Struct, frozen=True):
         return (outputs + np.float32(0.5 if half_pixel else 0)) * scale
 
 
-def _axes(operation: BoundOperation) -> tuple[_Axis, _Axis]:
+def _axes(operation: BoundOperation) -> tuple[_ResizedAxis, _ResizedAxis]:
     """Return height and width, first the one that leaves the smaller image."""
     numbers = (2, 3) if operation.boolean(3, False) else (1, 2)
     before, after = operation.shape(0), operation.outputs[0].require_shape()
-    height, width = (_Axis(axis, before[axis], after[axis]) for axis in numbers)
+    height, width = (_ResizedAxis(axis, before[axis], after[axis]) for axis in numbers)
     grows_less = height.new_length * width.length < width.new_length * height.length
     return (height, width) if grows_less else (width, height)
 
 
 def _in_two_passes(
-    operation: BoundOperation, dtype: DTypeLike, pass_along: Callable[[_Axis], BindPass]
+    operation: BoundOperation,
+    dtype: DTypeLike,
+    pass_along: Callable[[_ResizedAxis], BindPass],
 ) -> PreparedKernel:
     """Return the kernel that resamples images of ``dtype`` axis by axis."""
     shape = operation.outputs[0].require_shape()
@@ -103,7 +105,7 @@ def _prepare_nearest(operation: BoundOperation) -> PreparedKernel:
     align_corners = operation.boolean(4, False)
     half_pixel = operation.boolean(5, False)
 
-    def pass_along(axis: _Axis) -> BindPass:
+    def pass_along(axis: _ResizedAxis) -> BindPass:
         positions = axis.positions(align_corners, half_pixel)
         nearest = round_half_away(positions) if align_corners else np.floor(positions)
         indices = nearest.astype(np.intp)
@@ -119,7 +121,7 @@ def _prepare_nearest(operation: BoundOperation) -> PreparedKernel:
 def _prepare_bilinear(operation: BoundOperation) -> PreparedKernel:
     """Interpolate linearly between the four pixels around each output's position.
 
-    Positions are those of RESIZE_NEAREST_NEIGHBOR, less 1/2 with half-pixel centres;
+    Positions are as in RESIZE_NEAREST_NEIGHBOR, less 1/2 with half-pixel centres;
     outside of the image the pixel at its border counts.
 
     ``input: any [N, H, W, C]`` or [N, C, H, W]; the output has the new H and W.
@@ -128,7 +130,7 @@ def _prepare_bilinear(operation: BoundOperation) -> PreparedKernel:
     align_corners = operation.boolean(4, False)
     half_pixel = operation.boolean(5, False)
 
-    def pass_along(axis: _Axis) -> BindPass:
+    def pass_along(axis: _ResizedAxis) -> BindPass:
         positions = axis.positions(align_corners, half_pixel)
         return _interpolation(axis.number, positions - np.float32(half_pixel / 2))
 

@@ -10,7 +10,7 @@ A rule maps an integer sum to an integer and never decreases. `fit` looks for a 
 whose truncation, ``trunc(sum * scale + offset)``, takes every step of the rule at the
 same sum. It proves that by evaluating the very float64 expression on both sides of each
 step: rounded multiplication and addition never decrease either, so that nothing can
-differ in between. Where a rule tells in advance how far from every sum its steps lie,
+differ in between. Where a rule says in advance how far from every sum its steps lie,
 and float64 errs by less, the proof needs no evaluation. A rule that treats signs
 differently needs the signed form
 ``trunc(v + copysign(half, v))``, where ``v`` is the line.
@@ -221,7 +221,7 @@ class RealRounding:
         return round_half_away(products).astype(np.int64)
 
 
-class Line(msgspec.Struct, frozen=True, eq=False):
+class RoundingLine(msgspec.Struct, frozen=True, eq=False):
     """Rounds sums as ``trunc(sum * scale + offset)``; all are [channels, 1].
 
     With ``half``, ``copysign(half, v)`` is added to the line ``v`` first.
@@ -246,7 +246,7 @@ class Line(msgspec.Struct, frozen=True, eq=False):
 
 def fit(
     rule: RoundingRule, fold: Integers, first: int, last: int, lift: int
-) -> Line | None:
+) -> RoundingLine | None:
     """Return a line equal to the rule where results are clamped to [first, last].
 
     The line takes sums from which the constant ``fold`` [channels, 1] is left out. A
@@ -259,20 +259,20 @@ def fit(
     steps = np.arange(first + 1, last + 1)
     at = _first_sums(rule, steps)
     constant = fold * rule.scale
-    line = Line(rule.scale, _middle_offset(rule, at, steps) + constant + lift)
+    line = RoundingLine(rule.scale, _middle_offset(rule, at, steps) + constant + lift)
     if _proves(line, at, fold, steps + lift):
         return line
     positive = steps > 0
     above = _middle_offset(rule, at[:, positive], steps[positive])
     below = _middle_offset(rule, at[:, ~positive], steps[~positive])
     offset = (above + below - 1) / 2 + constant
-    line = Line(rule.scale, offset, (above - below + 1) / 2)
+    line = RoundingLine(rule.scale, offset, (above - below + 1) / 2)
     return line if _proves(line, at, fold, steps) else None
 
 
 def _derived(
     rule: RoundingRule, fold: Integers, first: int, last: int, lift: int
-) -> Line | None:
+) -> RoundingLine | None:
     """Return what `fit` does, if the margins of the rule's offsets prove it.
 
     Only sums next to a step matter, for neither line nor rule ever decreases. What the
@@ -289,12 +289,12 @@ def _derived(
     product = near + 1 + moved
     if first >= 0 or last <= 0:
         offset = (above if first >= 0 else below) + lift + constant
-        line = Line(rule.scale, offset)
+        line = RoundingLine(rule.scale, offset)
         lifted = 1.0 + abs(lift)
         terms = [product, moved, near + lifted, lifted + moved, np.array(lifted)]
     elif min(-first, last) >= _MANY_STEPS:
         offset = (above + below - 1) / 2 + constant
-        line = Line(rule.scale, offset, (above - below + 1) / 2)
+        line = RoundingLine(rule.scale, offset, (above - below + 1) / 2)
         terms = [product, moved, 1 + moved, near + 0.5, near]
     else:
         return None
@@ -338,8 +338,8 @@ def _middle_offset(rule: RoundingRule, at: Integers, steps: Integers) -> Reals:
     return np.asarray((lowest + highest) / 2)
 
 
-def _proves(line: Line, at: Integers, fold: Integers, steps: Integers) -> bool:
-    """Tell whether the line reaches each step at the sum ``at``, and not before."""
+def _proves(line: RoundingLine, at: Integers, fold: Integers, steps: Integers) -> bool:
+    """Return whether the line reaches each step at the sum ``at``, and not before."""
     reached = (line(at - fold) >= steps) | (at > INT32_MAX)
     not_before = (line(at - 1 - fold) < steps) | (at <= -INT32_MAX)
     return bool(np.all(reached & not_before))

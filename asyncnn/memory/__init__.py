@@ -28,7 +28,7 @@ into memory that is sealed (`asyncnn.memory.shared.FileReader`).
 A driver has no such trust. It calls `Mapper.map` for the pools of each request and
 `Mapper.flush` for what it wrote: files that a client could truncate are copied, all
 others mapped once. `Mapper.close` is final, except that memory in use
-goes with its last user; `MapperStatistics` tells what there is.
+goes with its last user; `MapperStatistics` has what there is.
 
 `InvalidArgumentError` stands for sizes and spans that do not fit,
 `GeneralFailureError` for files and handles that cannot be mapped, and

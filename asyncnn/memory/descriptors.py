@@ -1,4 +1,4 @@
-"""Descriptors that close by themselves, and those of files that a peer has chosen.
+"""Descriptors that close by themselves, and descriptors that a peer has chosen.
 
 Whoever closes the last descriptor of a file waits for what its kind does then. A TCP
 socket may linger for as long as its owner has said, and a file system that is a process
@@ -105,7 +105,7 @@ def _closes_at_once(fd: int) -> bool:
 
 
 def _has_unread(end: socket.socket, how: int) -> bool:
-    """Keep the peer from sending any more; tell whether it has before."""
+    """Keep the peer from sending any more; return whether it has before."""
     with contextlib.suppress(OSError):  # of one that is not connected
         end.shutdown(how)
     # An empty packet is told from the end by the credentials that come beside it.

@@ -44,7 +44,7 @@ from numpy.typing import DTypeLike, NDArray
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.types import Handle
 from asyncnn.memory.descriptors import Descriptor
-from asyncnn.memory.handles import READ, Span, file_handle
+from asyncnn.memory.handles import READ, MappedSpan, file_handle
 from asyncnn.memory.pages import map_pages, os_errors, read_into, write_all
 from asyncnn.memory.posix_memory import dimensions_of
 from asyncnn.memory.slabs import Part, Slab, array_in
@@ -239,11 +239,11 @@ class MappedFrames:
         self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         size = layout.frame_bytes
         with os_errors("frame queue", layout.size):
-            pages = map_pages(Span(fd.fd, READ, 0, layout.size), 0)
+            pages = map_pages(MappedSpan(fd.fd, READ, 0, layout.size), 0)
         self._slabs: list[Slab] = []
         for place in range(layout.places):
             start = layout.offset_of(place)
-            handle = file_handle(Span(fd.fd, READ, start, size))
+            handle = file_handle(MappedSpan(fd.fd, READ, start, size))
             slab = Slab("mmap_fd", size, handle, pages[start : start + size])
             weakref.finalize(slab, id, fd)  # which is open for as long
             self._slabs.append(slab)

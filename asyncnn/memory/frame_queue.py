@@ -1,6 +1,6 @@
 """Frames that another program writes into shared memory, awaited one by one.
 
-The semaphores only wake: whether a place is free or filled is told by the numbers of
+The semaphores only wake: whether a place is free or filled is said by the numbers of
 frames beside it, each of which has one writer (`asyncnn.memory.frame_layout`). So
 nothing depends on a count that a process could take away with it when it is killed. A
 place that a dead producer had begun to write is the one that the next producer begins
@@ -60,7 +60,7 @@ class FrameQueue:
     Another program of this user writes frames into it: one in Python by `FrameWriter`,
     one in C as `examples/producer` shows. Inside an ``async with`` block, ``async for``
     takes them in order, as arrays that a run uses without copying them. It ends once
-    the producer has ended in order; another ``async for`` takes those of the next one.
+    the producer has ended in order; another ``async for`` takes the next one's.
 
     A frame is a copy in memory of this process. Those of a ``trusted`` producer
     are the places of the queue themselves, read-only, and each is free again when the
@@ -167,7 +167,7 @@ class FrameQueue:
     async def aclose(self) -> None:
         """Close the queue; frames that are held can still be used.
 
-        A producer that waits is told. Takers that wait fail with `DeviceClosedError`.
+        A producer that waits is woken. Takers that wait fail with `DeviceClosedError`.
         """
         with self._lock:
             if not self._is_open:
@@ -254,7 +254,7 @@ class FrameQueue:
             if not self._is_open:
                 continue
             at = layout.free_at(layout.place_of(number))
-            # Of memory that has run out or was cut short, takers are told.
+            # Of memory that has run out or was cut short, takers are notified.
             with suppress(OSError):
                 write_word(self._fd.fd, at, number + layout.places)
             self._free.post()

@@ -67,7 +67,7 @@ _INT32 = range(-(2**31), _WORD + 1)
 _INTS = {"ashmem": 0, "mmap_fd": 3, "hardware_buffer_blob": 6}
 
 
-class Span(NamedTuple):
+class MappedSpan(NamedTuple):
     """Bytes of a file, and the protection to map them with.
 
     A ``protection`` of 0 stands for whatever the descriptor allows.
@@ -79,7 +79,7 @@ class Span(NamedTuple):
     length: int
 
 
-def file_handle(span: Span) -> Handle:
+def file_handle(span: MappedSpan) -> Handle:
     """Return the handle of an ``mmap_fd`` pool over ``span``."""
     return Handle((span.fd,), (span.protection, *_words(span.offset)))
 
@@ -90,10 +90,10 @@ def blob_handle(fd: int, size: int) -> Handle:
     return Handle((fd,), (size, 1, 1, BLOB_FORMAT, *_words(usage)))
 
 
-def span_of(memory: Memory) -> Span:
+def span_of(memory: Memory) -> MappedSpan:
     """Return the bytes that the handle of a pool stands for.
 
-    Memory that may be written may be read as well: few processors tell them apart.
+    Memory that may be written may be read as well: few processors distinguish them.
 
     :raises InvalidArgumentError: if the kind is unknown.
     :raises GeneralFailureError: if the handle is malformed, or the pool can be neither
@@ -106,15 +106,15 @@ def span_of(memory: Memory) -> Span:
     if not all(each in _INT32 for each in ints):
         raise GeneralFailureError("a handle has an integer of more than 32 bits")
     if not ints:
-        return Span(fds[0], 0, 0, size)
+        return MappedSpan(fds[0], 0, 0, size)
     if name == "mmap_fd":
         protection, low, high = ints
         if protection & ~READ_WRITE:
             raise GeneralFailureError(f"{protection:#x} is not a protection of memory")
         if not protection:
             raise GeneralFailureError("the pool may be neither read nor written")
-        return Span(fds[0], protection | READ, _joined(low, high), size)
-    return Span(fds[0], _blob_protection(ints, size), 0, size)
+        return MappedSpan(fds[0], protection | READ, _joined(low, high), size)
+    return MappedSpan(fds[0], _blob_protection(ints, size), 0, size)
 
 
 def label(memory: Memory) -> str:
@@ -170,7 +170,7 @@ def seals_of(fd: int) -> int:
 
 
 def access_of(fd: int) -> int:
-    """Return the flags of a descriptor that tell whether it can be read and written."""
+    """Return the flags of a descriptor by which it can be read and written."""
     return fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS
 
 
@@ -182,12 +182,12 @@ def rights_of(access: int, seals: int) -> int:
 
 
 def keeps_its_bytes(seals: int, device: int) -> bool:
-    """Tell whether memory mapped from a file on ``device`` can never raise SIGBUS."""
+    """Return whether memory mapped from a file on ``device`` can never raise SIGBUS."""
     return bool(seals & SHRINK) and device == _memory_device()
 
 
 def is_immutable(seals: int) -> bool:
-    """Tell whether the contents of the file are final."""
+    """Return whether the contents of the file are final."""
     return bool(seals & fcntl.F_SEAL_WRITE)
 
 

@@ -112,7 +112,7 @@ class CommonBytes:
         return f"{self._what}: {self._limit} is {self.most}"
 
     def has_room(self, length: int) -> bool:
-        """Tell whether so many more bytes fit in."""
+        """Return whether so many more bytes fit in."""
         return self.alive.bytes + length <= self.most
 
 
@@ -192,7 +192,7 @@ class Accounting:
         return self._mapped.count
 
     def statistics(self, cached: int) -> MapperStatistics:
-        """Return the counts, and that of cached mappings."""
+        """Return the counts, with the number of cached mappings."""
         return MapperStatistics(
             cached,
             self._mapped.count,

@@ -32,7 +32,7 @@ from asyncnn.hal.types import BufferToken, Dimensions, Memory
 _NOTHING = np.empty(0, np.uint8)
 
 
-class _Lease(weakref.ref[NDArray[np.uint8]]):
+class _CountedLease(weakref.ref[NDArray[np.uint8]]):
     """Watches memory that is counted; as small as can be, as there may be many."""
 
     __slots__ = ("size",)
@@ -49,7 +49,7 @@ class Account:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._leases: set[_Lease] = set()
+        self._leases: set[_CountedLease] = set()
         # One for all of them, and it keeps no account alive that nobody uses.
         self._tell_end = partial(_ended, weakref.ref(self))
         # Reentrant: the collector may give memory back within `allocate`.
@@ -74,12 +74,12 @@ class Account:
         except MemoryError as error:
             self._give_back(size)
             raise failure_of(error, f"a buffer of {size} bytes", size) from error
-        lease = _Lease(memory, self._tell_end)
+        lease = _CountedLease(memory, self._tell_end)
         lease.size = size
         self._leases.add(lease)
         return memory
 
-    def end(self, lease: _Lease) -> None:
+    def end(self, lease: _CountedLease) -> None:
         """Count memory no more, which nothing views any longer."""
         self._leases.discard(lease)
         self._give_back(lease.size)
@@ -94,7 +94,7 @@ def _ended(
 ) -> None:
     """Tell the account of a lease of its end, on any thread."""
     of = account()
-    if of is not None and isinstance(lease, _Lease):
+    if of is not None and isinstance(lease, _CountedLease):
         of.end(lease)
 
 

@@ -29,7 +29,7 @@ from asyncnn.hal.types import Memory
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
 from asyncnn.memory.handles import (
     READ_WRITE,
-    Span,
+    MappedSpan,
     access_of,
     is_immutable,
     label,
@@ -64,7 +64,7 @@ _mmap.argtypes = (
 )
 
 
-def checked_span(memory: Memory, seals: int, status: os.stat_result) -> Span:
+def checked_span(memory: Memory, seals: int, status: os.stat_result) -> MappedSpan:
     """Return the span of a regular file that a pool's handle stands for.
 
     :raises InvalidArgumentError: if the kind is unknown.
@@ -90,7 +90,7 @@ def check_mappable(memory: Memory) -> None:
             checked_span(memory, seals_of(fd), os.fstat(fd))
 
 
-def map_pages(span: Span, seals: int) -> memoryview:
+def map_pages(span: MappedSpan, seals: int) -> memoryview:
     """Map a span that has been checked; the mapping goes with the last view of it.
 
     `TAIL_BYTES` behind it can be read, of the file or of a page of zeros.
@@ -119,7 +119,7 @@ def map_pages(span: Span, seals: int) -> memoryview:
 
 
 def is_final(array: NDArray[Any]) -> bool:
-    """Tell whether nobody can change the elements of an array any more."""
+    """Return whether nobody can change the elements of an array any more."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -130,7 +130,7 @@ def is_final(array: NDArray[Any]) -> bool:
     )
 
 
-def granted(span: Span, seals: int, where: str) -> Span:
+def granted(span: MappedSpan, seals: int, where: str) -> MappedSpan:
     """Return ``span`` with the protection to map it with.
 
     :raises GeneralFailureError: if the descriptor does not grant what it asks for.
@@ -145,7 +145,7 @@ def granted(span: Span, seals: int, where: str) -> Span:
     return span._replace(protection=protection)
 
 
-def misfit_of(span: Span, status: os.stat_result) -> str:
+def misfit_of(span: MappedSpan, status: os.stat_result) -> str:
     """Return why ``span`` is not within the regular file of ``status``; empty if so."""
     if stat.S_ISDIR(status.st_mode):
         return "a directory, not a file"
@@ -191,7 +191,7 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """
 
     kind: str
-    _span: Span
+    _span: MappedSpan
     _descriptor: Descriptor
 
     @classmethod
@@ -288,7 +288,7 @@ def copy_bytes(source: int, target: int, size: int) -> int:
     return done
 
 
-def _map_over(pages: mmap.mmap, span: Span, flags: int) -> None:
+def _map_over(pages: mmap.mmap, span: MappedSpan, flags: int) -> None:
     """Map a span of a file to the beginning of ``pages``."""
     address = np.frombuffer(pages, np.uint8).ctypes.data
     found = _mmap(

@@ -21,7 +21,7 @@ from asyncnn.logs import MEMORY
 from asyncnn.memory.handles import (
     READ,
     READ_WRITE,
-    Span,
+    MappedSpan,
     file_handle,
     label,
     seals_of,
@@ -68,7 +68,7 @@ def map_file(
         try:
             if length is None:
                 length = os.fstat(fd).st_size - offset
-            span = Span(fd, READ_WRITE if writable else READ, offset, length)
+            span = MappedSpan(fd, READ_WRITE if writable else READ, offset, length)
             misfit = misfit_of(span, os.fstat(fd))
             if misfit:
                 raise InvalidArgumentError(f"{where}: {misfit}")
@@ -96,7 +96,7 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
     if not memory.handle.fds:
         return Memory(memory.name, length, buffer=data)
     whole = span_of(memory)
-    span = Span(
+    span = MappedSpan(
         whole.fd, READ if data.readonly else READ_WRITE, whole.offset + offset, length
     )
     part = Memory("mmap_fd", length, file_handle(span), data)

@@ -9,7 +9,7 @@ POSIX has no way to keep such an object from shrinking, unlike a memory file wit
 Any process of its user can cut it short, and touching a mapping of what is gone ends
 the process that does.
 
-Locks are those of open file descriptions. Unlike a process's locks they outlast the
+Locks are of open file descriptions. Unlike a process's locks they outlast the
 closing of other descriptors of the object, and count between two parts of a process.
 
 Any language opens an array in such memory by ``shm_open``. Where both ends run Python,
@@ -195,7 +195,7 @@ def lock(fd: int, byte: int) -> bool:
 
 
 def is_locked(fd: int, byte: int) -> bool:
-    """Tell whether another descriptor than this one holds a byte's lock."""
+    """Return whether another descriptor than this one holds a byte's lock."""
     found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, byte))
     return bool(struct.unpack_from(_FLOCK, found)[0] != fcntl.F_UNLCK)
 
@@ -264,7 +264,7 @@ def _unlink(name: str, semaphores: Sequence[str], fd: Descriptor) -> None:
 
 @contextmanager
 def _posix_errors(name: str) -> Iterator[None]:
-    """Turn errors of the library and the system into those of the HAL."""
+    """Turn errors of the library and the system into the HAL's."""
     with os_errors(name):
         try:
             yield

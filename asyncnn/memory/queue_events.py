@@ -22,7 +22,7 @@ _POST_AGAIN_S = 0.05
 
 
 class SemaphoreWaiter:
-    """Waits for a semaphore, once each time that it is told to.
+    """Waits for a semaphore, once each time that it is asked to.
 
     ``woken`` is called on the event loop that this is made on. To end it is to close
     the semaphore.
@@ -95,7 +95,7 @@ class ProducerWatch:
         self._watched: int | None = None
 
     def ended(self) -> bool:
-        """Tell whether the producer has ended since this was last `acknowledged`.
+        """Return whether the producer has ended since this was last `acknowledged`.
 
         :raises OSError: if the memory cannot be read.
         """
@@ -112,7 +112,7 @@ class ProducerWatch:
         return not (pid and is_locked(self._fd.fd, PRODUCER))
 
     def acknowledged(self) -> int:
-        """Have the end be told; return the process ID of one that has died, else 0."""
+        """Have the end reported; return the process ID of one that has died, else 0."""
         pid, self._told = self._current
         self.close()
         return pid

@@ -19,7 +19,7 @@ from asyncnn.memory.handles import (
     FIXED_SIZE,
     READ,
     READ_WRITE,
-    Span,
+    MappedSpan,
     blob_handle,
     create_file,
     is_immutable,
@@ -54,7 +54,7 @@ def allocate(size: int) -> Memory:
 def allocate_blob(size: int) -> Memory:
     """Return a writable ``hardware_buffer_blob`` pool of ``size`` zero bytes.
 
-    It is a memory file like that of `allocate`, with the handle of a blob.
+    It is a memory file as of `allocate`, with the handle of a blob.
 
     :raises InvalidArgumentError: if ``size`` is negative or has more than 32 bits.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
@@ -98,7 +98,7 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
         try:
             os.ftruncate(fd, size)
             seal(fd, FIXED_SIZE)
-            return fd, map_pages(Span(fd, READ_WRITE, 0, size), FIXED_SIZE)
+            return fd, map_pages(MappedSpan(fd, READ_WRITE, 0, size), FIXED_SIZE)
         except BaseException:
             os.close(fd)
             raise
@@ -119,7 +119,7 @@ class FileReader:
         with os_errors(self._where):
             self._file = Descriptor(open_file(path))
             self._status = status = os.fstat(self._file.fd)
-        misfit = misfit_of(Span(self._file.fd, READ, 0, len(self)), status)
+        misfit = misfit_of(MappedSpan(self._file.fd, READ, 0, len(self)), status)
         if misfit:
             raise InvalidArgumentError(f"{self._where}: {misfit}")
 

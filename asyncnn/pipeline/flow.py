@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from asyncnn.fences import SyncFence
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.frame import Frame, Slot, StateMemory
+from asyncnn.pipeline.frame import FrameSlot, PipelineFrame, StateMemory
 from asyncnn.pipeline.results import StageCounter, StageStatistics
 from asyncnn.pipeline.wiring import Stage, Wiring
 
 
-class Flow:
+class FrameFlow:
     """Sends frames through ``stages`` and reports their ends to ``ended``, in order.
 
     ``in_flight`` may be on their way at a time, and ``outside`` more have arrays.
@@ -24,15 +24,16 @@ class Flow:
         memories: Sequence[StateMemory | None],
         in_flight: int,
         outside: int,
-        ended: Callable[[Frame], None],
+        ended: Callable[[PipelineFrame], None],
     ) -> None:
         self._stages = stages
         self._wiring = wiring
         self._memories = memories
         self._free = [
-            Slot(stages, wiring, self._memories) for _ in range(in_flight + outside)
+            FrameSlot(stages, wiring, self._memories)
+            for _ in range(in_flight + outside)
         ]
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[PipelineFrame] = deque()
         self._counters = [StageCounter() for _ in stages]
         self._ended = ended
         self._is_watching = False
@@ -52,18 +53,18 @@ class Flow:
 
     def frame(
         self, number: int, arrays: Sequence[Array], timeout_ns: int | None
-    ) -> Frame:
+    ) -> PipelineFrame:
         """Return a frame with copies of ``arrays``, to be launched or dropped."""
         slot = self._free.pop()
         for target, array in zip(slot.put, arrays, strict=True):
             target[...] = array
-        return Frame(number, slot, self._memories, timeout_ns)
+        return PipelineFrame(number, slot, self._memories, timeout_ns)
 
-    def drop(self, frame: Frame) -> None:
+    def drop(self, frame: PipelineFrame) -> None:
         """Take back a frame that was not launched."""
         self._free.append(frame.slot)
 
-    def launch(self, frame: Frame) -> None:
+    def launch(self, frame: PipelineFrame) -> None:
         """Send ``frame`` on its way; it may have ended when this returns."""
         frame.launch(self._wiring)
         self._frames.append(frame)
@@ -102,7 +103,7 @@ class Flow:
         self._is_watching = False
         self._advance()
 
-    def _settle(self, frame: Frame) -> None:
+    def _settle(self, frame: PipelineFrame) -> None:
         frame.settle(self._counters)
         self._ended(frame)
         self._free.append(frame.slot)

@@ -1,7 +1,7 @@
 """One frame on its way through the stages, and the arrays that it goes through.
 
-Arrays lie in shared pools and are allocated once: a `Slot` has those of one frame at a
-time, `StateMemory` those that a stage hands to itself in the next frame.
+Arrays lie in shared pools and are allocated once: a `FrameSlot` has the arrays of one
+frame at a time, `StateMemory` what a stage hands to itself in the next frame.
 """
 
 import time
@@ -106,7 +106,7 @@ class StateMemory:
             self._newest_run = None
 
 
-class Slot:
+class FrameSlot:
     """The arrays of one frame, and the calls over them, made when first needed."""
 
     def __init__(
@@ -203,7 +203,7 @@ def _initial(info: TensorInfo, stage: Stage) -> Array:
 STATELESS = 0
 
 
-class Frame:
+class PipelineFrame:
     """A frame that was put, with its slot; `launch` sends it on its way.
 
     ``failed_stage`` is the stage in which it failed first, and ``error`` says how.
@@ -212,7 +212,7 @@ class Frame:
     def __init__(
         self,
         number: int,
-        slot: Slot,
+        slot: FrameSlot,
         memories: Sequence[StateMemory | None],
         timeout_ns: int | None,
     ) -> None:

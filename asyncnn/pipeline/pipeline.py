@@ -10,8 +10,8 @@ import anyio
 
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.pipeline.flow import Flow
-from asyncnn.pipeline.frame import Frame, StateMemory
+from asyncnn.pipeline.flow import FrameFlow
+from asyncnn.pipeline.frame import PipelineFrame, StateMemory
 from asyncnn.pipeline.results import FrameResult, PipelineStatistics, StageStatistics
 from asyncnn.pipeline.wiring import Stage, wire
 from asyncnn.runtime.home import Home, get_ident
@@ -67,9 +67,9 @@ class Pipeline:
         self._skips = when_failed == "skip"
         self._timeout_ns = None if timeout is None else round(timeout * 1e9)
         self._room: anyio.Semaphore
-        self._flow: Flow | None = None
+        self._flow: FrameFlow | None = None
         self._home = Home()
-        self._outside: deque[Frame] = deque()
+        self._outside: deque[PipelineFrame] = deque()
         self._results: deque[FrameResult] = deque()
         self._news = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class Pipeline:
             for index, stage in enumerate(self._stages)
         ]
         self._room = anyio.Semaphore(self._in_flight, fast_acquire=True)
-        self._flow = Flow(
+        self._flow = FrameFlow(
             self._stages, self._wiring, memories, self._in_flight, outside, self._ended
         )
         self._takes_more = True
@@ -219,7 +219,7 @@ class Pipeline:
         return f"<Pipeline {names}, {self._put} put, {self._delivered} delivered>"
 
     @property
-    def _open_flow(self) -> Flow:
+    def _open_flow(self) -> FrameFlow:
         if self._flow is None:
             raise RuntimeError(
                 "the pipeline is not open yet: write 'async with pipeline:'"
@@ -261,7 +261,7 @@ class Pipeline:
             raise InvalidArgumentError("no input of a pipeline can be omitted")
         return given
 
-    def _frame(self, arrays: list[Array]) -> Frame:
+    def _frame(self, arrays: list[Array]) -> PipelineFrame:
         frame = self._open_flow.frame(self._put, arrays, self._timeout_ns)
         self._put += 1
         return frame
@@ -273,7 +273,7 @@ class Pipeline:
         else:
             self._room.release()
 
-    def _ended(self, frame: Frame) -> None:
+    def _ended(self, frame: PipelineFrame) -> None:
         """Turn a frame into a result, or deal with its failure."""
         self._news.set()
         if self._is_stopped:

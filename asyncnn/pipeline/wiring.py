@@ -28,7 +28,7 @@ class Stage(msgspec.Struct, frozen=True, eq=False):
     A stage that ``keeps_state`` has in ``state`` what a session would keep, too: each
     of ``model.states`` by its name, from its first value on.
 
-    ``inputs`` tells for inputs by name what they take: ``"STAGE.OUTPUT"`` of a stage
+    ``inputs`` says for inputs by name what they take: ``"STAGE.OUTPUT"`` of a stage
     before, or ``"put.NAME"``, something that is put. The others take, in order, the
     outputs of the stage before that are not state; in the first stage, what is put
     under their own names.

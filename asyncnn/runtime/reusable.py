@@ -325,6 +325,7 @@ class ReusableExecution:
                     options,
                     result,
                 )
+                self._result = None  # of other arrays
         finally:
             self.is_running = False
             if trace is not None:

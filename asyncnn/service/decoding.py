@@ -18,7 +18,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedPersistentError,
     ResourceExhaustedTransientError,
 )
-from asyncnn.hal.slices import Source, joined
+from asyncnn.hal.slices import ByteSource, joined
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.wire import (
@@ -198,7 +198,7 @@ def _refuse_whole(size: int) -> NoReturn:
     raise InvalidArgumentError(f"a message of {size} bytes is not sliced")
 
 
-def _decode_sliced(data: Source, error: AsyncnnError | None) -> FromClient:
+def _decode_sliced(data: ByteSource, error: AsyncnnError | None) -> FromClient:
     start = len(SLICED) + LENGTH_BYTES
     length = int.from_bytes(data[len(SLICED) : start])
     # Before it is decoded, as a client may say any length, and nothing else runs then.

@@ -30,7 +30,7 @@ from asyncnn.tools.conformance.suite import Selection, opened, reached
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
-    Peer,
+    OtherRuntime,
     as_peer_takes,
     litert_version,
     onnx_runtime_version,
@@ -154,7 +154,7 @@ class SeriesReport(msgspec.Struct, frozen=True):
 class ComparisonReport(msgspec.Struct, frozen=True):
     """The JSON document of ``asyncnn compare --json``.
 
-    ``run_us`` is the median time of an awaited run, ``peer_us`` that of the peer in
+    ``run_us`` is the median time of an awaited run, ``peer_us`` the peer's in
     `asyncio.to_thread`; both take the first sample in turn.
     """
 
@@ -279,7 +279,9 @@ def _run_peer(
     return results
 
 
-def _as_taken(comparison: Comparison, peer: Peer, sample: Sample) -> list[Array]:
+def _as_taken(
+    comparison: Comparison, peer: OtherRuntime, sample: Sample
+) -> list[Array]:
     """Return the inputs of a sample as the peer takes them.
 
     :raises InvalidArgumentError: if it takes others.
@@ -296,7 +298,7 @@ def _as_taken(comparison: Comparison, peer: Peer, sample: Sample) -> list[Array]
     ]
 
 
-def _open_peer(comparison: Comparison, sample: Sample) -> Peer:
+def _open_peer(comparison: Comparison, sample: Sample) -> OtherRuntime:
     if comparison.peer is PeerKind.LITERT:
         return LiteRt(
             comparison.path,

@@ -81,7 +81,7 @@ _FAINTEST = 0.4
 """Strength of the colour of a single count: it must not drown in the background."""
 
 
-class Latency(msgspec.Struct, frozen=True):
+class DemoLatency(msgspec.Struct, frozen=True):
     """Percentiles in microseconds, and how many runs a second went one by one."""
 
     p50_us: float
@@ -94,13 +94,13 @@ class PathResult(msgspec.Struct, frozen=True):
 
     path: str
     accuracy: float
-    latency: Latency
+    latency: DemoLatency
 
 
 class ModelResult(msgspec.Struct, frozen=True):
     """One model; ``confusion`` counts [label][prediction] on the first path.
 
-    ``passed`` tells whether every path reached ``accuracy_floor``.
+    ``passed`` says whether every path reached ``accuracy_floor``.
     """
 
     model: str
@@ -256,11 +256,11 @@ def confusion_matrix(
     return matrix
 
 
-def latency(durations_ns: Sequence[int]) -> Latency:
+def latency(durations_ns: Sequence[int]) -> DemoLatency:
     """Summarise the durations of runs that followed one another."""
     p50, p99 = np.percentile(durations_ns, (50, 99))
     throughput = len(durations_ns) * 1e9 / sum(durations_ns)
-    return Latency(float(p50) / 1e3, float(p99) / 1e3, throughput)
+    return DemoLatency(float(p50) / 1e3, float(p99) / 1e3, throughput)
 
 
 def confusion_picture(matrix: NDArray[np.int64], *, title: str = "") -> Table:

@@ -41,7 +41,7 @@ _ONNX_DTYPES = {
 """Dtypes by what ONNX Runtime calls the elements of a tensor."""
 
 
-class Peer(Protocol):
+class OtherRuntime(Protocol):
     """A runtime with a model file."""
 
     def input_kinds(self) -> list[InputKind]:

@@ -40,7 +40,7 @@ ALONE = ""
 """Stands for the name of an array that has none, the only one of its file."""
 
 _MOST_NAMES = 12
-"""Arrays of a file that are told where the one that is needed is not there."""
+"""Arrays of a file that are named where the one that is needed is not there."""
 
 Sample = dict[str, Array]
 """Arrays by input or output name."""
@@ -77,7 +77,7 @@ def samples(
 ) -> list[Sample]:
     """Return the samples ``key_0``, ``key_1`` ... in order, each with all ``infos``.
 
-    An array without a name is the only sample. ``arrays`` are those of ``file``.
+    An array without a name is the only sample. ``arrays`` are what is in ``file``.
 
     :raises InvalidArgumentError: if there is none, a number is missing, or a sample
         lacks a tensor.
@@ -237,7 +237,7 @@ class Tolerance(msgspec.Struct, frozen=True):
         )
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class SampleComparison(msgspec.Struct, frozen=True):
     """How an output compares; ``worst`` is the largest absolute difference."""
 
     name: str
@@ -258,7 +258,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(
     name: str, actual: Array, expected: Array, allowed: Tolerance
-) -> Comparison:
+) -> SampleComparison:
     """Compare ``actual`` with ``expected``; infinities must be equal, NaN never is.
 
     What a file has as int64, without axes or with more than four may be either as in
@@ -275,16 +275,16 @@ def compare(
         got, want = getattr(actual, what), getattr(expected, what)
         if got != want:
             problem = f"{what} is {got}, expected {want}"
-            return Comparison(name, False, size, size, float("inf"), problem)
+            return SampleComparison(name, False, size, size, float("inf"), problem)
     kind = expected.dtype.kind
     if kind == "V":
         differing = int((actual != expected).sum())
         worst = float("inf") if differing else 0.0
-        return Comparison(name, not differing, differing, size, worst)
+        return SampleComparison(name, not differing, differing, size, worst)
     error, limit = errors_and_limits(actual, expected, allowed)
     failing = ~((error <= limit) & np.isfinite(error))
     worst = float(np.max(error, initial=0.0))
-    return Comparison(name, not failing.any(), int(failing.sum()), size, worst)
+    return SampleComparison(name, not failing.any(), int(failing.sum()), size, worst)
 
 
 def errors_and_limits(

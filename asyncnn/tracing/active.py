@@ -51,7 +51,7 @@ class OpenTelemetrySink:
         self._epoch_ns = time.time_ns() - time.monotonic_ns()
 
     def __call__(self, spans: Sequence[Span]) -> None:
-        """Hand on finished spans; their times become those of the clock on the wall."""
+        """Hand on finished spans; their times become times of the wall clock."""
         for span in spans:
             started = self._tracer.start_span(
                 span.name,
@@ -178,7 +178,7 @@ def recording(path: str | os.PathLike[str], name: str) -> Iterator[Recorder]:
     """
     path = Path(path).absolute()
     check_writable(path)  # better refused now than in the end
-    own = _Part(path)
+    own = _RecordedPart(path)
     with own.recording(name) as active:
         previous = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = os.fspath(path)
@@ -205,12 +205,12 @@ def join_recording(name: str) -> None:
     """Record this process until it exits, if the one that started it asks for it."""
     path = os.environ.get(VARIABLE)
     if path and recorder is None:
-        part = _Part(Path(path)).recording(name)
+        part = _RecordedPart(Path(path)).recording(name)
         part.__enter__()
         atexit.register(part.__exit__, None, None, None)
 
 
-class _Part:
+class _RecordedPart:
     """What this process records of the trace at ``path``, in a file of its own.
 
     ``error`` is why the file takes no more, None as long as it does.

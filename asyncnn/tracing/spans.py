@@ -1,6 +1,6 @@
 """Spans of the steady clock, their labels, and the JSON that shows them.
 
-The labels are those of the HAL's systrace: ``[NN_<layer>_<phase>]detail``. The JSON is
+The labels are the HAL's systrace's: ``[NN_<layer>_<phase>]detail``. The JSON is
 for Perfetto and Chrome's ``about:tracing``: spans of one execution or preparation stand
 on a row of their own (nestable events), those of no group on the row of their thread
 (complete events). Times are microseconds of the steady clock, which all processes of a

@@ -9,7 +9,11 @@ import pytest
 from asyncnn.devices import measured_capabilities
 from asyncnn.devices.measured_capabilities import ModelTime, default_path
 from asyncnn.tools import capabilities as tool
-from asyncnn.tools.capabilities import Measurement, ReferenceWorkload, load_measurement
+from asyncnn.tools.capabilities import (
+    CapabilityMeasurement,
+    ReferenceWorkload,
+    load_measurement,
+)
 from tests.cli.conftest import Ran
 
 Command = Callable[..., Ran]
@@ -26,11 +30,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that each measurement found, instead of measuring."""
     found: list[float] = []
 
-    async def measure(*, models: bool, **_: object) -> Measurement:
+    async def measure(*, models: bool, **_: object) -> CapabilityMeasurement:
         found.append(0.5 * (len(found) + 1))
         times = dict.fromkeys(ReferenceWorkload, found[-1])
         by_models = {"mobilenet": ModelTime(0.25, quantized=True)} if models else {}
-        return Measurement.now(times, by_models)
+        return CapabilityMeasurement.now(times, by_models)
 
     monkeypatch.setattr(tool, "measure_capabilities", measure)
     return found

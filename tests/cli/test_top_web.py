@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from playwright.async_api import Page, expect
 
-from asyncnn.cli.top_live import LiveReport, Watch
+from asyncnn.cli.top_live import DriverWatch, LiveReport
 from asyncnn.cli.top_web import REPORT, LivePage
 from asyncnn.devices import (
     ClientStatistics,
@@ -261,7 +261,7 @@ async def test_names_are_text_whatever_is_in_them(page: Page, tmp_path: Path) ->
 
 
 async def test_markup_that_gets_in_by_mistake_does_nothing(page: Page) -> None:
-    watch = Watch(Path("nowhere"), 1.0)
+    watch = DriverWatch(Path("nowhere"), 1.0)
     live = LivePage(watch.report)
     browser = page.context.browser
     assert browser is not None
@@ -392,7 +392,7 @@ class TestWatch:
     ) -> None:
         before = traces()
         path = tmp_path / "driver"
-        watch = Watch(path, 0.01)
+        watch = DriverWatch(path, 0.01)
         page = LivePage(watch.report)
         async with HttpServer(page.answer) as server:
             running = asyncio.create_task(watch.run())
@@ -411,7 +411,7 @@ class TestWatch:
     ) -> None:
         path = tmp_path / "driver"
         async with ReferenceDevice() as device, Server(device, path):
-            watch = Watch(path, 0.01)
+            watch = DriverWatch(path, 0.01)
             error = OSError(errno.EMFILE, "Too many open files")
             with patch("asyncnn.cli.top_live.connected", side_effect=error):
                 running = asyncio.create_task(watch.run())
@@ -424,7 +424,7 @@ class TestWatch:
     ) -> None:
         monkeypatch.setattr("asyncnn.cli.top_changes.ANSWER_TIMEOUT_S", 0.3)
         async with running_driver(tmp_path / "driver") as driver:
-            watch = Watch(driver.path, 0.01)
+            watch = DriverWatch(driver.path, 0.01)
             running = asyncio.create_task(watch.run())
             await until(lambda: watch.report().gone_s is None)
             os.kill(driver.pid, signal.SIGSTOP)
@@ -441,7 +441,7 @@ class TestWatch:
                 return statistics(work(1), models=150, clients=120)
 
         async with BusyDevice() as device, Server(device, tmp_path / "driver"):
-            watch = Watch(tmp_path / "driver", 0.01)
+            watch = DriverWatch(tmp_path / "driver", 0.01)
             running = asyncio.create_task(watch.run())
             await until(lambda: watch.report().gone_s is None)
             await self.ended(running)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pytest
 
-from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import CompiledGraph, CompiledTensor
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.engine.job import FLAG_BYTES, MUST_END, Bound, PythonSegment, Telling
@@ -93,7 +93,7 @@ class _Scripted:
         self.byte = ctypes.create_string_buffer(FLAG_BYTES)
         asked = ctypes.addressof(self.byte), MUST_END
         self.script = Script(*asked, elements, 4, number=number)
-        tensor = Tensor.of(np.dtype(np.float32), (elements,))
+        tensor = CompiledTensor.of(np.dtype(np.float32), (elements,))
         self.inputs, self.outputs = (tensor,) * inputs, (tensor,) * outputs
         function, telling = engine().run_script, None
         if self.is_told:

@@ -9,7 +9,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.memory import slabs
 from asyncnn.memory.descriptors import being_closed
-from asyncnn.memory.handles import READ_WRITE, Span
+from asyncnn.memory.handles import READ_WRITE, MappedSpan
 from asyncnn.memory.pages import map_pages, os_errors
 from asyncnn.memory.pools import owning
 
@@ -32,7 +32,7 @@ def allocate_unsealed(size: int) -> Memory:
         fd = os.memfd_create("foreign", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            data = map_pages(Span(fd, READ_WRITE, 0, size), 0)
+            data = map_pages(MappedSpan(fd, READ_WRITE, 0, size), 0)
             return owning(Memory("ashmem", size, Handle((fd,)), data))
         except BaseException:
             os.close(fd)

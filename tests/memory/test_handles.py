@@ -8,7 +8,7 @@ from asyncnn.memory.handles import (
     READ,
     READ_WRITE,
     WRITE,
-    Span,
+    MappedSpan,
     blob_handle,
     file_handle,
     span_of,
@@ -22,7 +22,7 @@ USAGE = 0x33
 @pytest.mark.parametrize("offset", [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 + 5])
 @pytest.mark.parametrize("protection", [READ, READ_WRITE])
 def test_the_handle_of_a_span_stands_for_it(offset: int, protection: int) -> None:
-    span = Span(7, protection, offset, 100)
+    span = MappedSpan(7, protection, offset, 100)
     assert span_of(Memory("mmap_fd", 100, file_handle(span))) == span
 
 
@@ -32,7 +32,7 @@ def test_offset_words_may_arrive_as_signed_integers() -> None:
 
 
 def test_an_ashmem_pool_is_what_its_descriptor_allows() -> None:
-    assert span_of(pool_of(4, 50)) == Span(4, 0, 0, 50)
+    assert span_of(pool_of(4, 50)) == MappedSpan(4, 0, 0, 50)
 
 
 def test_memory_to_write_may_be_read() -> None:
@@ -47,7 +47,7 @@ def test_memory_that_may_not_be_touched_is_of_no_use() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2**31, 2**32 - 1])
 def test_the_handle_of_a_blob_stands_for_all_of_it(size: int) -> None:
-    assert span_of(Memory(BLOB, size, blob_handle(5, size))) == Span(
+    assert span_of(Memory(BLOB, size, blob_handle(5, size))) == MappedSpan(
         5, READ_WRITE, 0, size
     )
 

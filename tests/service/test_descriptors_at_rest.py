@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asyncnn.memory import slabs
-from asyncnn.memory.handles import READ_WRITE, Span, create_file
+from asyncnn.memory.handles import READ_WRITE, MappedSpan, create_file
 from asyncnn.memory.pages import map_pages
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.device import Device
@@ -136,7 +136,7 @@ def test_a_mapping_keeps_no_descriptor() -> None:
     os.truncate(fd, 8192)
     os.pwrite(fd, b"here", 4096)
     before = descriptors()
-    data = map_pages(Span(fd, READ_WRITE, 4096, 4096), 0)
+    data = map_pages(MappedSpan(fd, READ_WRITE, 4096, 4096), 0)
     assert descriptors() == before
     os.close(fd)
     assert bytes(data[:4]) == b"here"

@@ -93,7 +93,7 @@ class TensorType(Structure):
         return int(self.rank_and_flags) & 0x7F
 
 
-class Layout(Structure):
+class TensorLayout(Structure):
     """LiteRtLayout: the last three fields of a `TensorType`."""
 
     _fields_ = TensorType._fields_[1:]
@@ -129,7 +129,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "GetCompiledModelOutputBufferRequirements": (handle, _INDEX, _INDEX, _OUT),
     "GetTensorBufferRequirementsBufferSize": (handle, POINTER(c_size_t)),
     "GetCompiledModelOutputTensorLayouts": (
-        *(handle, _INDEX, c_size_t, POINTER(Layout), c_bool),
+        *(handle, _INDEX, c_size_t, POINTER(TensorLayout), c_bool),
     ),
     "CreateTensorBufferFromHostMemory": (
         *(POINTER(TensorType), handle, c_size_t, handle, _OUT),
@@ -147,7 +147,7 @@ _DESTROYING = (
 )
 
 
-class Library:
+class LiteRtLibrary:
     """The shared library: its functions, and a process's one environment in it.
 
     :raises CApiUnavailableError: if it is not there, or lacks a function.

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.devices.compiled_graph import CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import CompiledGraph, CompiledTensor
 from asyncnn.devices.litert.c_api import (
     MOST_DIMENSIONS,
-    Layout,
-    Library,
+    LiteRtLibrary,
+    TensorLayout,
     TensorType,
     failure,
 )
@@ -69,7 +69,7 @@ class CApiEngine(Engine):
 
     def __init__(self, path: Path, version: str) -> None:
         super().__init__(version)
-        self._library = Library(path)
+        self._library = LiteRtLibrary(path)
 
     def _compile(
         self, model: Source, threads: int, weights: PackedWeights | None
@@ -99,7 +99,7 @@ class CApiGraph(Segment, CompiledGraph):
     """A compiled model of LiteRT's."""
 
     def __init__(
-        self, library: Library, memory: ModelMemory, options: dict[str, int | str]
+        self, library: LiteRtLibrary, memory: ModelMemory, options: dict[str, int | str]
     ) -> None:
         self._library = library
         self._memory = memory  # LiteRT refers to it
@@ -133,14 +133,14 @@ class CApiGraph(Segment, CompiledGraph):
         address = ctypes.cast(library.run, ctypes.c_void_p).value or 0
         Segment.__init__(self, address, self._flag, self.inputs, self.outputs)
 
-    def _tensors_of(self, side: str) -> tuple[Tensor, ...]:
+    def _tensors_of(self, side: str) -> tuple[CompiledTensor, ...]:
         library = self._library
         main = library.number("GetMainModelSubgraphIndex", self._model)
         graph = library.create("GetModelSubgraph", self._model, main)
         count = library.number(f"GetNumSubgraph{side}s", graph)
-        layouts: list[Layout | None] = [None] * count
+        layouts: list[TensorLayout | None] = [None] * count
         if side == "Output":  # what the file says of their shapes, nobody has looked at
-            told = (Layout * count)()
+            told = (TensorLayout * count)()
             library.call(
                 "GetCompiledModelOutputTensorLayouts",
                 *(self._compiled, 0, count, told, True),
@@ -152,8 +152,8 @@ class CApiGraph(Segment, CompiledGraph):
         )
 
     def _tensor(
-        self, graph: int, side: str, number: int, layout: Layout | None
-    ) -> Tensor:
+        self, graph: int, side: str, number: int, layout: TensorLayout | None
+    ) -> CompiledTensor:
         library = self._library
         type_ = TensorType()
         tensor = library.create(f"GetSubgraph{side}", graph, number)
@@ -169,7 +169,7 @@ class CApiGraph(Segment, CompiledGraph):
             )
         for axis in range(type_.rank):
             type_.dimensions[axis] = abs(type_.dimensions[axis])  # -1: open
-        described = Tensor.of(dtype, tuple(type_.dimensions[: type_.rank]))
+        described = CompiledTensor.of(dtype, tuple(type_.dimensions[: type_.rank]))
         needed = library.number(
             "GetTensorBufferRequirementsBufferSize",
             library.create(
@@ -223,7 +223,9 @@ class _TensorBuffers:
     """
 
     def __init__(
-        self, library: Library, tensors: Iterable[tuple[TensorType, Tensor, int]]
+        self,
+        library: LiteRtLibrary,
+        tensors: Iterable[tuple[TensorType, CompiledTensor, int]],
     ) -> None:
         self._library = library
         self._made: list[int] = []

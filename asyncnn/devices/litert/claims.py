@@ -23,7 +23,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     check_operands,
 )
-from asyncnn.devices.litert.tflite_graph import Graph, Tensor
+from asyncnn.devices.litert.tflite_graph import WrittenGraph, WrittenTensor
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import BoundOperation, ValueNeededError
 from asyncnn.hal.types import OperationType
@@ -89,7 +89,7 @@ class WrittenOperation:
     """
 
     def __init__(self, operation: BoundOperation) -> None:
-        self.graph = Graph()
+        self.graph = WrittenGraph()
         self.values = OperandTensors(self.graph)
         count = len(operation.inputs)
         self.inputs = range(count)
@@ -100,7 +100,7 @@ class WrittenOperation:
 
     def add_to(
         self,
-        graph: Graph,
+        graph: WrittenGraph,
         values: OperandTensors,
         inputs: Sequence[int],
         outputs: Sequence[int],
@@ -110,8 +110,8 @@ class WrittenOperation:
         False if that would not be what writing it there gives: an operand has another
         form, or more than one.
         """
-        known: dict[int, Tensor] = {}
-        made: list[tuple[int, Tensor]] = []
+        known: dict[int, WrittenTensor] = {}
+        made: list[tuple[int, WrittenTensor]] = []
         for index in self.values.known():
             form = self.values.only_form(index)
             if form is None:
@@ -156,7 +156,7 @@ def written(operation: BoundOperation) -> WrittenOperation:
 
 
 def write_operation(
-    graph: Graph,
+    graph: WrittenGraph,
     values: OperandTensors,
     operation: BoundOperation,
     inputs: Sequence[int],

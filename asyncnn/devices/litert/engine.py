@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import Array, CompiledGraph, CompiledTensor
 from asyncnn.devices.litert.c_api import CApiUnavailableError
 from asyncnn.devices.litert.c_api_engine import CApiEngine
 from asyncnn.devices.litert.public_interpreter import InterpreterEngine
@@ -24,8 +24,8 @@ from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 __all__ = (
     "Array",
     "CompiledGraph",
+    "CompiledTensor",
     "Engine",
-    "Tensor",
     "load_engine",
 )
 

@@ -37,7 +37,7 @@ _LARGEST = 8
 _pack_count = struct.Struct("<I").pack
 
 
-class Layout(msgspec.Struct, frozen=True, eq=False):
+class TableLayout(msgspec.Struct, frozen=True, eq=False):
     """How a table with some fields lies in memory.
 
     ``order`` are the positions of the fields' values as they are packed;
@@ -52,7 +52,7 @@ class Layout(msgspec.Struct, frozen=True, eq=False):
 
 
 @lru_cache(maxsize=256)
-def layout_of(fields: tuple[tuple[int, str], ...]) -> Layout:
+def layout_of(fields: tuple[tuple[int, str], ...]) -> TableLayout:
     """Lay fields out from the largest to the smallest, which aligns all of them.
 
     They are given by their numbers and formats; see `Field`.
@@ -75,7 +75,7 @@ def layout_of(fields: tuple[tuple[int, str], ...]) -> Layout:
         at += size(position)
     padding = -at % alignment
     vtable_bytes = 2 * (2 + len(offsets))
-    return Layout(
+    return TableLayout(
         struct.Struct(f"<i{forms}{padding}x"),
         alignment,
         struct.pack(f"<{2 + len(offsets)}H", vtable_bytes, at, *offsets),
@@ -96,12 +96,12 @@ class FlatFile:
         layout = layout_of(tuple([(slot, form) for slot, form, _ in fields]))
         return self.tables([(layout, [value for _, _, value in fields])])[0]
 
-    def tables(self, rows: Sequence[tuple[Layout, Sequence[int]]]) -> list[Place]:
+    def tables(self, rows: Sequence[tuple[TableLayout, Sequence[int]]]) -> list[Place]:
         """Add tables of the values of fields, each in its layout.
 
         Those of one layout lie together, behind a vtable that they share.
         """
-        numbers_of: defaultdict[Layout, list[int]] = defaultdict(list)
+        numbers_of: defaultdict[TableLayout, list[int]] = defaultdict(list)
         for number, (layout, _) in enumerate(rows):
             numbers_of[layout].append(number)
         places = [0] * len(rows)
@@ -113,7 +113,7 @@ class FlatFile:
         return places
 
     def _together(
-        self, layout: Layout, columns: Sequence[Sequence[int]], count: int
+        self, layout: TableLayout, columns: Sequence[Sequence[int]], count: int
     ) -> range:
         """Add tables of one layout, whose values come field by field."""
         size, vtable = layout.packer.size, layout.vtable

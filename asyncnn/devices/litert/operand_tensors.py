@@ -18,8 +18,8 @@ from asyncnn.devices.litert.tflite_graph import (
     INT32,
     UINT8,
     Convert,
-    Graph,
-    Tensor,
+    WrittenGraph,
+    WrittenTensor,
     options,
 )
 from asyncnn.hal.errors import GeneralFailureError
@@ -88,27 +88,27 @@ def flip_sign(codes: Array) -> Array:
 class OperandTensors:
     """The tensors of operands by index, one for each form that was wanted so far."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: WrittenGraph) -> None:
         self._graph = graph
-        self._forms: dict[int, dict[str, Tensor]] = {}
-        self._outputs: dict[int, Tensor] = {}
+        self._forms: dict[int, dict[str, WrittenTensor]] = {}
+        self._outputs: dict[int, WrittenTensor] = {}
 
-    def add_input(self, index: int, operand: BoundOperand) -> Tensor:
+    def add_input(self, index: int, operand: BoundOperand) -> WrittenTensor:
         """Add an operand that the graph is given; return its tensor."""
         tensor = self.create(operand, stored_type(operand))
         self._forms[index] = {tensor.type: tensor}
         return tensor
 
-    def create(self, operand: BoundOperand, type_: str) -> Tensor:
+    def create(self, operand: BoundOperand, type_: str) -> WrittenTensor:
         """Add a tensor for ``operand`` that belongs to no index yet."""
         shape = operand.require_shape()
         return self._graph.tensor(type_, shape, *quantization_in(operand, type_))
 
-    def put(self, index: int, tensor: Tensor) -> None:
+    def put(self, index: int, tensor: WrittenTensor) -> None:
         """Say that an operator computes operand ``index`` as ``tensor``."""
         self._forms[index] = {tensor.type: tensor}
 
-    def take(self, index: int, operand: BoundOperand, type_: str) -> Tensor:
+    def take(self, index: int, operand: BoundOperand, type_: str) -> WrittenTensor:
         """Return operand ``index`` as ``type_``; constants need no index."""
         if operand.value is not None:
             return self._constant(operand, operand.value, type_)
@@ -122,7 +122,7 @@ class OperandTensors:
         """Return the types in which an operand that is not constant is there."""
         return frozenset(self._forms[index])
 
-    def only_form(self, index: int) -> Tensor | None:
+    def only_form(self, index: int) -> WrittenTensor | None:
         """Return the tensor of an operand that has just one."""
         forms = self._forms[index]
         if len(forms) != 1:
@@ -153,11 +153,13 @@ class OperandTensors:
             if index in wanted:
                 self._outputs[index] = self.take(index, operand, stored_type(operand))
 
-    def output(self, index: int) -> Tensor:
+    def output(self, index: int) -> WrittenTensor:
         """Return the tensor of an output of the graph."""
         return self._outputs[index]
 
-    def _constant(self, operand: BoundOperand, value: Array, type_: str) -> Tensor:
+    def _constant(
+        self, operand: BoundOperand, value: Array, type_: str
+    ) -> WrittenTensor:
         stored = stored_type(operand)
         convert: Convert | None = None
         if {stored, type_} == {INT8, UINT8}:
@@ -165,7 +167,9 @@ class OperandTensors:
         quantization = quantization_in(operand, type_)
         return self._graph.constant(type_, value, quantization, convert)
 
-    def _converted(self, source: Tensor, operand: BoundOperand, type_: str) -> Tensor:
+    def _converted(
+        self, source: WrittenTensor, operand: BoundOperand, type_: str
+    ) -> WrittenTensor:
         """Add what brings ``source`` to another form.
 
         Codes pass floats, exactly: XNNPACK has both operators, but not the one between

@@ -22,9 +22,9 @@ from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
     INT8,
     UINT8,
-    Graph,
-    Options,
-    Tensor,
+    OperatorOptions,
+    WrittenGraph,
+    WrittenTensor,
     elements,
     options,
 )
@@ -69,7 +69,7 @@ class OperationWriter:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: WrittenGraph,
         values: OperandTensors,
         operation: BoundOperation,
         inputs: Sequence[int],
@@ -85,14 +85,14 @@ class OperationWriter:
         """Return the description of input ``index``."""
         return self.operation.input(index)
 
-    def input(self, index: int, type_: str | None = None) -> Tensor:
+    def input(self, index: int, type_: str | None = None) -> WrittenTensor:
         """Return input ``index`` as it is computed, or as ``type_``."""
         operand = self.operand(index)
         return self._values.take(
             self._inputs[index], operand, type_ or computed_type(operand)
         )
 
-    def as_it_is(self, index: int) -> Tensor:
+    def as_it_is(self, index: int) -> WrittenTensor:
         """Return input ``index`` in a form that it has already, for what only moves it.
 
         Results of the same type go into `output` of that type.
@@ -103,14 +103,14 @@ class OperationWriter:
         is_signed = INT8 in self._values.forms(self._inputs[index])
         return self.input(index, INT8 if is_signed else UINT8)
 
-    def output(self, position: int = 0, type_: str | None = None) -> Tensor:
+    def output(self, position: int = 0, type_: str | None = None) -> WrittenTensor:
         """Add the tensor of output ``position``, computed as usual or as ``type_``."""
         operand = self.operation.outputs[position]
         tensor = self._values.create(operand, type_ or computed_type(operand))
         self._values.put(self._outputs[position], tensor)
         return tensor
 
-    def temporary(self, shape: Shape, type_: str | None = None) -> Tensor:
+    def temporary(self, shape: Shape, type_: str | None = None) -> WrittenTensor:
         """Add a tensor that is like the first output but for its shape."""
         operand = self.operation.outputs[0]
         type_ = type_ or computed_type(operand)
@@ -119,18 +119,22 @@ class OperationWriter:
     def emit(
         self,
         name: str,
-        inputs: Sequence[Tensor],
-        output: Tensor,
-        table: Options | None = None,
+        inputs: Sequence[WrittenTensor],
+        output: WrittenTensor,
+        table: OperatorOptions | None = None,
         version: int | None = None,
-    ) -> Tensor:
+    ) -> WrittenTensor:
         """Add an operator of one output, which is returned."""
         self.graph.operator(name, inputs, [output], table, version)
         return output
 
     def pair(
-        self, name: str, first: Tensor, second: Tensor, target: Tensor | None = None
-    ) -> Tensor:
+        self,
+        name: str,
+        first: WrittenTensor,
+        second: WrittenTensor,
+        target: WrittenTensor | None = None,
+    ) -> WrittenTensor:
         """Add arithmetic without an activation; floats like the first if not told."""
         table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
         result = self.floats(first.shape) if target is None else target
@@ -185,7 +189,7 @@ class OperationWriter:
         low, high = _RATIOS
         self.require(low < ratio < high, f"scales that differ by {ratio:g}")
 
-    def quantized_like_output(self, index: int) -> Tensor:
+    def quantized_like_output(self, index: int) -> WrittenTensor:
         """Return input ``index`` with the output's scale and zero point."""
         tensor = self.input(index)
         self.require_ratio(index)
@@ -194,7 +198,7 @@ class OperationWriter:
         target = self.graph.tensor(INT8, tensor.shape, *self.output_quantization())
         return self.emit("QUANTIZE", [tensor], target)
 
-    def dequantized(self, index: int) -> Tensor:
+    def dequantized(self, index: int) -> WrittenTensor:
         """Return the real values of input ``index``; constants are converted here."""
         operand = self.operand(index)
         if operand.value is None or operand.type not in QUANT8_TYPES:
@@ -202,22 +206,22 @@ class OperationWriter:
         real = RealValues(operand.scale, operand.zero_point)
         return self.graph.constant(FLOAT32, operand.value, convert=real)
 
-    def real_values(self, tensor: Tensor) -> Tensor:
+    def real_values(self, tensor: WrittenTensor) -> WrittenTensor:
         """Return the real values of codes; all else has them already."""
         if tensor.type not in (INT8, UINT8):
             return tensor
         return self.emit("DEQUANTIZE", [tensor], self.floats(tensor.shape))
 
-    def floats(self, shape: Shape) -> Tensor:
+    def floats(self, shape: Shape) -> WrittenTensor:
         """Add a float32 tensor."""
         return self.graph.tensor(FLOAT32, shape)
 
-    def quantized(self, real: Tensor, position: int = 0) -> Tensor:
+    def quantized(self, real: WrittenTensor, position: int = 0) -> WrittenTensor:
         """Round real values to the codes of an output; floats are the output."""
         return self.emit("QUANTIZE", [real], self.output(position))
 
     def emit_on_floats(
-        self, name: str, inputs: Sequence[int], table: Options | None = None
+        self, name: str, inputs: Sequence[int], table: OperatorOptions | None = None
     ) -> None:
         """Add an operator on the real values of inputs; codes are rounded once."""
         tensors = [self.dequantized(index) for index in inputs]
@@ -225,7 +229,9 @@ class OperationWriter:
             lambda target: self.emit(name, tensors, target, table), self.output_shape()
         )
 
-    def finish_floats(self, compute: Callable[[Tensor], object], shape: Shape) -> None:
+    def finish_floats(
+        self, compute: Callable[[WrittenTensor], object], shape: Shape
+    ) -> None:
         """Let ``compute`` fill the output, or real values that are rounded to it."""
         if not self.is_quantized:
             compute(self.output())
@@ -254,19 +260,22 @@ class OperationWriter:
             )
         return int(activation)
 
-    def reshaped(self, source: Tensor, shape: Shape) -> Tensor:
+    def reshaped(self, source: WrittenTensor, shape: Shape) -> WrittenTensor:
         """Return ``source`` in another shape; the same tensor if it has that."""
         if source.shape == shape:
             return source
         return self.reshape(source, self.graph.like(source, shape))
 
-    def reshape(self, source: Tensor, target: Tensor) -> Tensor:
+    def reshape(self, source: WrittenTensor, target: WrittenTensor) -> WrittenTensor:
         """Add the operator that copies ``source`` to a tensor of another shape."""
         return self.emit("RESHAPE", [source, self.graph.integers(target.shape)], target)
 
     def transposed(
-        self, source: Tensor, order: tuple[int, ...], target: Tensor | None = None
-    ) -> Tensor:
+        self,
+        source: WrittenTensor,
+        order: tuple[int, ...],
+        target: WrittenTensor | None = None,
+    ) -> WrittenTensor:
         """Return ``source`` whose axis ``i`` is its axis ``order[i]`` now."""
         if target is None:
             shape = tuple(source.shape[axis] for axis in order)
@@ -286,7 +295,11 @@ class OperationWriter:
         self.require(elements(shape) <= limit, f"{list(shape)} in between is too large")
 
     def outside_xnnpack(
-        self, name: str, source: Tensor, target: Tensor, table: Options | None = None
+        self,
+        name: str,
+        source: WrittenTensor,
+        target: WrittenTensor,
+        table: OperatorOptions | None = None,
     ) -> None:
         """Add an operator on single elements that XNNPACK does not get to see."""
         shape = (1,) * (_BEYOND_XNNPACK - 1) + (elements(source.shape),)
@@ -294,7 +307,9 @@ class OperationWriter:
         self.emit(name, [self.reshaped(source, shape)], result, table)
         self.reshape(result, target)
 
-    def padded(self, source: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
+    def padded(
+        self, source: WrittenTensor, paddings: Sequence[tuple[int, int]]
+    ) -> WrittenTensor:
         """Return ``source`` with zeros (real ones) around it."""
         shape = tuple(
             before + length + after

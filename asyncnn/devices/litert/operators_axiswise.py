@@ -14,7 +14,7 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
-from asyncnn.devices.litert.tflite_graph import INT32, Tensor, elements, options
+from asyncnn.devices.litert.tflite_graph import INT32, WrittenTensor, elements, options
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
 from asyncnn.hal.types import OperationType
@@ -93,19 +93,19 @@ class _LastAxis:
         self._order = _to_last(rank, axis)
         self._moves = axis != rank - 1
 
-    def source(self) -> Tensor:
+    def source(self) -> WrittenTensor:
         """Return input 0 with the axis at the end."""
         source = self._writer.input(0)
         return self._writer.transposed(source, self._order) if self._moves else source
 
-    def target(self) -> Tensor:
+    def target(self) -> WrittenTensor:
         """Return the tensor that the operator fills."""
         if not self._moves:
             return self._writer.output()
         shape = self._writer.output_shape()
         return self._writer.temporary(tuple(shape[axis] for axis in self._order))
 
-    def finish(self, target: Tensor) -> None:
+    def finish(self, target: WrittenTensor) -> None:
         """Bring ``target`` to the output."""
         if self._moves:
             self._writer.transposed(target, self._order, self._writer.output())
@@ -160,7 +160,7 @@ def _l2_normalization(writer: OperationWriter) -> None:
 
     source = writer.dequantized(0)
 
-    def compute(target: Tensor) -> None:
+    def compute(target: WrittenTensor) -> None:
         if axis == rank - 1:
             writer.emit("L2_NORMALIZATION", [source], target, table)
             return

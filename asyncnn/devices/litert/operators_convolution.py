@@ -29,7 +29,7 @@ from asyncnn.devices.litert.tflite_graph import (
     INT32,
     UINT8,
     Convert,
-    Tensor,
+    WrittenTensor,
     options,
 )
 from asyncnn.hal.operands import QUANT8_TYPES
@@ -112,7 +112,7 @@ class _Weights:
             "scales of input, filter and output that are too far apart",
         )
 
-    def tensors(self, axis: int = 0) -> list[Tensor]:
+    def tensors(self, axis: int = 0) -> list[WrittenTensor]:
         """Return filter and bias; ``axis`` of the filter may have a scale each."""
         graph = self._writer.graph
         kernel, bias = self._filter.value, self._bias.value

@@ -14,7 +14,13 @@ from asyncnn.devices.litert.operation_writer import (
     Rule,
     Write,
 )
-from asyncnn.devices.litert.tflite_graph import FLOAT32, INT32, UINT8, Tensor, options
+from asyncnn.devices.litert.tflite_graph import (
+    FLOAT32,
+    INT32,
+    UINT8,
+    WrittenTensor,
+    options,
+)
 from asyncnn.hal.types import OperandType, OperationType
 
 _LARGEST_CODE = 255
@@ -122,7 +128,7 @@ def _comparison(name: str, kind: str) -> Write:
     return write
 
 
-def _as_integers(writer: OperationWriter, tensor: Tensor) -> Tensor:
+def _as_integers(writer: OperationWriter, tensor: WrittenTensor) -> WrittenTensor:
     target = writer.graph.tensor(INT32, tensor.shape)
     return writer.emit("CAST", [tensor], target, options("CastOptions"))
 
@@ -162,7 +168,7 @@ def _cast(writer: OperationWriter) -> None:
     writer.emit("CAST", [source], writer.output(type_=target), options("CastOptions"))
 
 
-def _clamped(writer: OperationWriter, source: Tensor) -> Tensor:
+def _clamped(writer: OperationWriter, source: WrittenTensor) -> WrittenTensor:
     """Return ``source`` within the range of unsigned codes."""
     for name, bound in (("MAXIMUM", 0), ("MINIMUM", _LARGEST_CODE)):
         limit = (

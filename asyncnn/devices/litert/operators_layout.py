@@ -16,8 +16,8 @@ from asyncnn.devices.litert.operation_writer import (
 )
 from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
-    Options,
-    Tensor,
+    OperatorOptions,
+    WrittenTensor,
     options,
 )
 from asyncnn.hal.operations.joining import (
@@ -60,7 +60,7 @@ def _pad(writer: OperationWriter) -> None:
     writer.emit("PADV2", [*inputs, value], output, options("PadV2Options"))
 
 
-def _pad_value(writer: OperationWriter, source: Tensor) -> np.ndarray:
+def _pad_value(writer: OperationWriter, source: WrittenTensor) -> np.ndarray:
     if source.type == FLOAT32:
         return np.array([writer.operation.real(2)], np.float32)
     stored = writer.operation.integer(2)
@@ -205,7 +205,7 @@ def _in_nhwc(name: str, kind: str, flag: int) -> Write:
         source = writer.as_it_is(0)
         type_ = source.type
         inputs = [writer.transposed(source, NCHW_TO_NHWC) if nchw else source]
-        table: Options = options(kind)
+        table: OperatorOptions = options(kind)
         if "DEPTH" in name:
             table = options(kind, BlockSize=writer.operation.integer(1))
         elif name == "BATCH_TO_SPACE_ND":
@@ -238,7 +238,7 @@ def _embedding_lookup(writer: OperationWriter) -> None:
 
 
 def _write_gather(
-    writer: OperationWriter, source: Tensor, indices: Tensor, axis: int
+    writer: OperationWriter, source: WrittenTensor, indices: WrittenTensor, axis: int
 ) -> None:
     table = options("GatherOptions", Axis=axis, BatchDims=0)
     output = writer.output(type_=source.type)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices.litert.operation_writer import FLOATS, OperationWriter, Rule
-from asyncnn.devices.litert.tflite_graph import FLOAT32, Tensor, options
+from asyncnn.devices.litert.tflite_graph import FLOAT32, WrittenTensor, options
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.operations.lstm import SEQUENCE_CELL
 from asyncnn.hal.types import OperationType
@@ -43,7 +43,7 @@ class _Stacked(msgspec.Struct, frozen=True, eq=False):
         return np.concatenate(self.parts, dtype=np.float32)
 
 
-def _stacked(writer: OperationWriter, first: int) -> Tensor:
+def _stacked(writer: OperationWriter, first: int) -> WrittenTensor:
     """Return the constants of four gates, from input ``first`` on, as one."""
     parts = tuple(writer.operation.value(first + gate) for gate in range(_GATES))
     shape: Shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
@@ -51,7 +51,7 @@ def _stacked(writer: OperationWriter, first: int) -> Tensor:
     return writer.graph.constant(FLOAT32, placeholder, convert=_Stacked(parts))
 
 
-class _Cell:
+class _CellWriter:
     """The operators of one step after the other; ``units`` is the length of states."""
 
     def __init__(self, writer: OperationWriter, batches: int, units: int) -> None:
@@ -68,7 +68,7 @@ class _Cell:
         self.output = writer.input(_OUTPUT_STATE)
         self.memory = writer.input(_CELL_STATE)
 
-    def step(self, products: Tensor) -> None:
+    def step(self, products: WrittenTensor) -> None:
         """Advance; ``products`` [batches, 4 units] are those of the inputs."""
         writer, graph = self._writer, self._writer.graph
         table = options("FullyConnectedOptions", FusedActivationFunction=0)
@@ -88,7 +88,7 @@ class _Cell:
             "MUL", self._of("LOGISTIC", gates[3]), self._of("TANH", self.memory)
         )
 
-    def _clipped(self, memory: Tensor) -> Tensor:
+    def _clipped(self, memory: WrittenTensor) -> WrittenTensor:
         for name, bound in zip(("MAXIMUM", "MINIMUM"), self._bounds, strict=False):
             memory = self._writer.emit(
                 name,
@@ -98,7 +98,7 @@ class _Cell:
             )
         return memory
 
-    def _of(self, name: str, source: Tensor) -> Tensor:
+    def _of(self, name: str, source: WrittenTensor) -> WrittenTensor:
         return self._writer.emit(name, [source], self._writer.floats(self._shape))
 
 
@@ -132,7 +132,7 @@ def _sequence_lstm(writer: OperationWriter) -> None:
         writer.floats((steps * batches, _GATES * units)),
         options("FullyConnectedOptions", FusedActivationFunction=0),
     )
-    cell = _Cell(writer, batches, units)
+    cell = _CellWriter(writer, batches, units)
     count = graph.integers([batches, _GATES * units])
     results = []
     for step in range(steps):

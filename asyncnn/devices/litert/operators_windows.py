@@ -19,7 +19,7 @@ from asyncnn.devices.litert.operation_writer import (
 )
 from asyncnn.devices.litert.tflite_graph import (
     FLOAT32,
-    Tensor,
+    WrittenTensor,
     options,
 )
 from asyncnn.hal.operations.bound import Array
@@ -87,13 +87,17 @@ def check_steps(
     )
 
 
-def image_of(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
+def image_of(
+    writer: OperationWriter, window: Window2D, type_: str | None
+) -> WrittenTensor:
     """Return input 0 in NHWC."""
     image = writer.input(0, type_)
     return writer.transposed(image, _CHANNELS_LAST) if window.nchw else image
 
 
-def result_of(writer: OperationWriter, window: Window2D, type_: str | None) -> Tensor:
+def result_of(
+    writer: OperationWriter, window: Window2D, type_: str | None
+) -> WrittenTensor:
     """Return the tensor that the operator in NHWC fills."""
     if not window.nchw:
         return writer.output(type_=type_)
@@ -101,15 +105,15 @@ def result_of(writer: OperationWriter, window: Window2D, type_: str | None) -> T
     return writer.temporary(shape, type_)
 
 
-def finish(writer: OperationWriter, window: Window2D, result: Tensor) -> None:
+def finish(writer: OperationWriter, window: Window2D, result: WrittenTensor) -> None:
     """Bring a result to the layout of the output, which is made anew for that."""
     if window.nchw:
         writer.transposed(result, NHWC_TO_NCHW, writer.output(type_=result.type))
 
 
 def padded_image(
-    writer: OperationWriter, image: Tensor, axes: Sequence[Window]
-) -> tuple[Tensor, int]:
+    writer: OperationWriter, image: WrittenTensor, axes: Sequence[Window]
+) -> tuple[WrittenTensor, int]:
     """Return the image, padded if it has to be, and the scheme that is left."""
     scheme = scheme_of(axes)
     if scheme is not None:
@@ -145,8 +149,8 @@ def _pool(name: str) -> Write:
 
 
 def _padded_with_lowest(
-    writer: OperationWriter, image: Tensor, axes: Sequence[Window]
-) -> Tensor:
+    writer: OperationWriter, image: WrittenTensor, axes: Sequence[Window]
+) -> WrittenTensor:
     """Pad with what no maximum is taken of, as each window touches the image."""
     lowest: Array = (
         np.array([-np.inf], np.float32)

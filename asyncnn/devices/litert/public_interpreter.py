@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncnn.devices.compiled_graph import Array, CompiledGraph, Tensor
+from asyncnn.devices.compiled_graph import Array, CompiledGraph, CompiledTensor
 from asyncnn.devices.litert.c_api import first_words_discarded
 from asyncnn.devices.litert.graph_file import GraphFile, Source, for_want_of_room
 from asyncnn.devices.litert.tflite_engine import Engine
@@ -140,8 +140,10 @@ def _views(interpreter: Any, details: Sequence[Any]) -> tuple[Callable[[], Any],
     return tuple(interpreter.tensor(detail["index"]) for detail in details)
 
 
-def _tensor(detail: Any) -> Tensor:
-    return Tensor.of(np.dtype(detail["dtype"]), tuple(map(int, detail["shape"])))
+def _tensor(detail: Any) -> CompiledTensor:
+    return CompiledTensor.of(
+        np.dtype(detail["dtype"]), tuple(map(int, detail["shape"]))
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -16,9 +16,9 @@ from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.tflite_graph import (
     Constant,
     CopiedOptions,
-    Graph,
-    Operator,
-    Tensor,
+    WrittenGraph,
+    WrittenOperator,
+    WrittenTensor,
 )
 from asyncnn.devices.litert.writer import write_graphs
 from asyncnn.engine.array_memory import address_of
@@ -62,9 +62,15 @@ def region_file(
     divides = output_shape is None
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
-    first = Graph()
+    first = WrittenGraph()
     written = [
-        _written(graph, Graph(first) if graph.index else first, shapes, speeds, divides)
+        _written(
+            graph,
+            WrittenGraph(first) if graph.index else first,
+            shapes,
+            speeds,
+            divides,
+        )
         for graph in contents.graphs
     ]
     return write_graphs(written)
@@ -72,11 +78,11 @@ def region_file(
 
 def _written(
     source: tflite.Graph,
-    graph: Graph,
+    graph: WrittenGraph,
     shapes: dict[int, Shape],
     speeds: Speeds,
     divides: bool,
-) -> tuple[Graph, list[Tensor], list[Tensor]]:
+) -> tuple[WrittenGraph, list[WrittenTensor], list[WrittenTensor]]:
     is_main = not source.index
     dense = {
         each.outputs[0]: source.tensors[each.inputs[0]].stored
@@ -99,14 +105,14 @@ def _written(
 
 
 def _tensor(
-    graph: Graph, tensor: tflite.Tensor, shape: Shape | None, data: Array | None
-) -> Tensor:
+    graph: WrittenGraph, tensor: tflite.Tensor, shape: Shape | None, data: Array | None
+) -> WrittenTensor:
     buffer = None
     if data is not None and data.size:
         key = address_of(data), data.nbytes, data.dtype
         buffer = graph.shared_buffer(key, Constant(data, data.dtype, None))
     count = len(tensor.scales)
-    return Tensor(
+    return WrittenTensor(
         len(graph.tensors),
         tensor.type,
         tensor.shape if shape is None else shape,
@@ -125,7 +131,7 @@ class _Timed(NamedTuple):
 
 
 def _add_divided(
-    graph: Graph,
+    graph: WrittenGraph,
     source: tflite.Graph,
     operators: Sequence[tflite.Operator],
     speeds: Speeds,
@@ -159,8 +165,8 @@ def _add_divided(
         alive += own.outputs
 
 
-def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> Operator:
-    return Operator(
+def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> WrittenOperator:
+    return WrittenOperator(
         operator.name,
         tuple(inputs),
         operator.outputs,

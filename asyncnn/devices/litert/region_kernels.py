@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.devices.compiled_graph import GraphKernel, Tensor
+from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
@@ -50,7 +50,7 @@ class RegionKernel(GraphKernel):
         )
 
 
-class Regions:
+class LiteRtRegions:
     """The kernels of regions, on an engine."""
 
     def __init__(self, engine: Engine) -> None:
@@ -242,7 +242,9 @@ def _like(shape: Shape) -> Shape:
 
 
 def _check(
-    side: str, operands: Sequence[BoundOperand | None], tensors: Sequence[Tensor]
+    side: str,
+    operands: Sequence[BoundOperand | None],
+    tensors: Sequence[CompiledTensor],
 ) -> None:
     if len(operands) != len(tensors):
         raise InvalidArgumentError(

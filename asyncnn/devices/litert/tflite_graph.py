@@ -42,7 +42,7 @@ _SHARED_BYTES = 256
 Convert: TypeAlias = Callable[[Array], Array]
 
 
-class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
+class WrittenTensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tensor of the graph. Real value = ``scale * (stored - zero_point)``.
 
     With ``scales``, which are float32, there is one for each index of ``axis``, and
@@ -84,7 +84,7 @@ class Constant(msgspec.Struct, frozen=True, eq=False, gc=False):
         return flat.view(np.uint8)
 
 
-class Options(msgspec.Struct, frozen=True, gc=False):
+class OperatorOptions(msgspec.Struct, frozen=True, gc=False):
     """An options table of the schema, such as Pool2DOptions, and its scalar fields."""
 
     kind: str
@@ -105,18 +105,18 @@ class CopiedOptions(msgspec.Struct, frozen=True, gc=False):
     vectors: tuple[tuple[int, bytes, int], ...] = ()
 
 
-def options(kind: str, **fields: float) -> Options:
+def options(kind: str, **fields: float) -> OperatorOptions:
     """Return the table called ``kind`` with these fields, by their schema's names."""
-    return Options(kind, tuple(fields.items()))
+    return OperatorOptions(kind, tuple(fields.items()))
 
 
-class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
+class WrittenOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One operator; a name of `BuiltinOperator`, and numbers of tensors."""
 
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    options: Options | CopiedOptions | None
+    options: OperatorOptions | CopiedOptions | None
     version: int
     intermediates: tuple[int, ...] = ()
 
@@ -137,25 +137,27 @@ _SIGNED_VERSIONS = {
 """Versions of operators whose first int8 version is not 2."""
 
 
-class Graph:
+class WrittenGraph:
     """Tensors, constants and operators in order.
 
     Graphs of one file have the constants of ``first`` in common.
     """
 
-    def __init__(self, first: "Graph | None" = None) -> None:
-        self.tensors: list[Tensor] = []
+    def __init__(self, first: "WrittenGraph | None" = None) -> None:
+        self.tensors: list[WrittenTensor] = []
         self.constants: list[Constant] = [] if first is None else first.constants
-        self.operators: list[Operator] = []
+        self.operators: list[WrittenOperator] = []
         self._buffers: dict[object, int] = {} if first is None else first._buffers
 
     def tensor(
         self, type_: str, shape: Shape, scale: float = 0.0, zero_point: int = 0
-    ) -> Tensor:
+    ) -> WrittenTensor:
         """Add a tensor that an operator computes, or that is an input."""
-        return self._add(Tensor(len(self.tensors), type_, shape, scale, zero_point))
+        return self._add(
+            WrittenTensor(len(self.tensors), type_, shape, scale, zero_point)
+        )
 
-    def like(self, other: Tensor, shape: Shape | None = None) -> Tensor:
+    def like(self, other: WrittenTensor, shape: Shape | None = None) -> WrittenTensor:
         """Add a tensor of the type and quantisation of ``other``."""
         shape = other.shape if shape is None else shape
         return self.tensor(other.type, shape, other.scale, other.zero_point)
@@ -168,11 +170,11 @@ class Graph:
         convert: Convert | None = None,
         scales: bytes = b"",
         axis: int = 0,
-    ) -> Tensor:
+    ) -> WrittenTensor:
         """Add a constant; the bytes of the same array are written once."""
         scale, zero_point = quantization
         return self._add(
-            Tensor(
+            WrittenTensor(
                 len(self.tensors),
                 type_,
                 array.shape,
@@ -184,20 +186,20 @@ class Graph:
             )
         )
 
-    def integers(self, values: ArrayLike) -> Tensor:
+    def integers(self, values: ArrayLike) -> WrittenTensor:
         """Add an int32 constant: axes, sizes, a permutation."""
         return self.constant(INT32, np.asarray(values, np.int32))
 
-    def real(self, value: float) -> Tensor:
+    def real(self, value: float) -> WrittenTensor:
         """Add a float32 constant of one element."""
         return self.constant(FLOAT32, np.array([value], np.float32))
 
     def operator(
         self,
         name: str,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        table: Options | None = None,
+        inputs: Sequence[WrittenTensor],
+        outputs: Sequence[WrittenTensor],
+        table: OperatorOptions | None = None,
         version: int | None = None,
     ) -> None:
         """Add an operator; its version follows from its types unless given."""
@@ -205,7 +207,7 @@ class Graph:
             is_signed = INT8 in [tensor.type for tensor in (*inputs, *outputs)]
             version = _SIGNED_VERSIONS.get(name, 2) if is_signed else 1
         self.operators.append(
-            Operator(
+            WrittenOperator(
                 name,
                 tuple([tensor.number for tensor in inputs]),
                 tuple([tensor.number for tensor in outputs]),
@@ -214,7 +216,9 @@ class Graph:
             )
         )
 
-    def append(self, other: "Graph", known: dict[int, Tensor]) -> list[Tensor]:
+    def append(
+        self, other: "WrittenGraph", known: dict[int, WrittenTensor]
+    ) -> list[WrittenTensor]:
         """Add all of another graph; return its tensors, as they are here.
 
         Those in ``known``, by their numbers there, are here already.
@@ -229,7 +233,7 @@ class Graph:
             if here is None:
                 buffer = tensor.buffer
                 here = self._add(
-                    Tensor(
+                    WrittenTensor(
                         len(self.tensors),
                         tensor.type,
                         tensor.shape,
@@ -243,7 +247,7 @@ class Graph:
             tensors.append(here)
         for each in other.operators:
             self.operators.append(
-                Operator(
+                WrittenOperator(
                     each.name,
                     tuple([tensors[number].number for number in each.inputs]),
                     tuple([tensors[number].number for number in each.outputs]),
@@ -253,7 +257,7 @@ class Graph:
             )
         return tensors
 
-    def _add(self, tensor: Tensor) -> Tensor:
+    def _add(self, tensor: WrittenTensor) -> WrittenTensor:
         self.tensors.append(tensor)
         return tensor
 

@@ -25,8 +25,8 @@ from asyncnn.devices.litert.claims import WrittenOperation, write_operation
 from asyncnn.devices.litert.flat_file import (
     REFERENCE,
     FlatFile,
-    Layout,
     Place,
+    TableLayout,
     layout_of,
 )
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
@@ -35,9 +35,9 @@ from asyncnn.devices.litert.tflite_graph import (
     TYPE_NAMES,
     Constant,
     CopiedOptions,
-    Graph,
-    Options,
-    Tensor,
+    OperatorOptions,
+    WrittenGraph,
+    WrittenTensor,
 )
 from asyncnn.engine.delegation import Segment
 from asyncnn.hal.errors import GeneralFailureError
@@ -46,7 +46,7 @@ from asyncnn.lazy import module_alone
 
 Made: TypeAlias = Mapping[BoundOperation, WrittenOperation]
 
-_Row: TypeAlias = tuple[Layout, Sequence[int]]
+_Row: TypeAlias = tuple[TableLayout, Sequence[int]]
 _Kind: TypeAlias = tuple[str, int]
 """Name and version of operators."""
 
@@ -135,7 +135,9 @@ def write_file(
     return write_graphs([(graph, inputs, outputs)])
 
 
-Bordered: TypeAlias = tuple[Graph, Sequence[Tensor], Sequence[Tensor]]
+Bordered: TypeAlias = tuple[
+    WrittenGraph, Sequence[WrittenTensor], Sequence[WrittenTensor]
+]
 """A graph with its inputs and outputs."""
 
 
@@ -146,9 +148,9 @@ def write_graphs(graphs: Sequence[Bordered]) -> GraphFile:
 
 def _graph_of(
     segment: Segment, barriers: frozenset[int], made: Made
-) -> tuple[Graph, list[Tensor], list[Tensor]]:
+) -> tuple[WrittenGraph, list[WrittenTensor], list[WrittenTensor]]:
     described = _operands_of(segment)
-    graph = Graph()
+    graph = WrittenGraph()
     values = OperandTensors(graph)
     inputs = [values.add_input(index, described[index]) for index in segment.inputs]
     last_use = _last_uses(segment) if barriers else {}
@@ -198,7 +200,7 @@ class _Writer:
     Shapes, quantisation and options that occur again are referred to again.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: WrittenGraph) -> None:
         self._file = FlatFile()
         self._constants = graph.constants
         self._apart: list[tuple[int, Constant, Array]] = []
@@ -255,7 +257,7 @@ class _Writer:
                 rows.append((_BUFFER, (self._file.data(data),)))
         return self._file.tables(rows)
 
-    def _tensors(self, graph: Graph, named: Collection[int]) -> list[Place]:
+    def _tensors(self, graph: WrittenGraph, named: Collection[int]) -> list[Place]:
         """Write the tensors; those whose numbers are ``named`` have a name."""
         file, tensors = self._file, graph.tensors
         shapes = dict.fromkeys([tensor.shape for tensor in tensors])
@@ -303,12 +305,14 @@ class _Writer:
             rows[each] = _QUANTIZATION, (file.vector(scales, count), points, axis)
         return dict(zip(rows, file.tables([*rows.values()]), strict=True))
 
-    def _operators(self, graph: Graph, codes: Mapping[_Kind, int]) -> list[Place]:
+    def _operators(
+        self, graph: WrittenGraph, codes: Mapping[_Kind, int]
+    ) -> list[Place]:
         """Write the operators, whose kinds have these ``codes``."""
         file, operators = self._file, graph.operators
         inputs = file.integers([operator.inputs for operator in operators])
         outputs = file.integers([operator.outputs for operator in operators])
-        tables: dict[Options | CopiedOptions, tuple[int, Place]] = {}
+        tables: dict[OperatorOptions | CopiedOptions, tuple[int, Place]] = {}
         rows: list[_Row] = []
         for operator, read, made in zip(operators, inputs, outputs, strict=True):
             values = [codes[operator.name, operator.version], read, made]
@@ -323,10 +327,10 @@ class _Writer:
             rows.append((_OPERATORS[has], values))
         return file.tables(rows)
 
-    def _options(self, table: Options | CopiedOptions) -> tuple[int, Place]:
+    def _options(self, table: OperatorOptions | CopiedOptions) -> tuple[int, Place]:
         """Write options; return the number of their kind, and their place."""
         file = self._file
-        if isinstance(table, Options):
+        if isinstance(table, OperatorOptions):
             return getattr(_options, table.kind), file.blob(*_options_table(table))
         references = [
             (offset, file.vector(elements, count))
@@ -344,7 +348,7 @@ def _code(kind: _Kind) -> _Row:
 
 
 @lru_cache(maxsize=1024)
-def _options_table(table: Options) -> tuple[bytes, Place]:
+def _options_table(table: OperatorOptions) -> tuple[bytes, Place]:
     """Return a table of options by the schema's own builders, and its place there."""
     builder, kind = flatbuffers.Builder(64), table.kind
     schema = _generated(kind)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
-from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
-from asyncnn.devices.onnxruntime.session_graphs import Regions
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
+from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 TRIED = Tried(
@@ -15,18 +15,18 @@ TRIED = Tried(
 )
 
 _lock = threading.Lock()
-_loaded: "list[OnnxRuntime]" = []
+_loaded: "list[LoadedOnnxRuntime]" = []
 
 
-class OnnxRuntime:
+class LoadedOnnxRuntime:
     """The library of this process: its ``version``, and the kernels of regions."""
 
     def __init__(self, path: Path, version: str) -> None:
         self.version = version
-        self.regions = Regions(Library(path))
+        self.regions = OnnxRegions(OnnxRuntimeLibrary(path))
 
 
-def load_onnx_runtime() -> OnnxRuntime:
+def load_onnx_runtime() -> LoadedOnnxRuntime:
     """Return ONNX Runtime.
 
     The first time on a machine it is tried in a process of its own, which takes about a
@@ -41,13 +41,13 @@ def load_onnx_runtime() -> OnnxRuntime:
         return _loaded[0]
 
 
-def _load() -> OnnxRuntime:
+def _load() -> LoadedOnnxRuntime:
     path, version = found()
     try:
         reason = TRIED.reason_against(path, version)
         if reason:
             raise RuntimeApiError(reason)
-        return OnnxRuntime(path, version)
+        return LoadedOnnxRuntime(path, version)
     except (RuntimeApiError, OSError) as error:
         if shortage_of(error) is not None:
             raise failure_of(error, f"{PACKAGE} cannot be loaded") from error

@@ -11,7 +11,7 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.kernels.kernel import InterruptibleRun, PreparedKernel
 
 if TYPE_CHECKING:
-    from asyncnn.devices.onnxruntime.loading import OnnxRuntime
+    from asyncnn.devices.onnxruntime.loading import LoadedOnnxRuntime
 
 
 class OnnxRuntimeDevice(EngineDevice):
@@ -38,7 +38,7 @@ class OnnxRuntimeDevice(EngineDevice):
         return None
 
 
-def load_onnx_runtime() -> "OnnxRuntime":
+def load_onnx_runtime() -> "LoadedOnnxRuntime":
     """Return ONNX Runtime; see `asyncnn.devices.onnxruntime.loading`.
 
     :raises EngineUnavailableError: if it is not there, or does not work here.

@@ -112,7 +112,7 @@ class RuntimeApiError(Exception):
     """The C API cannot be used, and why."""
 
 
-class Library:
+class OnnxRuntimeLibrary:
     """The shared library: its functions, and a process's one environment in it.
 
     :raises RuntimeApiError: if it is not there, or serves no table of `API_VERSION`.

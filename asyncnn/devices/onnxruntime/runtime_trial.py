@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from asyncnn.devices.engine_verdicts import require, trying
-from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
-from asyncnn.devices.onnxruntime.session_graphs import Regions
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
+from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX
 from asyncnn.hal.errors import AsyncnnError
@@ -75,7 +75,7 @@ class _Trial:
     """
 
     def __init__(self, library: Path) -> None:
-        self._regions = Regions(Library(library))
+        self._regions = OnnxRegions(OnnxRuntimeLibrary(library))
         random = np.random.default_rng(0)
         self._x = random.random((_SIDE, _SIDE), np.float32)
         self._w = np.roll(np.eye(_SIDE, dtype=np.float32), 1, axis=1)

@@ -16,15 +16,15 @@ import numpy as np
 from asyncnn.devices.compiled_graph import (
     Array,
     CompiledGraph,
+    CompiledTensor,
     GraphKernel,
-    Tensor,
 )
-from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.sessions import (
     DTYPES,
     InputShapes,
-    Port,
-    Session,
+    RegionSession,
+    SessionPort,
     Sessions,
 )
 from asyncnn.engine.array_memory import address_of
@@ -49,24 +49,24 @@ from asyncnn.hal.operations.bound import (
 from asyncnn.kernels.kernel import InterruptibleRun
 
 
-class Argument(NamedTuple):
+class RegionArgument(NamedTuple):
     """A tensor that ONNX Runtime is given."""
 
-    port: Port
+    port: SessionPort
     shape: Shape
     nbytes: int
 
 
-class Signature(NamedTuple):
+class SessionSignature(NamedTuple):
     """What a region's operands are for a session: places of inputs that vary, too."""
 
     reads: tuple[int, ...]
-    inputs: tuple[Argument, ...]
-    constants: tuple[tuple[Argument, Array], ...]
-    outputs: tuple[Argument, ...]
+    inputs: tuple[RegionArgument, ...]
+    constants: tuple[tuple[RegionArgument, Array], ...]
+    outputs: tuple[RegionArgument, ...]
 
 
-def signature_of(operation: BoundOperation, session: Session) -> Signature:
+def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSignature:
     """Compare operands with the ports of a session.
 
     :raises InvalidArgumentError: if they are not those of the graph.
@@ -80,8 +80,8 @@ def signature_of(operation: BoundOperation, session: Session) -> Signature:
             f"the graph has {len(session.inputs)} and {len(session.outputs)}"
         )
     reads: list[int] = []
-    inputs: list[Argument] = []
-    constants: list[tuple[Argument, Array]] = []
+    inputs: list[RegionArgument] = []
+    constants: list[tuple[RegionArgument, Array]] = []
     for place, (port, operand) in enumerate(
         zip(session.inputs, operands, strict=True), 1
     ):
@@ -93,7 +93,7 @@ def signature_of(operation: BoundOperation, session: Session) -> Signature:
             inputs.append(argument)
         else:
             constants.append((argument, np.require(operand.value, None, ["C", "A"])))
-    outputs: list[Argument] = []
+    outputs: list[RegionArgument] = []
     for number, (port, operand) in enumerate(
         zip(session.outputs, operation.outputs, strict=True)
     ):
@@ -101,18 +101,20 @@ def signature_of(operation: BoundOperation, session: Session) -> Signature:
             port.check_type(f"output {number}", operand)
         else:
             outputs.append(_argument(port, f"output {number}", operand))
-    return Signature(tuple(reads), tuple(inputs), tuple(constants), tuple(outputs))
+    return SessionSignature(
+        tuple(reads), tuple(inputs), tuple(constants), tuple(outputs)
+    )
 
 
-def _argument(port: Port, what: str, operand: BoundOperand) -> Argument:
+def _argument(port: SessionPort, what: str, operand: BoundOperand) -> RegionArgument:
     shape = port.shape_of(what, operand)
-    return Argument(port, shape, operand.dtype.itemsize * math.prod(shape))
+    return RegionArgument(port, shape, operand.dtype.itemsize * math.prod(shape))
 
 
-class Regions:
+class OnnxRegions:
     """Kernels of the operation REGION."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
         self._sessions = Sessions(library)
 
@@ -163,7 +165,7 @@ class _RegionKernel(GraphKernel):
     serves_all_lengths = True
 
     def __init__(
-        self, library: Library, sessions: Sessions, operation: BoundOperation
+        self, library: OnnxRuntimeLibrary, sessions: Sessions, operation: BoundOperation
     ) -> None:
         session = sessions.of(operation)
         signature = signature_of(operation, session)
@@ -188,7 +190,7 @@ def _shapes_of(operands: Sequence[BoundOperand | None]) -> InputShapes:
 class _RunOptions:
     """What ONNX Runtime is told by that a run is to end; it goes with the object."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
         self.handle = library.create("CreateRunOptions")
         library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
@@ -213,11 +215,11 @@ class _Values:
     Those over memory that is gone are harmless as long as they are not run.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
         self.made: list[int] = []
 
-    def add(self, argument: Argument, address: int) -> None:
+    def add(self, argument: RegionArgument, address: int) -> None:
         """Make a tensor over the memory at ``address``."""
         shape, type_ = argument.shape, argument.port.element_type
         made = self._library.tensor(address, argument.nbytes, shape, type_)
@@ -228,11 +230,14 @@ class _Values:
             self._library.release("Value", made)
 
 
-class _Call:
+class _SessionCall:
     """What all runs of a graph on a session have in common."""
 
     def __init__(
-        self, library: Library, session: Session, signature: Signature
+        self,
+        library: OnnxRuntimeLibrary,
+        session: RegionSession,
+        signature: SessionSignature,
     ) -> None:
         self.library = library
         self.session = session
@@ -266,15 +271,15 @@ class _SessionGraph(Segment, CompiledGraph):
 
     def __init__(
         self,
-        library: Library,
-        session: Session,
-        signature: Signature,
+        library: OnnxRuntimeLibrary,
+        session: RegionSession,
+        signature: SessionSignature,
         learnt_for: InputShapes | None,
     ) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
         self._learnt, self._learnt_for = session.learnt, learnt_for
         self._signature = signature
-        self._call: _Call | None = _Call(library, session, signature)
+        self._call: _SessionCall | None = _SessionCall(library, session, signature)
         self._options = self._call.options  # there may be a late word to these
         self._library = library
         self.inputs = tuple(map(_tensor, signature.inputs))
@@ -321,10 +326,13 @@ class _OpenGraph(PythonSegment, CompiledGraph):
     """A region whose outputs ONNX Runtime allocates; for one run."""
 
     def __init__(
-        self, library: Library, session: Session, signature: Signature
+        self,
+        library: OnnxRuntimeLibrary,
+        session: RegionSession,
+        signature: SessionSignature,
     ) -> None:
         self._flag = ctypes.create_string_buffer(FLAG_BYTES)
-        self._call = _Call(library, session, signature)
+        self._call = _SessionCall(library, session, signature)
         CompiledGraph.__init__(self)
         address, telling = library.address("Run"), self._call.options.telling()
         PythonSegment.__init__(self, address, self._flag, (), (), telling)
@@ -368,8 +376,10 @@ class _OpenGraph(PythonSegment, CompiledGraph):
     def _free(self) -> None: ...
 
 
-def _tensor(argument: Argument) -> Tensor:
-    return Tensor(DTYPES[argument.port.element_type], argument.shape, argument.nbytes)
+def _tensor(argument: RegionArgument) -> CompiledTensor:
+    return CompiledTensor(
+        DTYPES[argument.port.element_type], argument.shape, argument.nbytes
+    )
 
 
 def _words(given: Sequence[Any]) -> Any:
@@ -379,7 +389,7 @@ def _words(given: Sequence[Any]) -> Any:
     return (ctypes.c_void_p * len(given))(*given)
 
 
-def _copied(library: Library, value: int) -> Array:
+def _copied(library: OnnxRuntimeLibrary, value: int) -> Array:
     """Return the elements of a tensor of ONNX Runtime's own.
 
     :raises GeneralFailureError: if they are no numbers.

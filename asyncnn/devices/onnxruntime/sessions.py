@@ -27,7 +27,7 @@ from asyncnn.devices.onnxruntime.region_checks import (
     trimmed,
     with_copies,
 )
-from asyncnn.devices.onnxruntime.runtime_api import SILENT, Library
+from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import BFLOAT16
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -70,7 +70,7 @@ _OPTIONS = {
 _MOST_LEARNT = 1024
 
 
-class Port(NamedTuple):
+class SessionPort(NamedTuple):
     """An input or output of a session; ``lengths`` are None if any rank will do."""
 
     name: bytes
@@ -156,7 +156,7 @@ class LearntShapes:
                 self._doubted.add(inputs)
 
 
-class Session:
+class RegionSession:
     """A graph that is ready to run on ``threads`` threads.
 
     Those of one graph share what they have ``learnt``.
@@ -166,7 +166,7 @@ class Session:
 
     def __init__(
         self,
-        library: Library,
+        library: OnnxRuntimeLibrary,
         content: Array | bytes,
         threads: int,
         traits: Traits,
@@ -185,11 +185,11 @@ class Session:
                 for port in self.outputs
             )
 
-    def _ports(self, side: str) -> tuple[Port, ...]:
+    def _ports(self, side: str) -> tuple[SessionPort, ...]:
         count = self._library.number(f"SessionGet{side}Count", self.handle)
         return tuple(self._port(side, number) for number in range(count))
 
-    def _port(self, side: str, number: int) -> Port:
+    def _port(self, side: str, number: int) -> SessionPort:
         library = self._library
         name = library.text(f"SessionGet{side}Name", self.handle, number)
         type_ = library.create(f"SessionGet{side}TypeInfo", self.handle, number)
@@ -200,7 +200,7 @@ class Session:
                 raise InvalidArgumentError(
                     f"{side.lower()} {name.decode()} of the graph is no tensor"
                 )
-            return Port(name, *library.described(tensor.value))
+            return SessionPort(name, *library.described(tensor.value))
         finally:
             library.release("TypeInfo", type_)
 
@@ -209,7 +209,7 @@ _ELEMENT_BYTES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.item
 
 
 def _created(
-    library: Library, content: Array | bytes, threads: int, traits: Traits
+    library: OnnxRuntimeLibrary, content: Array | bytes, threads: int, traits: Traits
 ) -> int:
     """Return a new session of ONNX Runtime's.
 
@@ -249,11 +249,11 @@ def _created(
 class _Released:
     """Releases a session when the last reference has gone, weak ones included.
 
-    With a `__del__` of its own, a `Session` could be found by its weak references while
-    ONNX Runtime releases it, which takes a while without the interpreter lock.
+    With a `__del__` of its own, a `RegionSession` could be found by its weak references
+    while ONNX Runtime releases it, which takes a while without the interpreter lock.
     """
 
-    def __init__(self, library: Library, session: int) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary, session: int) -> None:
         self._library = library
         self._session = session
 
@@ -261,21 +261,21 @@ class _Released:
         self._library.release("Session", self._session)
 
 
-class Region:
+class RegionSessions:
     """A graph, and the sessions that it has by now.
 
     There is a ``digest`` if whoever has the file may change it.
     """
 
     def __init__(
-        self, library: Library, traits: Traits, digest: bytes | None = None
+        self, library: OnnxRuntimeLibrary, traits: Traits, digest: bytes | None = None
     ) -> None:
         self._library = library
         self._traits = traits
         self._learnt = LearntShapes(traits.depends_on_data)
         self._digest = digest
         self._lock = threading.Lock()
-        self._sessions: WeakValueDictionary[tuple[int, bool], Session]
+        self._sessions: WeakValueDictionary[tuple[int, bool], RegionSession]
         self._sessions = WeakValueDictionary()
 
     def session(
@@ -284,7 +284,7 @@ class Region:
         threads: int = 1,
         *,
         makes_way: bool = False,
-    ) -> Session:
+    ) -> RegionSession:
         """Return the session for so many threads, made of ``source`` if there is none.
 
         :raises GeneralFailureError: if it cannot be made, or the file has changed.
@@ -300,7 +300,7 @@ class Region:
                     changed = "the graph has changed since it was prepared"
                     raise GeneralFailureError(changed)
             about = self._traits, self._learnt
-            made = Session(self._library, content, threads, *about)
+            made = RegionSession(self._library, content, threads, *about)
             self._sessions[threads, makes_way] = made
             return made
 
@@ -308,10 +308,12 @@ class Region:
 class Sessions:
     """All graphs of a process that are in use, each of them once."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
         self._lock = threading.Lock()
-        self._regions: WeakValueDictionary[bytes, Region] = WeakValueDictionary()
+        self._regions: WeakValueDictionary[bytes, RegionSessions] = (
+            WeakValueDictionary()
+        )
         # By the identity of the array that a graph was found in: whoever has that has
         # looked at it before, and a plan for other lengths need not once more. The
         # session stays for them, too.
@@ -323,7 +325,7 @@ class Sessions:
         """Refuse all use: this is a forked child of the process that loaded it."""
         self._is_forked = True
 
-    def of(self, operation: BoundOperation, threads: int = 1) -> Session:
+    def of(self, operation: BoundOperation, threads: int = 1) -> RegionSession:
         """Return the session for an operation REGION, whose graph is its first input.
 
         What is checked is what ONNX Runtime gets, whatever a client writes meanwhile.
@@ -355,7 +357,7 @@ class Sessions:
         known.session = region.session(content, threads, makes_way=makes_way)
         return known.session
 
-    def _region(self, content: Array | bytes, traits: Traits) -> Region:
+    def _region(self, content: Array | bytes, traits: Traits) -> RegionSessions:
         """Return the graph of a file; a copy is of one that may be changed.
 
         The lock is held.
@@ -364,23 +366,23 @@ class Sessions:
             digest = digest_of(content)
             region = self._regions.get(digest)
             if region is None:
-                region = Region(self._library, traits, digest)
+                region = RegionSessions(self._library, traits, digest)
                 self._regions[digest] = region
             return region
         for known in self._known.copy().values():
             other = known.source()
             if other is not None and is_final(other) and _are_equal(other, content):
                 return known.region
-        return Region(self._library, traits)
+        return RegionSessions(self._library, traits)
 
 
 class _Known:
     """An array with a file, the graph, and the session that stays for it."""
 
-    def __init__(self, source: ref[Array], region: Region) -> None:
+    def __init__(self, source: ref[Array], region: RegionSessions) -> None:
         self.source = source
         self.region = region
-        self.session: Session | None = None
+        self.session: RegionSession | None = None
 
 
 def _are_equal(one: Array, other: Array) -> bool:

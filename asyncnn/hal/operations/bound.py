@@ -118,7 +118,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
         return found
 
     def has(self, index: int) -> bool:
-        """Tell whether input ``index`` is present and not omitted."""
+        """Return whether input ``index`` is present and not omitted."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> BoundOperand:

@@ -30,8 +30,8 @@ from asyncnn.hal.operations.signature import (
     V1_0,
     V1_2,
     Argument,
+    ArgumentLayout,
     Form,
-    Layout,
     OperationSignature,
     Pattern,
     Requirement,
@@ -163,7 +163,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     """A row of types and a layout that has room for the operands."""
 
     row: TypeRow
-    layout: Layout
+    layout: ArgumentLayout
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
 
@@ -201,7 +201,7 @@ def _match(
 ) -> Pattern:
     """Find the row and layout that the operands follow, and check their ranks.
 
-    Operand by operand, those remain that expect its type, so that an error can tell
+    Operand by operand, those remain that expect its type, so that an error can say
     what the ones before it still allowed.
     """
     candidates = _with_room(signature, len(inputs), len(outputs))
@@ -313,7 +313,7 @@ _MOST_TRIED = 4096
 
 
 def takes_other_lengths(operation: BoundOperation) -> bool:
-    """Tell whether shapes can be inferred with other lengths of what is not constant.
+    """Return whether shapes can be inferred with other lengths of what is not constant.
 
     Tried are a long one, and those of the other inputs where a length is 1.
     """

@@ -14,7 +14,7 @@ from asyncnn.hal.operations.signature import B8, Requirement, Usage
 from asyncnn.hal.types import HalVersion, Operand, OperandLifeTime, Subgraph
 
 
-class _Body:
+class _ReferencedBody:
     """The border of a referenced subgraph, compared with the operation's operands."""
 
     def __init__(self, usage: Usage, name: str) -> None:
@@ -78,7 +78,7 @@ def _check_if(usage: Usage) -> Requirement | None:
     if not _is_condition(usage.input("condition")):
         raise usage.error("condition", "is not a tensor of exactly one boolean")
     for name in ("then", "else"):
-        body = _Body(usage, name)
+        body = _ReferencedBody(usage, name)
         body.require_compatible(body.inputs, usage.all("input"), "inputs")
         body.require_compatible(body.outputs, usage.outputs, "outputs")
     return None
@@ -86,7 +86,10 @@ def _check_if(usage: Usage) -> Requirement | None:
 
 def _check_while(usage: Usage) -> Requirement | None:
     values = usage.all("input")
-    condition, body = _Body(usage, "condition"), _Body(usage, "body")
+    condition, body = (
+        _ReferencedBody(usage, "condition"),
+        _ReferencedBody(usage, "body"),
+    )
     condition.require_compatible(condition.inputs, values, "inputs")
     if len(condition.outputs) != 1 or not _is_condition(condition.outputs[0]):
         raise condition.error("has not one output, a tensor of exactly one boolean")

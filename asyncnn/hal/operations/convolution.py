@@ -1,8 +1,8 @@
 """Convolutions over images, and the scale that a quantised bias has to have.
 
-Filters are [out, height, width, in], except that of DEPTHWISE_CONV_2D, which is
+Filters are [out, height, width, in], except in DEPTHWISE_CONV_2D, which is
 [1, height, width, out]; they do not follow the layout flag. The scale of a bias is the
-product of those of input and filter.
+product of the input's and the filter's.
 
 Source: 1.3/types.hal (CONV_2D, DEPTHWISE_CONV_2D, GROUPED_CONV_2D, TRANSPOSE_CONV_2D).
 """
@@ -52,7 +52,7 @@ def output_scale_rule_is_old(weights: str) -> TypedCheck:
 
 
 def check_bias_scale(operation: BoundOperation) -> None:
-    """Check the scale of a bias, input 2, against that of input 0 times input 1.
+    """Check the scale of a bias, input 2, against input 0's times input 1's.
 
     :raises OperationFailedError: if the difference would show in the output.
     """

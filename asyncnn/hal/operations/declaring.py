@@ -25,7 +25,7 @@ from asyncnn.hal.operations.bound import ShapeRule
 from asyncnn.hal.operations.signature import (
     AnyCheck,
     Argument,
-    Layout,
+    ArgumentLayout,
     OperationSignature,
     Quantization,
     TypeRow,
@@ -94,13 +94,15 @@ def _version(text: str) -> HalVersion:
     return HalVersion["V" + text.replace(".", "_") if text[:1].isdigit() else text]
 
 
-def _layout(text: str) -> Layout:
+def _layout(text: str) -> ArgumentLayout:
     since, _, newer = text.partition(": ") if text[:1].isdigit() else ("1.0", "", text)
     inputs, _, outputs = newer.partition(" -> ")
     parts = [_arguments(part) for part in inputs.split(" | ")]
     counts = tuple(accumulate(map(len, parts))) if len(parts) > 1 else ()
     taken = tuple(chain.from_iterable(parts))
-    return Layout(taken, _arguments(outputs or "output"), counts, _version(since))
+    return ArgumentLayout(
+        taken, _arguments(outputs or "output"), counts, _version(since)
+    )
 
 
 def _arguments(text: str) -> tuple[Argument, ...]:

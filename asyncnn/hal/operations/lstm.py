@@ -1,6 +1,6 @@
 """Long short-term memory: a step or a sequence, in one or two directions, in integers.
 
-A cell has four gates; `CellInputs` tells at which inputs of the operation its weights,
+A cell has four gates; `CellInputs` says at which inputs of the operation its weights,
 biases and states stand, and checks their shapes. Shapes: input [batch, input size],
 states [batch, output size] and [batch, cell size].
 
@@ -83,15 +83,15 @@ class CellInputs(msgspec.Struct, frozen=True):
         return CellSizes(units, outputs)
 
     def has_input_gate(self, operation: BoundOperation) -> bool:
-        """Tell whether the cell has an input gate of its own."""
+        """Return whether the cell has an input gate of its own."""
         return operation.has(self.weights)
 
     def has_peepholes(self, operation: BoundOperation) -> bool:
-        """Tell whether the gates see the cell state."""
+        """Return whether the gates see the cell state."""
         return operation.has(self.weights + 10)
 
     def has_layer_norm(self, operation: BoundOperation) -> bool:
-        """Tell whether gates are normalised."""
+        """Return whether gates are normalised."""
         return operation.has(self.layer_norm + 3)
 
     def _shapes(self, units: int, outputs: int, size: int) -> dict[int, Shape]:
@@ -261,7 +261,7 @@ def _check_sixteen_bit_scales(operation: BoundOperation) -> None:
     for index in range(9, 13):
         operation.require(
             math.isclose(operation.input(index).scale, first.scale / 128, rel_tol=1e-6),
-            f"the scale of input {index} is not that of input 1 divided by 128",
+            f"the scale of input {index} is not the scale of input 1 divided by 128",
         )
 
 

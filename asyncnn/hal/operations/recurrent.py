@@ -44,7 +44,7 @@ def merged(
 def with_states(
     operation: BoundOperation, results: tuple[Shape, ...], states: tuple[Shape, ...]
 ) -> tuple[Shape, ...]:
-    """Return the output shapes, with those of the states if they are outputs too."""
+    """Return the output shapes, with the states' if they are outputs too."""
     return results if len(operation.outputs) == len(results) else results + states
 
 

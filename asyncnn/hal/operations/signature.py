@@ -92,7 +92,7 @@ class Argument(msgspec.Struct, frozen=True):
         return self.type
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ArgumentLayout(msgspec.Struct, frozen=True):
     """Arguments in order. ``counts`` lists the legal numbers of inputs, if not all."""
 
     inputs: tuple[Argument, ...]
@@ -170,7 +170,7 @@ class Usage(msgspec.Struct, frozen=True, eq=False):
     positions: Mapping[str, int]
 
     def has(self, name: str) -> bool:
-        """Tell whether the input ``name`` is listed."""
+        """Return whether the input ``name`` is listed."""
         return name in self.positions
 
     def all(self, name: str) -> list[Operand]:
@@ -224,7 +224,7 @@ class TypedCheck(msgspec.Struct, frozen=True):
     until: HalVersion | None = None
 
     def concerns(self, row: TypeRow, inputs: Sequence[Argument]) -> bool:
-        """Tell whether the check could say anything of operands of these types."""
+        """Return whether the check could say anything of operands of these types."""
         return any(
             argument.name == self.input and argument.expected_type(row) in self.types
             for argument in inputs
@@ -239,7 +239,7 @@ class OperationSignature(msgspec.Struct, frozen=True):
 
     type: AnyOperationType
     rows: tuple[TypeRow, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ArgumentLayout, ...]
     shape: ShapeRule
     checks: tuple[AnyCheck, ...] = ()
 

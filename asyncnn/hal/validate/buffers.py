@@ -29,7 +29,7 @@ from asyncnn.hal.validate.rules import (
 )
 
 
-class Slot(NamedTuple):
+class BufferSlot(NamedTuple):
     """An input or output of a prepared model, which ``model`` is the identity of."""
 
     model: Hashable
@@ -41,7 +41,7 @@ class BufferPlan(msgspec.Struct, frozen=True):
     """What a buffer has to be: its operand, with deduced dimensions, and its roles."""
 
     operand: Operand
-    slots: frozenset[Slot]
+    slots: frozenset[BufferSlot]
 
     @property
     def is_fixed(self) -> bool:
@@ -71,7 +71,7 @@ def plan_buffer(
         if not roles:
             raise broken("A1", "the buffer has no role")
         check_dimensions(desc.dimensions, "A4")
-        slots: set[Slot] = set()
+        slots: set[BufferSlot] = set()
         operand: Operand | None = None
         for is_output, role in roles:
             slot, found = _slot(models, is_output, role)
@@ -123,7 +123,7 @@ def checked_contents(plan: BufferPlan, given: Dimensions) -> Dimensions:
 
 def _slot(
     models: Sequence[tuple[Hashable, Model] | None], is_output: bool, role: BufferRole
-) -> tuple[Slot, Operand]:
+) -> tuple[BufferSlot, Operand]:
     """Return the slot that a role names, and its operand: rule A1."""
     name = _name(is_output, role)
     if not 0 <= role.model_index < len(models):
@@ -138,7 +138,7 @@ def _slot(
     if not 0.0 < role.frequency <= 1.0:
         raise broken("A1", f"{name} has frequency {brief(role.frequency)}")
     operand = main.operands[indexes[role.io_index]]
-    return Slot(identity, is_output, role.io_index), operand
+    return BufferSlot(identity, is_output, role.io_index), operand
 
 
 def _merged(known: Operand, other: Operand) -> Operand:

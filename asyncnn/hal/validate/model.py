@@ -47,7 +47,7 @@ models that a driver need not take have True.
 def is_known(
     model: Model, version: HalVersion, *, runtime_only_features: bool = False
 ) -> bool:
-    """Tell whether this very model is remembered, as one that may have features."""
+    """Return whether this very model is remembered, as one that may have features."""
     kinds = (False, True) if runtime_only_features else (False,)
     return isinstance(model, Model) and any(
         _known.get((id(model), version, kind)) is model for kind in kinds

@@ -145,7 +145,7 @@ def _check_channels(operand: Operand, quant: SymmPerChannelQuantParams) -> None:
 
 
 def _are_positive(scales: Sequence[float]) -> bool:
-    """Tell whether all are legal, in a fraction of a look at each; False in doubt."""
+    """Return whether all are legal, in a fraction of a look at each; False in doubt."""
     try:
         numbers = np.frombuffer(struct.pack(f"{len(scales)}d", *scales))
     except struct.error:  # one is no number, or a very large one
@@ -203,7 +203,7 @@ def _types_of(version: HalVersion) -> dict[int, _Facts]:
 class OperandRules:
     """The rules for operands of one model; its pools have been checked already.
 
-    Operands of a kind that was seen before are only looked up. ``saw_odd`` tells
+    Operands of a kind that was seen before are only looked up. ``saw_odd`` says
     whether some have fields of other Python types than declared: those are checked
     one by one, because what equals a legal operand need not be one.
     """

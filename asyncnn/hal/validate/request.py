@@ -169,7 +169,7 @@ class _ArgumentRules(msgspec.Struct, frozen=True):
         return cls(kind, position, operand, size or None, may_be_empty)
 
     def is_plain(self, argument: RequestArgument, pool_sizes: Sequence[int]) -> bool:
-        """Tell whether the argument is of the kind nearly all are, and correct.
+        """Return whether the argument is of the kind nearly all are, and correct.
 
         That is: exactly as long as the model says, with nothing else said, in a pool
         of known size. Anything else is left to `check`.

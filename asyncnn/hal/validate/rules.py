@@ -82,12 +82,12 @@ SLICE = 100
 
 
 def is_integer(value: object, least: int, greatest: int) -> bool:
-    """Tell whether ``value`` is an integer from ``least`` to ``greatest``."""
+    """Return whether ``value`` is an integer from ``least`` to ``greatest``."""
     return isinstance(value, int) and least <= value <= greatest
 
 
 def is_uint32(value: object) -> bool:
-    """Tell whether ``value`` is an integer that fits in 32 bits without a sign."""
+    """Return whether ``value`` is an integer that fits in 32 bits without a sign."""
     return isinstance(value, int) and 0 <= value <= UINT32_MAX
 
 

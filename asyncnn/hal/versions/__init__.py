@@ -4,7 +4,7 @@ The canonical structures are the newest, and everything else in asyncnn knows on
 those. This package says the same in HAL 1.0, 1.1 and 1.2.
 
 `compliant_with`
-    tells whether a version can express a value without loss
+    says whether a version can express a value without loss
 `convert_to`
     says it in that version as well as it goes, and logs what is lost
 `VersionedDevice`
@@ -22,7 +22,7 @@ only HAL 1.3 has, are absolute nanoseconds of `time.monotonic_ns`.
 
 A model that comes through an older method has to be valid in the version of that
 method, or the status is INVALID_ARGUMENT. Statuses that an older version lacks become
-GENERAL_FAILURE. `noncompliant_operations` tells which operations a version has not, so
+GENERAL_FAILURE. `noncompliant_operations` says which operations a version has not, so
 that a runtime can leave those to another device. `convert_to` raises
 `InvalidArgumentError` for a request with buffers of the device, for which older
 versions have no word.

@@ -1,6 +1,6 @@
 """Models, requests, capabilities and statuses in the words of another version.
 
-`compliant_with` tells whether a version can say the same; `convert_to` says it there
+`compliant_with` says whether a version can say the same; `convert_to` says it there
 and logs what is lost; `canonical_model` and `canonical_request` say it in the newest.
 
 Source: HAL 1.0 to 1.3/types.hal; for capabilities, the conversions of the HAL's
@@ -42,7 +42,7 @@ _LAST_OF_1_0 = ErrorStatus.INVALID_ARGUMENT
 
 
 def is_compliant_status(status: ErrorStatus, version: HalVersion) -> bool:
-    """Tell whether ``version`` has this status."""
+    """Return whether ``version`` has this status."""
     return version >= HalVersion.V1_3 or status <= _LAST_OF_1_0
 
 
@@ -60,7 +60,7 @@ AnyRequest: TypeAlias = Request | v1_0.Request
 
 
 def is_compliant_request(request: AnyRequest, version: HalVersion) -> bool:
-    """Tell whether ``version`` can express a valid request: its pools decide."""
+    """Return whether ``version`` can express a valid request: its pools decide."""
     return version >= HalVersion.V1_3 or _have_pools(request.pools, version)
 
 
@@ -90,7 +90,7 @@ AnyModel: TypeAlias = Model | v1_2.Model | v1_1.Model | v1_0.Model
 
 
 def is_compliant_model(model: AnyModel, version: HalVersion) -> bool:
-    """Tell whether ``version`` can express a valid model without loss.
+    """Return whether ``version`` can express a valid model without loss.
 
     Whether it may be computed with less precision is not asked: HAL 1.0 has no way to
     allow it, and the full precision is always right.
@@ -221,13 +221,13 @@ _LIKE_QUANTIZED8 = (
     OperandType.OEM,
     OperandType.TENSOR_OEM_BYTE,
 )
-"""Types that HAL 1.0 and 1.1 do not tell apart."""
+"""Types that HAL 1.0 and 1.1 do not distinguish."""
 
 
 def is_compliant_capabilities(
     capabilities: AnyCapabilities, version: HalVersion
 ) -> bool:
-    """Tell whether nothing is lost when ``version`` has to say it."""
+    """Return whether nothing is lost when ``version`` has to say it."""
     if version >= HalVersion.V1_3:
         return True
     if version >= HalVersion.V1_2:
@@ -342,7 +342,7 @@ _REQUESTS = (Request, v1_0.Request)
 
 
 def compliant_with(value: Versioned, version: HalVersion) -> bool:
-    """Tell whether ``version`` can express a valid ``value`` without loss."""
+    """Return whether ``version`` can express a valid ``value`` without loss."""
     if isinstance(value, ErrorStatus):
         return is_compliant_status(value, version)
     if isinstance(value, _MODELS):

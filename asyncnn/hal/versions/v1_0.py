@@ -85,7 +85,7 @@ class IPreparedModel(Protocol):
     def execute(
         self, request: Request, callback: IExecutionCallback | None
     ) -> ErrorStatus:
-        """Launch an execution; the callback is told its status, exactly once."""
+        """Launch an execution; the callback is notified of its status, exactly once."""
 
 
 class IDevice(Protocol):

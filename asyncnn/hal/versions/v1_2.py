@@ -84,7 +84,7 @@ class IPreparedModel(v1_0.IPreparedModel, Protocol):
         measure: MeasureTiming,
         callback: IExecutionCallback | None,
     ) -> ErrorStatus:
-        """Launch an execution; the callback is told its outcome, exactly once."""
+        """Launch an execution; the callback is notified of its end, exactly once."""
 
     async def execute_synchronously(
         self, request: v1_0.Request, measure: MeasureTiming

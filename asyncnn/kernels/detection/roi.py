@@ -42,7 +42,7 @@ from asyncnn.kernels.rounding import (
 )
 
 
-class Extent(NamedTuple):
+class RegionExtent(NamedTuple):
     """Where regions begin and end along one axis of the feature map, in its pixels."""
 
     begin: Reals
@@ -81,7 +81,7 @@ class Regions:
         """Return the feature maps [N, H, W, C] with each pixel's channels together."""
         return np.ascontiguousarray(self.channels_last(inputs[0]))
 
-    def locate(self, inputs: Inputs) -> tuple[Extent, Extent]:
+    def locate(self, inputs: Inputs) -> tuple[RegionExtent, RegionExtent]:
         """Return where the regions lie along the height and the width.
 
         :raises OperationFailedError: if a region ends before it begins or reaches out
@@ -99,7 +99,7 @@ class Regions:
                 f"feature map of {self.height} by {self.width}"
             )
         x1, y1, x2, y2 = placed.T
-        return Extent(y1, y2), Extent(x1, x2)
+        return RegionExtent(y1, y2), RegionExtent(x1, x2)
 
 
 _MAX_SAMPLES = 2**28
@@ -171,7 +171,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
 
 
 def _spread(
-    extent: Extent, region: int, outputs: int, count: int, length: int
+    extent: RegionExtent, region: int, outputs: int, count: int, length: int
 ) -> _Samples:
     """Place samples of one region along an axis of ``length`` pixels."""
     begin, one = extent.begin[region], np.float32(1)
@@ -261,7 +261,7 @@ def _prepare_roi_pooling(operation: BoundOperation) -> PreparedKernel:
     return stateless(run)
 
 
-def _divide(extent: Extent, outputs: int, length: int) -> _Bins:
+def _divide(extent: RegionExtent, outputs: int, length: int) -> _Bins:
     """Divide all regions along an axis of the feature map, which has ``length``."""
     begin, end = (round_half_away(corner).astype(np.float32) for corner in extent)
     step = (end - begin + 1) / np.float32(outputs)

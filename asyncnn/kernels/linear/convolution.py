@@ -116,7 +116,7 @@ def sampled_matrix(
 def patch_matrix(weights: Array, shape: Shape, windows: Window2D, zero: int) -> Source:
     """Return the source that gathers what lies under the filter for each pixel.
 
-    ``shape`` [N, H, W, C] is that of the image, ``zero`` the value around it.
+    ``shape`` [N, H, W, C] is the image's, ``zero`` the value around it.
     """
     run = shape[3] * (windows.width.filter if windows.width.dilation == 1 else 1)
     by_tap = run <= _SHORT_RUN
@@ -279,7 +279,7 @@ def _row_sums(
     """Return the source that adds up the products of each tap with whole rows.
 
     ``weights`` are [filter H, filter W, out], ``row_weights`` what `_along_rows` makes
-    of them. ``shape`` [N, H, W, in] is that of the image, ``zero`` the value around it.
+    of them. ``shape`` [N, H, W, in] is the image's, ``zero`` the value around it.
     """
     width = windows.width
     repeats = weights.shape[2] // shape[3]

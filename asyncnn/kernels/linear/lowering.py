@@ -33,8 +33,8 @@ from asyncnn.kernels.numerics import code_limits
 from asyncnn.kernels.rounding import (
     FixedPointRounding,
     Integers,
-    Line,
     Reals,
+    RoundingLine,
     RoundingRule,
     activation_bounds,
     fit,
@@ -107,11 +107,11 @@ class QuantizedEpilogue:
         self._zero_point = zero_point
         self._bounds = bounds
         self._lift = _lift(bounds)
-        self._line: Line | None = None
+        self._line: RoundingLine | None = None
         if line:
             stage, *parts = line
             self._stage = stage.dtype
-            self._line = Line(*parts)
+            self._line = RoundingLine(*parts)
 
     def bind(self, scratch: Scratch, sums: Array) -> Finish:
         """Return the pass over ``sums``, integers in float32 or float64."""
@@ -184,7 +184,7 @@ def fitted_line(
 
     ``reach`` [channels] is the largest magnitude of a sum. The first array is empty:
     its dtype is that of integers which hold whatever the line gives within reach. The
-    others are those of the `Line`.
+    others are those of the `RoundingLine`.
     """
     low, high = bounds
     lift = zero_point + _lift(bounds)
@@ -200,7 +200,7 @@ def _lift(bounds: tuple[int, int]) -> int:
     return 256 if bounds[0] < 0 else 0
 
 
-def _stage_dtype(line: Line, reach: Integers) -> type[np.integer[Any]] | None:
+def _stage_dtype(line: RoundingLine, reach: Integers) -> type[np.integer[Any]] | None:
     """Return the integers that hold what the line gives within ``reach``, and some."""
     largest = max(-line(-reach).min(), line(reach).max()) + 512
     if largest < 2**15:
@@ -208,7 +208,7 @@ def _stage_dtype(line: Line, reach: Integers) -> type[np.integer[Any]] | None:
     return np.int32 if largest < 2**31 else None
 
 
-def _bind_line(line: Line, sums: Array, values: Array) -> Callable[[], None]:
+def _bind_line(line: RoundingLine, sums: Array, values: Array) -> Callable[[], None]:
     """Return what fills float64 ``values`` with the line at ``sums``, not truncated."""
     scale, offset = (np.resize(v, sums.shape[1]) for v in (line.scale, line.offset))
 

@@ -211,7 +211,7 @@ class PaddedImage:
     """A buffer [N, rows, phases, columns, channels] with an image in its middle.
 
     Column ``x`` of a padded row is element ``x // phases`` of phase ``x % phases``.
-    The channels are those of the image ``shape`` [N, H, W, C], each ``repeats`` times.
+    The channels are the image's, ``shape`` [N, H, W, C], each ``repeats`` times.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class PaddedImage:
     def tap_rows(self, taps: TapGroup) -> Array:
         """Return the view [filter H, taps, N, out H, out W * C] of a group's phase.
 
-        The phases are those of the width's stride.
+        The phases are the phases of the width's stride.
         """
         height, width = self._windows.height, self._windows.width
         image, row, _, column, channel = self._buffer.strides

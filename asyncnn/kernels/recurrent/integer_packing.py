@@ -1,7 +1,7 @@
 """Reads QUANTIZED_LSTM and packs its weights, multipliers and bounds, or compiles it.
 
 Effective scales are computed in float32, as the reference kernels do, before they
-become fixed-point multipliers. The gates lie side by side like those of a float cell.
+become fixed-point multipliers. The gates lie side by side as in a float cell.
 """
 
 import math

@@ -341,7 +341,7 @@ _HALF_SQRT_2 = 1518500250
 class IntegerLayerNorm:
     """Normalises raw gates by weights and bias [gates, units].
 
-    ``scales`` are those of the weights, by gate; a bias has the scale of its weights
+    ``scales`` are the weights', by gate; a bias has the scale of its weights
     times ``2**-10``. Results are raw gates with 12 fractional bits.
     """
 

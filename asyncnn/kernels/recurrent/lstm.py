@@ -36,7 +36,7 @@ _PEEPHOLES = {INPUT: 8, FORGET: 9, OUTPUT: 10}
 """Where the peephole weights of a gate are, counted from the cell's weights."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class CellSettings(msgspec.Struct, frozen=True):
     """Where a cell's activation and its two clips are among the inputs."""
 
     activation: int
@@ -59,7 +59,7 @@ def peephole_inputs(cell: CellInputs, gates: Iterable[int]) -> list[int]:
 def pack(
     operation: BoundOperation,
     cell: CellInputs,
-    settings: Settings,
+    settings: CellSettings,
     auxiliary: int | None = None,
 ) -> LstmWeights:
     """Read and pack the weights of a cell.
@@ -123,8 +123,8 @@ def _join(operation: BoundOperation, indices: Sequence[int]) -> Floats:
 
 
 _STATES = (18, 19)
-_SETTINGS = Settings(activation=20, cell_clip=21, projection_clip=22)
-_TWO_WAY_SETTINGS = Settings(activation=48, cell_clip=49, projection_clip=50)
+_SETTINGS = CellSettings(activation=20, cell_clip=21, projection_clip=22)
+_TWO_WAY_SETTINGS = CellSettings(activation=48, cell_clip=49, projection_clip=50)
 
 
 def _prepare_step(operation: BoundOperation) -> PreparedKernel:

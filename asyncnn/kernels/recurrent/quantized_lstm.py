@@ -11,8 +11,8 @@ other:
   point, as both do; that shows where the state saturates.
 - The projection clip is measured in steps of the output and bounds stored values,
   whatever their zero point.
-- Peepholes serve all units. Both mistake the number of outputs for that of units, which
-  shows with a projection only.
+- Peepholes serve all units. Both mistake the number of outputs for the
+  number of units, which shows with a projection only.
 
 Source: 1.3/types.hal (QUANTIZED_LSTM, QUANTIZED_16BIT_LSTM); NN common/cpu_operations/
 QLSTM.cpp and QuantizedLSTM.cpp.

@@ -26,7 +26,7 @@ from asyncnn import __version__
 from asyncnn.devices.cache_files import CacheFiles, check_unchanged
 from asyncnn.devices.cache_format import COMPILATION_BYTES, CacheKey, ModelRecord
 from asyncnn.devices.cache_saving import (
-    Layout,
+    DataLayout,
     new_identity,
     with_placed_constants,
     writing,
@@ -213,7 +213,7 @@ class OpenCache:
 
         :raises AsyncnnError: if they are not saved.
         """
-        layout = Layout(new_identity())
+        layout = DataLayout(new_identity())
         placed = with_placed_constants(model, layout)
         yield
         head, slices = sliced(replace(placed, operand_values=bytes(layout.values)))

@@ -11,7 +11,7 @@ the BLAS as the device has. Devices read the result when they are opened; see
 """
 
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     Surroundings,
     load_measurement,
@@ -24,7 +24,7 @@ from asyncnn.tools.capabilities.calibration import (
 
 __all__ = (
     "CapabilitiesReport",
-    "Measurement",
+    "CapabilityMeasurement",
     "ReferenceWorkload",
     "Surroundings",
     "load_measurement",

@@ -11,7 +11,7 @@ import msgspec
 
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ModelTime,
     ReferenceWorkload,
     Surroundings,
@@ -71,7 +71,7 @@ class CapabilitiesReport(msgspec.Struct, frozen=True):
     is_in_force: bool = False
 
     @classmethod
-    def of(cls, measurement: Measurement | None, ignored: str = "") -> Self:
+    def of(cls, measurement: CapabilityMeasurement | None, ignored: str = "") -> Self:
         """Return the report of a measurement, or that the device is like the CPU."""
         if measurement is None:
             return cls(dict.fromkeys(ReferenceWorkload, 1.0), ignored=ignored)
@@ -111,7 +111,7 @@ async def measure_capabilities(
     models: bool = True,
     progress: Progress = iter,
     socket: Path | None = None,
-) -> Measurement:
+) -> CapabilityMeasurement:
     """Measure the devices in this process, which takes some seconds.
 
     The reference device and plain NumPy take turns on the event loop's thread, which
@@ -145,7 +145,7 @@ async def measure_capabilities(
             else:
                 found = await subject.time(reference, rounds, chosen)
                 model_times[subject.name] = found
-    return Measurement.now(exec_times, model_times, power_usages)
+    return CapabilityMeasurement.now(exec_times, model_times, power_usages)
 
 
 async def _performance(

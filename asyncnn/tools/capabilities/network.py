@@ -46,7 +46,7 @@ _WEIGHTS = (
 Layer: TypeAlias = Callable[[Array], Array]
 
 
-class Weights(msgspec.Struct, frozen=True, eq=False):
+class LayerWeights(msgspec.Struct, frozen=True, eq=False):
     """Weights and bias of a layer, as the model holds them or as float32."""
 
     matrix: Array
@@ -60,7 +60,7 @@ def network(
     rng = np.random.default_rng(1)
     codings = Codings.of(type_)
     weights = [
-        Weights(
+        LayerWeights(
             codings.weights.write(
                 rng.normal(0, np.sqrt(2 * outputs / np.prod(shape)), shape)
             ),
@@ -78,7 +78,7 @@ def network(
 
 
 def _model(
-    codings: Codings, weights: Sequence[Weights], *, relaxed: bool
+    codings: Codings, weights: Sequence[LayerWeights], *, relaxed: bool
 ) -> NamedModel:
     builder = ModelBuilder(relaxed=relaxed)
     features = codings.features.operand
@@ -109,7 +109,7 @@ def _model(
 
 
 def _constants(
-    builder: ModelBuilder, codings: Codings, weights: Weights
+    builder: ModelBuilder, codings: Codings, weights: LayerWeights
 ) -> tuple[int, int]:
     kept = ((codings.weights, weights.matrix), (codings.bias, weights.bias))
     matrix, bias = (
@@ -127,10 +127,10 @@ def _beta_type(codings: Codings) -> OperandType:
 
 
 def _plain(
-    codings: Codings, weights: Sequence[Weights]
+    codings: Codings, weights: Sequence[LayerWeights]
 ) -> Callable[[Array], tuple[Array]]:
     first, each, point, last = (
-        Weights(codings.weights.read(w.matrix), codings.bias.read(w.bias))
+        LayerWeights(codings.weights.read(w.matrix), codings.bias.read(w.bias))
         for w in weights
     )
     features, logits = codings.features, codings.logits
@@ -151,14 +151,14 @@ def _plain(
     return plain
 
 
-def convolve(weights: Weights, image: Array) -> Array:
+def convolve(weights: LayerWeights, image: Array) -> Array:
     """Return the 2-D convolution of [1, H, W, C] with [N, rows, columns, C]."""
     windows = _windows(image, weights.matrix.shape[1:3])
     sums: Array = np.tensordot(windows, weights.matrix, axes=((4, 5, 3), (1, 2, 3)))
     return sums + weights.bias
 
 
-def convolve_each(weights: Weights, image: Array) -> Array:
+def convolve_each(weights: LayerWeights, image: Array) -> Array:
     """Return the convolution of each channel with its own, [1, rows, columns, C]."""
     windows = _windows(image, weights.matrix.shape[1:3])
     sums: Array = np.einsum("nhwcij,ijc->nhwc", windows, weights.matrix[0])

@@ -45,7 +45,7 @@ class Coding(msgspec.Struct, frozen=True):
 
 
 class Codings(msgspec.Struct, frozen=True):
-    """Those of a network: features lie in [0, 6], shares in [0, 1]."""
+    """Values of a network: features lie in [0, 6], shares in [0, 1]."""
 
     features: Coding
     weights: Coding

@@ -28,7 +28,7 @@ from asyncnn.tools.differing.difference_report import (
 )
 from asyncnn.tools.differing.distances import Allowed, converted, is_quantised
 from asyncnn.tools.differing.evidence import keep
-from asyncnn.tools.differing.extracts import Graph
+from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.finding import Question, find
 from asyncnn.tools.differing.sides import PEERS, DeviceSide, PeerSide, Side
 from asyncnn.tools.samples import Sample, random_sample, telling_open_axes
@@ -121,13 +121,13 @@ def check_reads(name: str, path: Path) -> None:
             )
 
 
-def _graph(named: NamedModel, inquiry: Inquiry) -> Graph:
-    return Graph(named.with_open_states(), inquiry.extensions)
+def _graph(named: NamedModel, inquiry: Inquiry) -> ModelGraph:
+    return ModelGraph(named.with_open_states(), inquiry.extensions)
 
 
 @asynccontextmanager
 async def _side(
-    name: str, inquiry: Inquiry, graph: Graph, path: Path, named: NamedModel
+    name: str, inquiry: Inquiry, graph: ModelGraph, path: Path, named: NamedModel
 ) -> AsyncIterator[Side]:
     if name in PEERS:
         yield PeerSide(

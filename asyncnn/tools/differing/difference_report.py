@@ -11,7 +11,7 @@ from asyncnn.hal.types import Operand
 from asyncnn.input_files import read_input
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.differing.evidence import Evidence
-from asyncnn.tools.differing.finding import Entry, Finding, every
+from asyncnn.tools.differing.finding import Finding, PlacedOperation, every
 from asyncnn.tools.differing.sides import PEERS
 
 FUSING = (
@@ -28,14 +28,14 @@ class SideReport(msgspec.Struct, frozen=True):
     model: str
 
 
-class OutputReport(msgspec.Struct, frozen=True):
+class OutputDifference(msgspec.Struct, frozen=True):
     """How far an output of the models as they are is apart."""
 
     name: str
     distance: Distance
 
 
-class OperationReport(msgspec.Struct, frozen=True):
+class OperationDifference(msgspec.Struct, frozen=True):
     """An operation: its ``place``, and what it computes.
 
     ``error`` is between both runs, ``own`` what it adds itself, from inputs that the
@@ -75,16 +75,16 @@ class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
     sides: tuple[SideReport, ...]
     samples: int
     tensors: int
-    outputs: tuple[OutputReport, ...]
+    outputs: tuple[OutputDifference, ...]
     first: str | None
     most: str | None
     behind: str | None
     only_whole: str | None
-    operations: tuple[OperationReport, ...]
+    operations: tuple[OperationDifference, ...]
     notes: tuple[str, ...]
     evidence: Evidence | None
 
-    def at(self, place: str | None) -> OperationReport | None:
+    def at(self, place: str | None) -> OperationDifference | None:
         """Return the operation of a place."""
         found = (each for each in self.operations if each.place == place)
         return next(found, None)
@@ -98,7 +98,7 @@ def report_of(
 ) -> DifferenceReport:
     """Return the report of what is found between two sides on so many samples."""
 
-    def place(entry: Entry | None) -> str | None:
+    def place(entry: PlacedOperation | None) -> str | None:
         return None if entry is None else entry.place
 
     notes = [
@@ -113,7 +113,7 @@ def report_of(
         sides=sides,
         samples=samples,
         tensors=found.level.tensors,
-        outputs=tuple(OutputReport(*each) for each in found.outputs),
+        outputs=tuple(OutputDifference(*each) for each in found.outputs),
         first=place(found.first),
         most=place(found.most),
         behind=place(found.behind),
@@ -124,12 +124,12 @@ def report_of(
     )
 
 
-def _operation(entry: Entry) -> OperationReport:
+def _operation(entry: PlacedOperation) -> OperationDifference:
     level, position = entry.level, entry.position
     operation = level.graph.main.operations[position]
     operands, writers = level.graph.main.operands, level.graph.writers
     prefix = entry.place.removesuffix(str(position))
-    return OperationReport(
+    return OperationDifference(
         entry.place,
         level.graph.operation_name(position),
         ", ".join(map(level.graph.label, operation.outputs)),

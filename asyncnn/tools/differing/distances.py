@@ -103,7 +103,7 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_quantised(info: Info) -> bool:
-    """Tell whether elements are codes of real values."""
+    """Return whether elements are codes of real values."""
     return bool(info.scale)
 
 

@@ -12,7 +12,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.differing.extracts import Extract, compacted
-from asyncnn.tools.differing.finding import Entry
+from asyncnn.tools.differing.finding import PlacedOperation
 from asyncnn.tools.differing.levels import Level
 from asyncnn.tools.differing.sides import DeviceSide, Tensors
 
@@ -21,7 +21,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """Files with an operation and its inputs, and the command that runs them.
 
     ``inputs`` has what the operation read where the models diverged, and as outputs
-    what the other side made of it. ``repeats`` tells whether it diverges by itself too,
+    what the other side made of it. ``repeats`` says whether it diverges by itself too,
     None if it has not diverged.
     """
 
@@ -34,7 +34,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 async def keep(
-    entry: Entry, path: Path, between: Sequence[str], options: Sequence[str]
+    entry: PlacedOperation, path: Path, between: Sequence[str], options: Sequence[str]
 ) -> Evidence:
     """Write an operation, for another model its twin, and the inputs to ``path``.
 

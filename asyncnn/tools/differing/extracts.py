@@ -51,7 +51,7 @@ class Extract(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[int, ...]
 
 
-class Graph:
+class ModelGraph:
     """The main subgraph of a model: who writes what, and parts of it.
 
     ``extensions`` are those whose types the model has; its states are open.
@@ -172,10 +172,10 @@ class Graph:
         :param wanted: operands that they write, which become the outputs.
         """
         chosen = tuple(sorted(positions))
-        part = _Part(self, chosen, given, wanted)
+        part = _NumberedPart(self, chosen, given, wanted)
         return part.extract()
 
-    def branch(self, number: int) -> "Graph":
+    def branch(self, number: int) -> "ModelGraph":
         """Return the graph of the referenced subgraph of this number."""
         model = self.named.model
         main = model.referenced[number]
@@ -184,7 +184,7 @@ class Graph:
             [f"input {index}" for index in range(len(main.input_indexes))],
             [f"output {index}" for index in range(len(main.output_indexes))],
         )
-        return Graph(self.known(named), self.extensions)
+        return ModelGraph(self.known(named), self.extensions)
 
     def known(self, named: NamedModel) -> NamedModel:
         """Return a part of the model with the names and types of its extensions."""
@@ -194,12 +194,12 @@ class Graph:
         return named.knowing(self.extensions)
 
 
-class _Part:
+class _NumberedPart:
     """An extract while its operands are numbered anew."""
 
     def __init__(
         self,
-        graph: Graph,
+        graph: ModelGraph,
         positions: tuple[int, ...],
         given: Mapping[int, Array | None],
         wanted: Sequence[int],

@@ -12,7 +12,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.differing.distances import Allowed, Distance, distance
-from asyncnn.tools.differing.extracts import Graph
+from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.levels import Level
 from asyncnn.tools.differing.pairing import pair
 from asyncnn.tools.differing.sides import DeviceSide, Side
@@ -40,13 +40,13 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     tell: Callable[[str], None] = lambda text: None
 
 
-class Entry(msgspec.Struct, frozen=True, eq=False):
+class PlacedOperation(msgspec.Struct, frozen=True, eq=False):
     """An operation: ``place`` is its position, after those of what runs it, if any."""
 
     place: str
     level: Level
     position: int
-    inner: "tuple[Entry, ...]" = ()
+    inner: "tuple[PlacedOperation, ...]" = ()
 
     @property
     def error(self) -> Distance | None:
@@ -68,16 +68,16 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     is one up to which a model diverges that shows nothing on its way, and only then.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PlacedOperation, ...]
     outputs: tuple[tuple[str, Distance], ...]
-    first: Entry | None
-    most: Entry | None
-    behind: Entry | None
-    only_whole: Entry | None
+    first: PlacedOperation | None
+    most: PlacedOperation | None
+    behind: PlacedOperation | None
+    only_whole: PlacedOperation | None
     level: Level
 
     @property
-    def told(self) -> Entry | None:
+    def told(self) -> PlacedOperation | None:
         """The operation to look into: that which adds most, if too much."""
         most = self.most
         if most is not None and most.level.diverges(most.position):
@@ -163,20 +163,22 @@ def _whole(
     return tuple((names[at], each) for at, each in found.items())
 
 
-async def _entries(level: Level, prefix: str) -> tuple[Entry, ...]:
+async def _entries(level: Level, prefix: str) -> tuple[PlacedOperation, ...]:
     entries = []
     for position in range(len(level.graph.main.operations)):
-        entry = Entry(f"{prefix}{position}", level, position)
+        entry = PlacedOperation(f"{prefix}{position}", level, position)
         if entry.own is not None:
             try:
-                entry = Entry(entry.place, level, position, await _inner(entry))
+                entry = PlacedOperation(
+                    entry.place, level, position, await _inner(entry)
+                )
             except AsyncnnError as error:  # such as of a loop that does not end
                 level.problems[position] = f"what it runs cannot be compared: {error}"
         entries.append(entry)
     return tuple(entries)
 
 
-async def _inner(entry: Entry) -> tuple[Entry, ...]:
+async def _inner(entry: PlacedOperation) -> tuple[PlacedOperation, ...]:
     """Return the operations of what an IF or a WHILE runs.
 
     They may diverge where its results do not.
@@ -203,7 +205,7 @@ async def _inner(entry: Entry) -> tuple[Entry, ...]:
     else:
         states = await _iterations(level.other, level.graph, numbers, arrays)
         parts = [("condition", numbers[0], states), ("body", numbers[1], states[:-1])]
-    entries: list[Entry] = []
+    entries: list[PlacedOperation] = []
     for name, number, series in parts:
         graph = level.graph.branch(number)
         samples = [_sample(graph, each) for each in series]
@@ -221,7 +223,7 @@ async def _inner(entry: Entry) -> tuple[Entry, ...]:
 
 
 async def _iterations(
-    side: DeviceSide, graph: Graph, numbers: Sequence[int], arrays: Sequence[Array]
+    side: DeviceSide, graph: ModelGraph, numbers: Sequence[int], arrays: Sequence[Array]
 ) -> list[Sequence[Array]]:
     """Return what a loop's condition is given in each iteration on a side."""
     condition, body = (graph.branch(number) for number in numbers)
@@ -237,12 +239,12 @@ async def _iterations(
     return states
 
 
-def _sample(graph: Graph, arrays: Sequence[Array]) -> Sample:
+def _sample(graph: ModelGraph, arrays: Sequence[Array]) -> Sample:
     names = [info.name for info in graph.named.inputs]
     return dict(zip(names, arrays, strict=True))
 
 
-def _first(entries: Sequence[Entry]) -> Entry | None:
+def _first(entries: Sequence[PlacedOperation]) -> PlacedOperation | None:
     """Return the first operation that diverges, within control flow if it can."""
     for entry in entries:
         found = _first(entry.inner)
@@ -251,16 +253,16 @@ def _first(entries: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def _is_behind(entry: Entry) -> bool:
+def _is_behind(entry: PlacedOperation) -> bool:
     return entry.error is not None and not entry.error.passed
 
 
-def _most(entries: Sequence[Entry]) -> Entry | None:
+def _most(entries: Sequence[PlacedOperation]) -> PlacedOperation | None:
     """Return the operation that adds most error itself; the first of equal ones.
 
     What runs others adds none if these do.
     """
-    best: Entry | None = None
+    best: PlacedOperation | None = None
     for entry in entries:
         found = _most(entry.inner) or entry
         if found.own is None or not found.own.units:
@@ -270,7 +272,7 @@ def _most(entries: Sequence[Entry]) -> Entry | None:
     return best
 
 
-def every(entries: Sequence[Entry]) -> Iterator[Entry]:
+def every(entries: Sequence[PlacedOperation]) -> Iterator[PlacedOperation]:
     """Yield all operations, those within control flow after what runs them."""
     for entry in entries:
         yield entry

@@ -29,7 +29,7 @@ class Level:
     """A graph on a device and on the side that it is compared with.
 
     ``device`` computes operations again from what ``other`` had. ``pairing`` is from
-    the device's graph to that of the other.
+    the device's graph to the other's.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Level:
         await self._measure_own([each for each in positions if self._shown(each)])
 
     def is_shown(self, index: int) -> bool:
-        """Tell whether both sides show a tensor, in every sample."""
+        """Return whether both sides show a tensor, in every sample."""
         twin = self.pairing.tensors.get(index)
         return all(index in mine for mine in self.here) and all(
             twin in theirs for theirs in self.there
         )
 
     def diverges(self, position: int) -> bool:
-        """Tell whether an operation adds more error than is allowed.
+        """Return whether an operation adds more error than is allowed.
 
         So it does if it makes of equal inputs what is too far apart, even if it does
         not when it is computed by itself.

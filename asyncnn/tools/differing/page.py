@@ -4,12 +4,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncnn.tools.differing.difference_report import DifferenceReport, OperationReport
+from asyncnn.tools.differing.difference_report import (
+    DifferenceReport,
+    OperationDifference,
+)
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.pages import (
     Column,
-    Graph,
-    Node,
+    DrawnGraph,
+    DrawnNode,
     Page,
     SortableTable,
     Text,
@@ -49,7 +52,7 @@ def page_of(report: DifferenceReport, lines: Sequence[str]) -> Page:
     )
 
 
-def _row(operation: OperationReport) -> list[Value]:
+def _row(operation: OperationDifference) -> list[Value]:
     error, own = operation.error, operation.own
     return [
         operation.place,
@@ -70,12 +73,12 @@ def _drawn(value: float, of: Distance) -> Value:
     return int(value) if of.in_steps and value.is_integer() else value
 
 
-def _graph(report: DifferenceReport) -> Graph:
+def _graph(report: DifferenceReport) -> DrawnGraph:
     """Draw the main subgraph, the stronger the more error an operation adds."""
     operations = [each for each in report.operations if "/" not in each.place]
     most = max((_units(each.own) for each in operations), default=0.0)
     nodes = [
-        Node(
+        DrawnNode(
             name=each.place,
             label=f"{each.place} {each.operation}\n{each.own or 'not compared'}",
             share=math.log1p(_units(each.own)) / math.log1p(max(most, 1.0)),
@@ -91,7 +94,7 @@ def _graph(report: DifferenceReport) -> Graph:
     edges = {
         (maker, each.place): shape for each in operations for maker, shape in each.reads
     }
-    return Graph(
+    return DrawnGraph(
         title="Error that each operation adds",
         nodes=nodes,
         edges=[(*ends, shape) for ends, shape in edges.items()],

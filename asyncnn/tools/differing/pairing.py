@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.tools.differing.extracts import Graph
+from asyncnn.tools.differing.extracts import ModelGraph
 
 _KINDS_OF_NUMBERS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST"})
 """What only one of two kinds of a network has."""
@@ -32,7 +32,7 @@ class Pairing(msgspec.Struct, frozen=True, eq=False):
         return Pairing({b: a for a, b in self.tensors.items()}, self.is_same)
 
 
-def pair(one: Graph, other: Graph) -> Pairing:
+def pair(one: ModelGraph, other: ModelGraph) -> Pairing:
     """Pair the tensors of two graphs: inputs and what operations compute.
 
     :raises InvalidArgumentError: if they do not have as many inputs.
@@ -56,7 +56,7 @@ def pair(one: Graph, other: Graph) -> Pairing:
     return Pairing(tensors)
 
 
-def _by_name(one: Graph, other: Graph) -> Iterator[tuple[int, int]]:
+def _by_name(one: ModelGraph, other: ModelGraph) -> Iterator[tuple[int, int]]:
     names = {
         name: index
         for index, name in enumerate(other.named.operand_names)
@@ -67,13 +67,13 @@ def _by_name(one: Graph, other: Graph) -> Iterator[tuple[int, int]]:
             yield index, names[name]
 
 
-def _by_end(one: Graph, other: Graph) -> Iterator[tuple[int, int]]:
+def _by_end(one: ModelGraph, other: ModelGraph) -> Iterator[tuple[int, int]]:
     ends = one.main.output_indexes, other.main.output_indexes
     if len(ends[0]) == len(ends[1]):
         yield from zip(*ends, strict=True)
 
 
-def _by_place(one: Graph, other: Graph) -> Iterator[tuple[int, int]]:
+def _by_place(one: ModelGraph, other: ModelGraph) -> Iterator[tuple[int, int]]:
     """Yield results of operations in runs that both have."""
     places = [
         [
@@ -95,8 +95,8 @@ def _by_place(one: Graph, other: Graph) -> Iterator[tuple[int, int]]:
             )
 
 
-def _fit(one: Graph, a: int, other: Graph, b: int) -> bool:
-    """Tell whether two operands may have the same shape, as far as it is declared."""
+def _fit(one: ModelGraph, a: int, other: ModelGraph, b: int) -> bool:
+    """Return whether two operands may have the same shape, as far as it is declared."""
     left, right = one.main.operands[a].dimensions, other.main.operands[b].dimensions
     if not left or not right:
         return True

@@ -17,7 +17,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import StateTensor
-from asyncnn.tools.differing.extracts import Extract, Graph
+from asyncnn.tools.differing.extracts import Extract, ModelGraph
 from asyncnn.tools.other_runtimes import (
     InputKind,
     LiteRt,
@@ -40,7 +40,7 @@ class Side(Protocol):
 
     title: str
     version: str
-    graph: Graph
+    graph: ModelGraph
 
     async def outputs(self, samples: Sequence[Sample]) -> list[list[Array]]:
         """Return the outputs of the model as it is, by sample, states after them."""
@@ -55,7 +55,11 @@ class DeviceSide:
     """A model on a device."""
 
     def __init__(
-        self, title: str, device: Device, graph: Graph, states: Sequence[StateTensor]
+        self,
+        title: str,
+        device: Device,
+        graph: ModelGraph,
+        states: Sequence[StateTensor],
     ) -> None:
         self.title = title
         self.version = device.version
@@ -63,7 +67,7 @@ class DeviceSide:
         self._device = device
         self._states = tuple(states)
 
-    def with_graph(self, graph: Graph) -> "DeviceSide":
+    def with_graph(self, graph: ModelGraph) -> "DeviceSide":
         """Return another model, without state, on the same device."""
         return DeviceSide(self.title, self._device, graph, ())
 
@@ -130,7 +134,7 @@ class PeerSide:
     def __init__(
         self,
         title: str,
-        graph: Graph,
+        graph: ModelGraph,
         states: Sequence[StateTensor],
         path: Path,
         **options: Any,

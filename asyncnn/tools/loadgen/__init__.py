@@ -25,7 +25,7 @@ class Scenario(StrEnum):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What LoadGen is told; what is left open here stays as LoadGen has it.
+    """What LoadGen is given; what is left open here stays as LoadGen has it.
 
     ``target_qps`` is the rate of a Server run, and what is expected of an Offline run,
     which is as long as that takes. ``expected_s`` is about how long a query takes.
@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class LoadGenVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What LoadGen has found, as its log says it.
 
     ``rate`` is in samples per second; latencies are of queries, in microseconds.

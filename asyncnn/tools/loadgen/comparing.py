@@ -23,7 +23,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
-from asyncnn.tools.loadgen import Scenario, Settings, Verdict, users_systems
+from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, users_systems
 from asyncnn.tools.loadgen.comparison_report import (
     AT_ONCE,
     AT_ONCE_BY_LOOP,
@@ -41,9 +41,9 @@ from asyncnn.tools.loadgen.comparison_report import (
     TINY,
     TO_THREAD,
     TWO_THREADS,
-    ComparisonReport,
+    ComparedSection,
     PassFigures,
-    Section,
+    SystemsReport,
     systems_of,
 )
 from asyncnn.tools.loadgen.judge import judged
@@ -52,7 +52,7 @@ from asyncnn.tools.loadgen.systems import System
 from asyncnn.tools.loadgen.ways import BURST as BURST_PATH
 from asyncnn.tools.loadgen.ways import REMOTE as REMOTE_TRANSPORT
 from asyncnn.tools.loadgen.ways import (
-    Way,
+    QueryWay,
     check_model,
     opened,
     system_of,
@@ -65,12 +65,12 @@ _STEP, _STEPS = 0.95, 5
 _ATTEMPTS = 2
 _TRIED = 30
 _SOME = 300
-"""Queries that tell about how fast a system is."""
+"""Queries that show about how fast a system is."""
 
 Announce = Callable[[Sequence[str]], Iterable[str]]
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class SystemsComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What is compared: models by name, sections, systems, and how thoroughly."""
 
     models: dict[str, Path]
@@ -88,14 +88,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def compared(
-    comparison: Comparison, announce: Announce = iter
-) -> ComparisonReport:
+    comparison: SystemsComparison, announce: Announce = iter
+) -> SystemsReport:
     """Measure everything.
 
     :raises AsyncnnError: if a model cannot be loaded, or an execution fails.
     """
     refusals: dict[str, str] = {}
-    sections: list[Section] = []
+    sections: list[ComparedSection] = []
     subjects = [
         (f"{name}: {section}", name, section)
         for section in comparison.sections
@@ -106,7 +106,7 @@ async def compared(
         name, section = by_title[title]
         subject = _Subject(comparison, name, section, refusals)
         sections.append((await subject.measured()).judged())
-    return ComparisonReport(
+    return SystemsReport(
         describe_environment(**installed_versions("ai-edge-litert", "onnxruntime")),
         version("mlcommons-loadgen"),
         tuple(sections),
@@ -119,7 +119,7 @@ class _Subject:
 
     def __init__(
         self,
-        comparison: Comparison,
+        comparison: SystemsComparison,
         name: str,
         section: str,
         refusals: dict[str, str],
@@ -133,7 +133,7 @@ class _Subject:
         self._library = Library.random(self._named)
         self._own_s = 1e-6 if self._path is None else _own_s(self._path, self._library)
 
-    async def measured(self) -> Section:
+    async def measured(self) -> ComparedSection:
         """Measure all passes."""
         comparison, section = self._comparison, self._section
         is_short = section in (SINGLE, TINY)
@@ -156,7 +156,9 @@ class _Subject:
                 for name in turns:
                     verdict = await self._run(systems[name], self._settings())
                     found[name].append(_figures(verdict))
-        return Section(section, self._name, bound_s * 1e6, comparison.queries, found)
+        return ComparedSection(
+            section, self._name, bound_s * 1e6, comparison.queries, found
+        )
 
     def _settings(self) -> Settings:
         scenario = Scenario.OFFLINE if self._section == OFFLINE else SINGLE
@@ -168,7 +170,7 @@ class _Subject:
             expected_s=self._own_s,
         )
 
-    async def _run(self, system: System, settings: Settings) -> Verdict:
+    async def _run(self, system: System, settings: Settings) -> LoadGenVerdict:
         return await judged(system, self._library, settings)
 
     async def _searched(
@@ -241,12 +243,12 @@ class _Subject:
 
 
 _WAYS = {
-    THREADSAFE: Way(),
-    AWAITED: Way(path="async"),
-    BURST: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    REMOTE: Way(transport=REMOTE_TRANSPORT, path="async"),
-    BLOCKING: Way(transport=REMOTE_TRANSPORT, path=BURST_PATH),
-    BURST_BY_LOOP: Way(path=BURST_PATH, by_loop=True),
+    THREADSAFE: QueryWay(),
+    AWAITED: QueryWay(path="async"),
+    BURST: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
+    REMOTE: QueryWay(transport=REMOTE_TRANSPORT, path="async"),
+    BLOCKING: QueryWay(transport=REMOTE_TRANSPORT, path=BURST_PATH),
+    BURST_BY_LOOP: QueryWay(path=BURST_PATH, by_loop=True),
 }
 
 
@@ -264,7 +266,7 @@ class _Search:
         share: float = _STEP ** ((self._low + self._high) // 2)
         return self._most * share
 
-    def note(self, verdict: Verdict) -> None:
+    def note(self, verdict: LoadGenVerdict) -> None:
         """Go on above or below."""
         middle = (self._low + self._high) // 2
         if not verdict.valid:
@@ -276,7 +278,7 @@ class _Search:
             self.best = figures
 
 
-def _figures(verdict: Verdict) -> PassFigures | None:
+def _figures(verdict: LoadGenVerdict) -> PassFigures | None:
     if not verdict.valid:
         return None
     rate = verdict.target_qps if verdict.scenario == Scenario.SERVER else verdict.rate

@@ -1,4 +1,4 @@
-"""What ``asyncnn loadgen compare`` tells: rates, latencies, and goals for them."""
+"""What ``asyncnn loadgen compare`` reports: rates, latencies, and goals for them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -38,8 +38,8 @@ BOUNDS = {SERVER_20: 20, SERVER_40: 40}
 RATE, P50, P90, P99 = "rate", "p50_us", "p90_us", "p99_us"
 
 
-class Goal(msgspec.Struct, frozen=True):
-    """A figure of ``system`` divided by that of ``peer``, at least or at most this."""
+class SystemGoal(msgspec.Struct, frozen=True):
+    """A figure of ``system`` divided by ``peer``'s, at least or at most this."""
 
     section: str
     system: str
@@ -50,16 +50,16 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 GOALS = (
-    Goal(SERVER_20, THREADSAFE, EXECUTOR, RATE, 1.6, at_least=True),
-    Goal(SERVER_20, THREADSAFE, TO_THREAD, RATE, 2.3, at_least=True),
-    Goal(SERVER_40, THREADSAFE, EXECUTOR, RATE, 1.4, at_least=True),
-    Goal(SERVER_40, THREADSAFE, TO_THREAD, RATE, 1.5, at_least=True),
-    Goal(SINGLE, THREADSAFE, EXECUTOR, P50, 0.85),
-    Goal(SINGLE, THREADSAFE, EXECUTOR, P90, 0.95),
-    Goal(OFFLINE, THREADSAFE, EXECUTOR, RATE, 2.0, at_least=True),
-    Goal(OFFLINE, THREADSAFE, TWO_THREADS, RATE, 1.2, at_least=True),
-    Goal(TINY, BLOCKING, AT_ONCE, P50, 3.0),
-    Goal(TINY, BURST_BY_LOOP, AT_ONCE_BY_LOOP, P50, 1.5),
+    SystemGoal(SERVER_20, THREADSAFE, EXECUTOR, RATE, 1.6, at_least=True),
+    SystemGoal(SERVER_20, THREADSAFE, TO_THREAD, RATE, 2.3, at_least=True),
+    SystemGoal(SERVER_40, THREADSAFE, EXECUTOR, RATE, 1.4, at_least=True),
+    SystemGoal(SERVER_40, THREADSAFE, TO_THREAD, RATE, 1.5, at_least=True),
+    SystemGoal(SINGLE, THREADSAFE, EXECUTOR, P50, 0.85),
+    SystemGoal(SINGLE, THREADSAFE, EXECUTOR, P90, 0.95),
+    SystemGoal(OFFLINE, THREADSAFE, EXECUTOR, RATE, 2.0, at_least=True),
+    SystemGoal(OFFLINE, THREADSAFE, TWO_THREADS, RATE, 1.2, at_least=True),
+    SystemGoal(TINY, BLOCKING, AT_ONCE, P50, 3.0),
+    SystemGoal(TINY, BURST_BY_LOOP, AT_ONCE_BY_LOOP, P50, 1.5),
 )
 
 
@@ -80,12 +80,12 @@ class PassFigures(msgspec.Struct, frozen=True):
 class GoalVerdict(msgspec.Struct, frozen=True):
     """A goal and the median over the passes of the ratio, None if there was none."""
 
-    goal: Goal
+    goal: SystemGoal
     ratio: float | None
     met: bool
 
 
-class Section(msgspec.Struct, frozen=True):
+class ComparedSection(msgspec.Struct, frozen=True):
     """A scenario: what each pass has found of every system, None for no valid run."""
 
     name: str
@@ -101,13 +101,13 @@ class Section(msgspec.Struct, frozen=True):
         values = [each.of(name) for each in found if each is not None]
         return median(values) if values else None
 
-    def judged(self) -> "Section":
+    def judged(self) -> "ComparedSection":
         """Return the section with the verdicts on its goals."""
         verdicts = [self._verdict(goal) for goal in GOALS if goal.section == self.name]
         has = [v for v in verdicts if {v.goal.system, v.goal.peer} <= {*self.passes}]
         return msgspec.structs.replace(self, verdicts=tuple(has))
 
-    def _verdict(self, goal: Goal) -> GoalVerdict:
+    def _verdict(self, goal: SystemGoal) -> GoalVerdict:
         ratios = []
         pairs = zip(
             self.passes.get(goal.system, ()),
@@ -124,12 +124,12 @@ class Section(msgspec.Struct, frozen=True):
         return GoalVerdict(goal, ratio, met)
 
 
-class ComparisonReport(msgspec.Struct, frozen=True):
+class SystemsReport(msgspec.Struct, frozen=True):
     """The JSON document of ``asyncnn loadgen compare``."""
 
     environment: Environment
     loadgen: str
-    sections: tuple[Section, ...]
+    sections: tuple[ComparedSection, ...]
     refusals: dict[str, str]
 
     @property
@@ -162,13 +162,13 @@ class ComparisonReport(msgspec.Struct, frozen=True):
 _GOAL_HEADINGS = ("", "scenario", "beside", "figure", "ratio", "goal")
 
 
-def _title(section: Section) -> str:
+def _title(section: ComparedSection) -> str:
     bound = format_duration(section.bound_us) if section.bound_us else ""
     told = bound and f", p99 below {bound}"
     return f"{section.model}: {section.name}{told}, {section.queries:,} queries"
 
 
-def _row(section: Section, system: str) -> Iterator[str]:
+def _row(section: ComparedSection, system: str) -> Iterator[str]:
     yield TITLES[system]
     for name in (RATE, P50, P90, P99):
         value = section.figure(system, name)
@@ -178,7 +178,7 @@ def _row(section: Section, system: str) -> Iterator[str]:
     yield f"{sum(each is not None for each in found)} of {len(found)}"
 
 
-def _goal_row(section: Section, verdict: GoalVerdict) -> Row:
+def _goal_row(section: ComparedSection, verdict: GoalVerdict) -> Row:
     goal, ratio = verdict.goal, verdict.ratio
     sign = ">=" if goal.at_least else "<="
     return (

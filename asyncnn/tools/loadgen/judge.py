@@ -12,7 +12,7 @@ from typing import Any
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.offload import start_thread
-from asyncnn.tools.loadgen import Scenario, Settings, Verdict, loadgen_module
+from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, loadgen_module
 from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import System
@@ -28,7 +28,7 @@ _LEAVING_S = 2.0
 
 async def judged(
     system: System, library: Library, settings: Settings, folder: Path | None = None
-) -> Verdict:
+) -> LoadGenVerdict:
     """Run LoadGen on a thread until it ends; its logs are written to ``folder``.
 
     If this is cancelled, queries are answered without being executed from then on, for
@@ -126,7 +126,7 @@ _running: set[threading.Thread] = set()
 
 
 def is_running() -> bool:
-    """Tell whether LoadGen goes on with a run that nobody waits for any more."""
+    """Return whether LoadGen goes on with a run that nobody waits for any more."""
     return bool(_running)
 
 
@@ -175,7 +175,7 @@ _RATES = {
 }
 
 
-def read_verdict(folder: Path, settings: Settings) -> Verdict:
+def read_verdict(folder: Path, settings: Settings) -> LoadGenVerdict:
     """Read what LoadGen has logged in ``folder``.
 
     :raises InvalidArgumentError: if there is no such log.
@@ -189,7 +189,7 @@ def read_verdict(folder: Path, settings: Settings) -> Verdict:
             if entry["metadata"]["is_error"]:
                 errors.append(str(entry["value"]))
     if settings.accuracy:
-        return Verdict(
+        return LoadGenVerdict(
             scenario=settings.scenario, valid=not errors, reasons=tuple(errors)
         )
     reasons = [rule for key, rule in _RULES.items() if told.get(key) is False]
@@ -204,7 +204,7 @@ def read_verdict(folder: Path, settings: Settings) -> Verdict:
         mean_ns = float(told.get("result_mean_query_latency_ns", 0.0))
         samples = float(told.get("effective_samples_per_query", 0.0))
         rate = samples * 1e9 / mean_ns if mean_ns else 0.0
-    return Verdict(
+    return LoadGenVerdict(
         scenario=settings.scenario,
         valid=told.get("result_validity") == "VALID" and not errors,
         reasons=(*reasons, *errors),

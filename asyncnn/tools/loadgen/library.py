@@ -26,7 +26,7 @@ RANDOM_SAMPLES = 64
 ACCURACY_LOG = "mlperf_log_accuracy.json"
 
 
-class Accuracy(msgspec.Struct, frozen=True):
+class AnswerAccuracy(msgspec.Struct, frozen=True):
     """How many of the answers that LoadGen has logged were right.
 
     ``metric`` is top-1 for labels, and ``golden`` for outputs to compare with.
@@ -115,7 +115,7 @@ class Library:
                 hint="give --input an .npz file with input_K, and labels or output_K",
             )
 
-    def accuracy(self, folder: Path, tolerance: Tolerance) -> Accuracy:
+    def accuracy(self, folder: Path, tolerance: Tolerance) -> AnswerAccuracy:
         """Score what LoadGen has logged in ``folder``.
 
         :raises InvalidArgumentError: if the log has answers of other lengths.
@@ -129,7 +129,7 @@ class Library:
             outputs = self._decoded(bytes.fromhex(data))
             right += self._is_right(number, outputs, tolerance)
         metric = "golden" if self._labels is None else "top-1"
-        return Accuracy(metric, right, len(answers))
+        return AnswerAccuracy(metric, right, len(answers))
 
     def _decoded(self, data: bytes) -> dict[str, Array]:
         outputs, start = {}, 0

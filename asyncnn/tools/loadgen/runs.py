@@ -6,21 +6,21 @@ import msgspec
 
 from asyncnn.extensions import Extension
 from asyncnn.runtime.model import NamedModel
-from asyncnn.tools.loadgen import Scenario, Settings, Verdict
+from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings
 from asyncnn.tools.loadgen.judge import judged, log_folder
-from asyncnn.tools.loadgen.library import Accuracy, Library
+from asyncnn.tools.loadgen.library import AnswerAccuracy, Library
 from asyncnn.tools.loadgen.systems import System
-from asyncnn.tools.loadgen.ways import Way, latency_s, opened, system_of
+from asyncnn.tools.loadgen.ways import QueryWay, latency_s, opened, system_of
 from asyncnn.tools.samples import Tolerance
 
 _OFFLINE_MARGIN = 4.0
 """How much faster Offline runs may be than one execution after the other."""
 
 _FASTER = 0.5
-"""Share of the time of an execution that LoadGen is told to expect of a query."""
+"""Share of the time of an execution that LoadGen is to expect of a query."""
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+class JudgedRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What ``asyncnn loadgen`` was asked to do. ``ways`` are transports and paths."""
 
     model: str
@@ -44,12 +44,12 @@ class WayReport(msgspec.Struct, frozen=True):
 
     transport: str
     path: str
-    verdict: Verdict
-    accuracy: Accuracy | None = None
+    verdict: LoadGenVerdict
+    accuracy: AnswerAccuracy | None = None
     logs: str | None = None
 
 
-class RunReport(msgspec.Struct, frozen=True):
+class JudgedRunReport(msgspec.Struct, frozen=True):
     """The JSON document of ``asyncnn loadgen MODEL --json``."""
 
     model: str
@@ -59,7 +59,7 @@ class RunReport(msgspec.Struct, frozen=True):
     runs: tuple[WayReport, ...]
 
 
-async def run_all(options: RunOptions) -> RunReport:
+async def run_all(options: JudgedRunOptions) -> JudgedRunReport:
     """Run the scenario on every way.
 
     :raises AsyncnnError: if a device cannot be opened, or an execution fails.
@@ -72,20 +72,20 @@ async def run_all(options: RunOptions) -> RunReport:
         ) as device:
             name, version = device.name, device.version
             prepared = await device.prepare(options.named)
-            way = Way(transport, path)
+            way = QueryWay(transport, path)
             alone_s = await latency_s(prepared, options.library)
             settings = _settings(options, alone_s)
             async with system_of(
                 prepared, options.library, way, options.scenario
             ) as system:
                 reports.append(await _run(options, way, settings, system))
-    return RunReport(
+    return JudgedRunReport(
         options.model, name, version, all(r.verdict.valid for r in reports), (*reports,)
     )
 
 
 async def _run(
-    options: RunOptions, way: Way, settings: Settings, system: System
+    options: JudgedRunOptions, way: QueryWay, settings: Settings, system: System
 ) -> WayReport:
     folder = options.log_dir
     if folder is not None and len(options.ways) > 1:
@@ -103,8 +103,8 @@ def _told(folder: Path | None) -> str | None:
     return None if folder is None else str(folder)
 
 
-def _settings(options: RunOptions, alone_s: float) -> Settings:
-    """Return what LoadGen is told; what it has to expect follows from one execution."""
+def _settings(options: JudgedRunOptions, alone_s: float) -> Settings:
+    """Return what LoadGen is given; what it is to expect follows from one run."""
     target_qps = options.target_qps
     if target_qps is None and options.scenario is Scenario.OFFLINE:
         target_qps = _OFFLINE_MARGIN / alone_s

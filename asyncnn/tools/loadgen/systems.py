@@ -28,7 +28,7 @@ AwaitExecute: TypeAlias = Callable[[int], Awaitable[Sequence[Array]]]
 
 
 class System(Protocol):
-    """A system under test: executes queries, and tells `Answers` of each."""
+    """A system under test: executes queries, and reports each to `Answers`."""
 
     def begin(self, answers: Answers) -> None:
         """Answer all queries from here on there."""
@@ -110,7 +110,7 @@ class ThreadsSystem(_Answering):
                 thread.join()
 
 
-class Slot(NamedTuple):
+class SampleSlot(NamedTuple):
     """An execution of each sample, all of which write to the same ``outputs``."""
 
     executions: Sequence[ReusableExecution]
@@ -124,7 +124,7 @@ class ThreadsafeSystem(_Answering):
     ended another one.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[SampleSlot]) -> None:
         self._lock = threading.Lock()
         self._free = list(slots)
         self._waiting: deque[Any] = deque()
@@ -140,7 +140,7 @@ class ThreadsafeSystem(_Answering):
                 slot = self._free.pop()
             self._launch(slot, query)
 
-    def _launch(self, slot: Slot, query: Any) -> None:
+    def _launch(self, slot: SampleSlot, query: Any) -> None:
         answers = self._answers
         while query is not None:
             if answers.is_stopped:
@@ -155,7 +155,7 @@ class ThreadsafeSystem(_Answering):
                     return
             query = self._following(slot)
 
-    def _ended(self, slot: Slot, query: int, error: AsyncnnError | None) -> None:
+    def _ended(self, slot: SampleSlot, query: int, error: AsyncnnError | None) -> None:
         if error is None:
             self._answers.give(query, slot.outputs)
         else:
@@ -164,7 +164,7 @@ class ThreadsafeSystem(_Answering):
         if following is not None:
             self._launch(slot, following)
 
-    def _following(self, slot: Slot) -> Any:
+    def _following(self, slot: SampleSlot) -> Any:
         """Return the query that the slot is for now; None if it is free."""
         with self._lock:
             if self._waiting:
@@ -238,12 +238,12 @@ class LoopSystem(_Answering):
 
 def slots_of(
     make: Callable[..., ReusableExecution], library: Library, count: int
-) -> list[Slot]:
+) -> list[SampleSlot]:
     """Return slots of executions that ``make`` makes, as `PreparedModel.reusable`."""
     slots = []
     for _ in range(count):
         first = make(list(library.inputs[0]))
         outputs = [first.output(k) for k in range(library.output_count)]
         others = [make(list(each), out=outputs) for each in library.inputs[1:]]
-        slots.append(Slot((first, *others), outputs))
+        slots.append(SampleSlot((first, *others), outputs))
     return slots

@@ -33,7 +33,7 @@ from asyncnn.tools.loadgen.systems import (
     BlockingSystem,
     Execute,
     LoopSystem,
-    Slot,
+    SampleSlot,
     System,
     ThreadsafeSystem,
     slots_of,
@@ -48,7 +48,7 @@ PATHS = (THREADSAFE, *get_args(HalPath), BURST)
 _TRIED = 8
 
 
-class Way(msgspec.Struct, frozen=True):
+class QueryWay(msgspec.Struct, frozen=True):
     """A transport and a path, by which as many executions go as there are ``lanes``.
 
     ``by_loop``, bursts are awaited in every scenario.
@@ -116,7 +116,7 @@ def check_model(model: NamedModel) -> None:
 
 @asynccontextmanager
 async def system_of(
-    prepared: PreparedModel, library: Library, way: Way, scenario: Scenario
+    prepared: PreparedModel, library: Library, way: QueryWay, scenario: Scenario
 ) -> AsyncIterator[System]:
     """Make the system that goes one way; it ends with the block.
 
@@ -149,7 +149,7 @@ async def system_of(
         yield await stack.enter_async_context(system.serving())
 
 
-def _awaited(slot: Slot) -> AwaitExecute:
+def _awaited(slot: SampleSlot) -> AwaitExecute:
     async def execute(number: int) -> Sequence[Array]:
         await slot.executions[number].run()
         return slot.outputs

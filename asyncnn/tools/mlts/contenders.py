@@ -44,7 +44,7 @@ from asyncnn.tools.mlts.trials import Trial
 from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
-    Peer,
+    OtherRuntime,
     PeerRefusedError,
     as_peer_takes,
 )
@@ -322,7 +322,7 @@ def _loaded(
     return contender
 
 
-def _as_it_is(system: str, named: NamedModel, peer: Peer) -> Contender:
+def _as_it_is(system: str, named: NamedModel, peer: OtherRuntime) -> Contender:
     """Have a runtime run a file that it reads."""
     kinds = peer.input_kinds()
     if len(kinds) != len(named.inputs):

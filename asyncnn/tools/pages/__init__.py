@@ -82,7 +82,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
     note: str = ""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a graph; the larger ``share`` (0 to 1), the stronger its colour."""
 
     name: str
@@ -95,11 +95,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one group, such as a partition, have a border of one colour."""
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True, tag="graph"):
+class DrawnGraph(msgspec.Struct, frozen=True, kw_only=True, tag="graph"):
     """A directed graph without circles, drawn from top to bottom."""
 
     title: str
-    nodes: Sequence[Node]
+    nodes: Sequence[DrawnNode]
     """Their names differ."""
     edges: Sequence[tuple[str, str, str]]
     """Names of two nodes, and a label such as a shape."""
@@ -112,7 +112,7 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
-Part: TypeAlias = SortableTable | Distributions | Bars | History | Graph | Text
+Part: TypeAlias = SortableTable | Distributions | Bars | History | DrawnGraph | Text
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,
-    Graph,
+    DrawnGraph,
     History,
     Judged,
     Page,
@@ -170,5 +170,5 @@ _DRAWN: Mapping[type, Callable[[Any], Iterator[str]]] = {
     Distributions: plots.distributions,
     Bars: plots.bars,
     History: plots.history,
-    Graph: graphs.graph,
+    DrawnGraph: graphs.graph,
 }

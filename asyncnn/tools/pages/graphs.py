@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from asyncnn.tools.pages import Graph, Node
-from asyncnn.tools.pages.layering import Layout, Point, lay_out
+from asyncnn.tools.pages import DrawnGraph, DrawnNode
+from asyncnn.tools.pages.layering import LayeredGraph, Point, lay_out
 from asyncnn.tools.pages.plots import COLOURS
 
 _CHARACTER, _LINE = 6.7, 15.0
@@ -18,7 +18,7 @@ _MOST_CHARACTERS, _MOST_LINES = 30, 3
 _MARGIN = 24.0
 
 
-def graph(part: Graph) -> Iterator[str]:
+def graph(part: DrawnGraph) -> Iterator[str]:
     """Yield a legend, the graph in a box that scrolls, and a panel beside it.
 
     :raises ValueError: if two nodes have one name, an edge names a node that is not
@@ -99,7 +99,7 @@ def _box(lines: Sequence[str]) -> Point:
 
 def _node(
     number: int,
-    node: Node,
+    node: DrawnNode,
     lines: Sequence[str],
     centre: Point,
     strength: float,
@@ -124,7 +124,7 @@ def _node(
 
 
 def _edges(
-    part: Graph, edges: Sequence[tuple[int, int]], layout: Layout
+    part: DrawnGraph, edges: Sequence[tuple[int, int]], layout: LayeredGraph
 ) -> Iterator[str]:
     """Yield the edges, then their labels, those left out that would cover others."""
     yield '<g class="edges">'

@@ -32,7 +32,7 @@ _MOST_BENDS = 20_000
 _ORDERINGS, _SHIFTS = 16, 16
 
 
-class Layout(msgspec.Struct, frozen=True):
+class LayeredGraph(msgspec.Struct, frozen=True):
     """Where the centres of nodes are, and by which points edges lead, in pixels."""
 
     width: float
@@ -44,13 +44,13 @@ class Layout(msgspec.Struct, frozen=True):
     """Nodes from top to bottom, and from left to right."""
 
 
-def lay_out(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> LayeredGraph:
     """Return a layout of nodes, whose widths and heights are ``boxes``.
 
     :raises ValueError: if edges lead in a circle.
     """
     if not boxes:
-        return Layout(0.0, 0.0, (), (), ())
+        return LayeredGraph(0.0, 0.0, (), (), ())
     net = _Net(boxes, edges)
     net.order()
     net.place()
@@ -229,7 +229,7 @@ class _Net:
     def _width(self, node: int) -> float:
         return self.boxes[node][0] if node < len(self.boxes) else 0.0
 
-    def layout(self) -> Layout:
+    def layout(self) -> LayeredGraph:
         """Return the layout, with the layers one below the other."""
         count = len(self.boxes)
         heights = [
@@ -243,7 +243,7 @@ class _Net:
             tops.append(tops[-1] + height + min(most, least + 2 * edges))
         middles = [tops[rank] + heights[rank] / 2 for rank in range(len(self.layers))]
         centres = [(self.xs[n], middles[self.ranks[n]]) for n in range(count)]
-        return Layout(
+        return LayeredGraph(
             width=max(x + self._width(n) / 2 for n, x in enumerate(self.xs)),
             height=tops[len(heights) - 1] + heights[-1],
             centres=centres,

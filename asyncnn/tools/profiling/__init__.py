@@ -1,7 +1,7 @@
 """Where the time of a model's runs goes: by stage, partition, segment and operation.
 
 This file has what a profile says; `observed_runs` takes one, `page` draws it. Imports
-what applications do, and the engine to be told of its steps; knows no command line.
+what applications do, and the engine to report its steps; knows no command line.
 """
 
 from typing import TypeAlias
@@ -18,7 +18,7 @@ class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):
     ``time_us`` is the median, over runs, of what all its ``calls`` of a run take; that
     of an IF or a WHILE is without the operations that it runs. ``share`` is of a run.
     If it ``is_apportioned``, only the ``segment`` that it is part of was measured.
-    Bytes are those of its tensors, whether they come from memory or a cache.
+    Bytes are its tensors', whether they come from memory or a cache.
     ``temporary_bytes`` are those of results that only the plan keeps, and of its
     kernel's scratch memory; None if another engine has them. ``reads`` are the
     positions, in `Profile.operations`, of those that compute what it reads, and that
@@ -51,7 +51,7 @@ class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Its number, and that of its subgraph."""
+        """Its number, and its subgraph's."""
         number = str(self.index)
         return number if self.subgraph is None else f"{number} of {self.subgraph}"
 

@@ -65,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts_of_part(part: Step) -> Facts:
-    """Return those of an operation whose shapes are all known."""
+    """Return the facts of an operation whose shapes are all known."""
     reads = [each for each in part.operation.inputs if each is not None]
     writes = part.operation.outputs
     return Facts(
@@ -82,7 +82,7 @@ def facts_of_run(
     inputs: Sequence[Array | None],
     outputs: Sequence[Array | None],
 ) -> Facts:
-    """Return those of a step by the arrays that it has worked on."""
+    """Return the facts of a step by the arrays that it has worked on."""
     constants = plan.constants.keys()
     read = dict(zip(step.inputs, inputs, strict=True))
     weights = [array for index, array in read.items() if index in constants]

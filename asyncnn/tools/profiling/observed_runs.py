@@ -30,9 +30,9 @@ from asyncnn.tools.profiling.segment_parts import Parts, measured_parts
 from asyncnn.tools.profiling.summary import Seen, Summary
 from asyncnn.tools.profiling.timeline import (
     Cost,
-    Entry,
-    Execution,
+    EndedStep,
     Timeline,
+    TracedExecution,
     executions_of,
     reported_times,
 )
@@ -78,9 +78,9 @@ class Observer:
         self.told.append((plan, step, begun_ns, ended_ns))
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[EndedStep]:
         """The steps."""
-        return [Entry(*each) for each in self.told]
+        return [EndedStep(*each) for each in self.told]
 
 
 class Look(Observer):
@@ -177,7 +177,7 @@ class _Runs:
         await self._run(self._inputs)
         return time.perf_counter_ns() - begun_ns
 
-    async def observed(self, observer: Observer) -> list[Execution]:
+    async def observed(self, observer: Observer) -> list[TracedExecution]:
         """Run once, observed; return its executions."""
         spans: list[Span] = []
         observer.told = []

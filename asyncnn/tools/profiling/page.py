@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from asyncnn.deadlines import format_duration
 from asyncnn.tools.pages import (
     Column,
-    Graph,
+    DrawnGraph,
+    DrawnNode,
     Judged,
-    Node,
     Page,
     Part,
     SortableTable,
@@ -176,12 +176,12 @@ def _stages(profile: Profile) -> SortableTable:
     )
 
 
-def _graph(profile: Profile) -> Graph:
+def _graph(profile: Profile) -> DrawnGraph:
     """Return all operations; the one that takes longest has the strongest colour."""
     longest_us = max((each.time_us for each in profile.operations), default=0.0)
     several = len(profile.partitions) > 1
     nodes = [
-        Node(
+        DrawnNode(
             name=str(number),
             label=f"{each.place} {each.type}\n{_time(each)}",
             share=each.time_us / longest_us if longest_us else 0.0,
@@ -195,7 +195,7 @@ def _graph(profile: Profile) -> Graph:
         for number, each in enumerate(profile.operations)
         for source in each.reads
     ]
-    return Graph(
+    return DrawnGraph(
         title="Operations by time",
         nodes=nodes,
         edges=edges,

@@ -1,6 +1,6 @@
 """How the time of a segment spreads over its operations.
 
-An engine computes a segment at once, and nothing tells how far it has come. So each
+An engine computes a segment at once, and nothing shows how far it has come. So each
 operation is made a graph of its own, and these run in their order on what the segment
 was given, so that each finds its input where it would: in a cache, if at all. What the
 call of an engine takes is measured by a graph of next to nothing, and taken off.

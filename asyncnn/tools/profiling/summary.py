@@ -28,7 +28,12 @@ from asyncnn.tools.profiling.facts import (
     temporary_bytes,
 )
 from asyncnn.tools.profiling.segment_parts import Parts, engine_name
-from asyncnn.tools.profiling.timeline import MEANINGS, Execution, Stage, Timeline
+from asyncnn.tools.profiling.timeline import (
+    MEANINGS,
+    RunStage,
+    Timeline,
+    TracedExecution,
+)
 
 Key: TypeAlias = tuple[int, int]
 """Of a step: the identity of its subgraph, and its position there."""
@@ -40,7 +45,7 @@ class Seen(msgspec.Struct, frozen=True):
     ``facts`` are of single operations, ``parts`` of segments.
     """
 
-    executions: Sequence[Execution]
+    executions: Sequence[TracedExecution]
     route: Sequence[RouteStep]
     facts: Mapping[Key, Facts]
     parts: Mapping[Key, Parts]
@@ -55,7 +60,7 @@ class _Amount(NamedTuple):
 
 
 class _Unit(msgspec.Struct, frozen=True, eq=False):
-    """A step of a partition; ``numbers`` are those of the executions that run it."""
+    """A step of a partition; ``numbers`` are of the executions that run it."""
 
     partition: int
     subgraph: Subgraph
@@ -292,7 +297,7 @@ class Summary:
 
     def _stages(self) -> Iterable[StageProfile]:
         lines = self._seen.timelines
-        for stage in Stage:
+        for stage in RunStage:
             if not any(line.stages[stage] for line in lines):
                 continue
             time_us, share = self._amount([line.stages[stage] for line in lines])

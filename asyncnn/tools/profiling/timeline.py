@@ -1,7 +1,7 @@
 """One observed run taken apart: every nanosecond of it belongs to a step or a stage.
 
 A run is one execution, or one for each partition. An execution waits in a queue, binds
-arrays to its workspace, runs steps, and replies; spans of a recording tell when. Steps
+arrays to its workspace, runs steps, and replies; spans of a recording say when. Steps
 of a subgraph are run within an IF or a WHILE: its own time is without them.
 """
 
@@ -19,7 +19,7 @@ from asyncnn.runtime.framework.stepping import PARTITION_PREFIX
 from asyncnn.tracing import Span
 
 
-class Stage(StrEnum):
+class RunStage(StrEnum):
     """What a run does besides its operations."""
 
     REQUEST = "to the device"
@@ -33,19 +33,19 @@ class Stage(StrEnum):
 
 
 MEANINGS = {
-    Stage.REQUEST: "arrays checked, the request made, and the HAL called",
-    Stage.QUEUE: "until a lane takes the execution",
-    Stage.BINDING: "a workspace taken, and arrays put in their places",
-    Stage.BETWEEN: "the engine goes from one step to the next",
-    Stage.MOVING: "one partition replies, the next is handed what it has computed",
-    Stage.HANDING_BACK: "from the lane's thread to the event loop",
-    Stage.REPLYING: "outputs stored, the callback notified, the caller woken",
-    Stage.ELSEWHERE: "all of a run, of which this process sees nothing",
+    RunStage.REQUEST: "arrays checked, the request made, and the HAL called",
+    RunStage.QUEUE: "until a lane takes the execution",
+    RunStage.BINDING: "a workspace taken, and arrays put in their places",
+    RunStage.BETWEEN: "the engine goes from one step to the next",
+    RunStage.MOVING: "one partition replies, the next is handed what it has computed",
+    RunStage.HANDING_BACK: "from the lane's thread to the event loop",
+    RunStage.REPLYING: "outputs stored, the callback notified, the caller woken",
+    RunStage.ELSEWHERE: "all of a run, of which this process sees nothing",
 }
 
 
-class Entry(NamedTuple):
-    """A step that has ended; times are those of `time.perf_counter_ns`."""
+class EndedStep(NamedTuple):
+    """A step that has ended; times are of `time.perf_counter_ns`."""
 
     plan: Plan
     step: Step
@@ -60,13 +60,13 @@ class Cost(NamedTuple):
     around_ns: float
 
 
-class Execution(msgspec.Struct):
+class TracedExecution(msgspec.Struct):
     """One execution of a device of this process: spans, and the steps in them."""
 
     begun_ns: int
     computing: list[tuple[int, int]]
     replied_ns: int
-    entries: list[Entry]
+    entries: list[EndedStep]
 
     @property
     def plan(self) -> Plan | None:
@@ -81,7 +81,7 @@ Place: TypeAlias = tuple[int, int, int]
 class Timeline:
     """What one run spent on what, in nanoseconds: ``own_ns`` by step, and ``stages``.
 
-    A step may have run several times: ``counts`` tells. ``computed_ns`` are the times
+    A step may have run several times: ``counts`` says. ``computed_ns`` are the times
     that the executions took on their lanes, and ``observing_ns`` what telling of all
     steps did. ``reported_ns`` are those that devices report of partitions, in order.
     """
@@ -89,7 +89,7 @@ class Timeline:
     def __init__(self, begun_ns: int, ended_ns: int, cost: Cost) -> None:
         self.own_ns: defaultdict[Place, float] = defaultdict(float)
         self.counts: Counter[Place] = Counter()
-        self.stages: defaultdict[Stage, float] = defaultdict(float)
+        self.stages: defaultdict[RunStage, float] = defaultdict(float)
         self.computed_ns: list[int] = []
         self.reported_ns: list[int] = []
         self.total_ns = ended_ns - begun_ns
@@ -102,7 +102,7 @@ class Timeline:
         cls,
         begun_ns: int,
         ended_ns: int,
-        executions: Sequence[Execution],
+        executions: Sequence[TracedExecution],
         cost: Cost,
     ) -> Self:
         """Take a run apart; ``cost`` is what observing a step takes."""
@@ -111,26 +111,26 @@ class Timeline:
             made._add(number, execution)
         if executions:
             replied_ns = executions[-1].replied_ns
-            made._reach(replied_ns, Stage.HANDING_BACK)
-            made._reach(ended_ns, Stage.REPLYING)
+            made._reach(replied_ns, RunStage.HANDING_BACK)
+            made._reach(ended_ns, RunStage.REPLYING)
         else:
-            made._reach(ended_ns, Stage.ELSEWHERE)
+            made._reach(ended_ns, RunStage.ELSEWHERE)
         return made
 
-    def _reach(self, at_ns: int, stage: Stage) -> None:
+    def _reach(self, at_ns: int, stage: RunStage) -> None:
         self.stages[stage] += at_ns - self._reached_ns
         self._reached_ns = at_ns
 
-    def _add(self, number: int, execution: Execution) -> None:
-        self._reach(execution.begun_ns, Stage.MOVING if number else Stage.REQUEST)
+    def _add(self, number: int, execution: TracedExecution) -> None:
+        self._reach(execution.begun_ns, RunStage.MOVING if number else RunStage.REQUEST)
         for begun_ns, ended_ns in execution.computing:
-            self._reach(begun_ns, Stage.QUEUE)
-            self._reach(ended_ns, Stage.BINDING)
+            self._reach(begun_ns, RunStage.QUEUE)
+            self._reach(ended_ns, RunStage.BINDING)
             within = [e for e in execution.entries if begun_ns <= e.begun_ns < ended_ns]
             self._add_entries(number, within)
         self.computed_ns.append(sum(e - s for s, e in execution.computing))
 
-    def _add_entries(self, number: int, entries: Sequence[Entry]) -> None:
+    def _add_entries(self, number: int, entries: Sequence[EndedStep]) -> None:
         """Give steps and what lies between them their part of the time for binding."""
         # Times of what has ended, and is in no control flow so far.
         outer: list[tuple[int, int]] = []
@@ -149,8 +149,8 @@ class Timeline:
             return
         spanned_ns = outer[-1][1] - outer[0][0]
         between_ns = spanned_ns - _sum(outer) - len(outer) * around_ns
-        self.stages[Stage.BETWEEN] += between_ns
-        self.stages[Stage.BINDING] -= spanned_ns
+        self.stages[RunStage.BETWEEN] += between_ns
+        self.stages[RunStage.BINDING] -= spanned_ns
         self.observing_ns += len(entries) * (within_ns + around_ns)
 
 
@@ -165,9 +165,11 @@ def reported_times(spans: Iterable[Span]) -> list[int]:
     return [span.ended_ns - span.started_ns for span in of_partitions]
 
 
-def executions_of(spans: Iterable[Span], entries: Iterable[Entry]) -> list[Execution]:
-    """Return the executions that spans tell of, in order, with their entries."""
-    found: list[Execution] = []
+def executions_of(
+    spans: Iterable[Span], entries: Iterable[EndedStep]
+) -> list[TracedExecution]:
+    """Return the executions that spans show, in order, with their entries."""
+    found: list[TracedExecution] = []
     ordered = sorted(spans, key=lambda span: span.group)
     for _, group in groupby(ordered, lambda span: span.group):
         named: dict[str, list[Span]] = defaultdict(list)
@@ -178,7 +180,7 @@ def executions_of(spans: Iterable[Span], entries: Iterable[Entry]) -> list[Execu
         computing = [(each.started_ns, each.ended_ns) for each in named["execute"]]
         reply = named["reply"][0].started_ns if named["reply"] else computing[-1][1]
         (whole,) = named["execution"]
-        found.append(Execution(whole.started_ns, sorted(computing), reply, []))
+        found.append(TracedExecution(whole.started_ns, sorted(computing), reply, []))
     found.sort(key=lambda execution: execution.begun_ns)
     for entry in entries:
         for execution in found:

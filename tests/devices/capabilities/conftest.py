@@ -8,17 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 from asyncnn.devices import measured_capabilities
-from asyncnn.devices.measured_capabilities import Measurement, ReferenceWorkload
+from asyncnn.devices.measured_capabilities import (
+    CapabilityMeasurement,
+    ReferenceWorkload,
+)
 
 
 @pytest.fixture
-def measurement() -> Measurement:
+def measurement() -> CapabilityMeasurement:
     """A measurement of this machine in which no two workloads took the same time.
 
     It was made before the machine was booted.
     """
     times = {name: 0.25 * (i + 1) for i, name in enumerate(ReferenceWorkload)}
-    return replace(Measurement.now(times), boot="an earlier one")
+    return replace(CapabilityMeasurement.now(times), boot="an earlier one")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     capabilities_of,
     store_measurement,
@@ -21,7 +21,7 @@ from asyncnn.service import RemoteDevice, Server
 
 
 @pytest.fixture
-def measured(state: Path, measurement: Measurement) -> Capabilities:
+def measured(state: Path, measurement: CapabilityMeasurement) -> Capabilities:
     store_measurement(measurement)
     return capabilities_of(measurement.exec_times)
 
@@ -47,7 +47,7 @@ async def test_a_device_reports_what_was_measured(
 
 
 async def test_its_answer_stays_as_long_as_it_is_open(
-    device: IDevice, measured: Capabilities, measurement: Measurement
+    device: IDevice, measured: Capabilities, measurement: CapabilityMeasurement
 ) -> None:
     times = dict.fromkeys(ReferenceWorkload, 3.0)
     store_measurement(replace(measurement, exec_times=times))
@@ -57,7 +57,7 @@ async def test_its_answer_stays_as_long_as_it_is_open(
 
 
 async def test_older_versions_have_the_figures_that_they_know_of(
-    device: IDevice, measurement: Measurement, measured: Capabilities
+    device: IDevice, measurement: CapabilityMeasurement, measured: Capabilities
 ) -> None:
     old = VersionedDevice(device)
     float32, quantised, relaxed = (
@@ -84,7 +84,7 @@ async def test_two_opens_give_the_same(measured: Capabilities) -> None:
 
 
 async def test_the_settings_may_name_another_file(
-    state: Path, tmp_path: Path, measurement: Measurement
+    state: Path, tmp_path: Path, measurement: CapabilityMeasurement
 ) -> None:
     path = str(tmp_path / "figures.json")
     store_measurement(measurement, path)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from asyncnn.devices import measured_capabilities
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     capabilities_of,
     default_path,
@@ -37,7 +37,7 @@ def write(path: Path, content: bytes) -> None:
 
 class TestKeeping:
     def test_what_was_stored_is_what_devices_know(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         assert known_capabilities(known_measurement()) == reference_capabilities()
         assert store_measurement(measurement) == default_path()
@@ -47,7 +47,7 @@ class TestKeeping:
         )
 
     def test_the_file_is_its_owners_alone_and_the_only_one(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         path = store_measurement(measurement)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -58,7 +58,7 @@ class TestKeeping:
         assert not state.exists()
 
     def test_another_path_may_be_given(
-        self, state: Path, tmp_path: Path, measurement: Measurement
+        self, state: Path, tmp_path: Path, measurement: CapabilityMeasurement
     ) -> None:
         path = tmp_path / "elsewhere" / "figures.json"
         assert store_measurement(measurement, str(path)) == path
@@ -66,7 +66,7 @@ class TestKeeping:
         assert load_measurement() is None
 
     def test_the_newest_measurement_takes_the_place_of_the_last(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         store_measurement(measurement)
         times = dict.fromkeys(ReferenceWorkload, 2.0)
@@ -74,7 +74,7 @@ class TestKeeping:
         assert known_capabilities(known_measurement()) == capabilities_of(times)
 
     def test_readers_see_a_whole_measurement_whoever_writes(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         written = [
             replace(measurement, exec_times=dict.fromkeys(ReferenceWorkload, number))
@@ -82,7 +82,7 @@ class TestKeeping:
         ]
         store_measurement(measurement)
 
-        def use(number: int) -> Measurement | None:
+        def use(number: int) -> CapabilityMeasurement | None:
             store_measurement(written[number % 4])
             return load_measurement()
 
@@ -92,7 +92,7 @@ class TestKeeping:
         assert [file.name for file in state.iterdir()] == ["capabilities.json"]
 
     def test_what_could_not_be_used_is_not_stored(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         times = measurement.exec_times | {ReferenceWorkload.IF: float("inf")}
         with pytest.raises(GeneralFailureError, match="not kept"):
@@ -100,14 +100,17 @@ class TestKeeping:
         assert load_measurement() is None
 
     def test_a_folder_that_cannot_be_made_is_an_error(
-        self, tmp_path: Path, measurement: Measurement
+        self, tmp_path: Path, measurement: CapabilityMeasurement
     ) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(GeneralFailureError, match="not kept"):
             store_measurement(measurement, str(tmp_path / "file" / "figures"))
 
     def test_a_read_only_folder_is_an_error_and_stays_readable(
-        self, state: Path, measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+        self,
+        state: Path,
+        measurement: CapabilityMeasurement,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         store_measurement(measurement)
         open_file = os.open
@@ -135,7 +138,7 @@ class TestBoots:
 
         def measured(time: float) -> None:
             times = dict.fromkeys(ReferenceWorkload, time)
-            store_measurement(Measurement.now(times))
+            store_measurement(CapabilityMeasurement.now(times))
 
         assert reported() == 1.0
         for time in (2.0, 3.0):
@@ -155,12 +158,14 @@ class TestBoots:
         assert [file.name for file in state.iterdir()] == ["capabilities.json"]
 
     def test_what_was_before_it_is_for_the_same_surroundings(
-        self, state: Path, measurement: Measurement
+        self, state: Path, measurement: CapabilityMeasurement
     ) -> None:
         before = replace(
             measurement, surroundings=replace(measurement.surroundings, numpy="1.0")
         )
-        newest = replace(Measurement.now(measurement.exec_times), before=before)
+        newest = replace(
+            CapabilityMeasurement.now(measurement.exec_times), before=before
+        )
         assert newest.in_force() is None
 
     def test_where_boots_are_not_told_apart_it_is_in_force_at_once(
@@ -168,15 +173,17 @@ class TestBoots:
         state: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        measurement: Measurement,
+        measurement: CapabilityMeasurement,
     ) -> None:
         monkeypatch.setattr(measured_capabilities, "BOOT_ID", tmp_path / "none")
-        store_measurement(Measurement.now(measurement.exec_times))
+        store_measurement(CapabilityMeasurement.now(measurement.exec_times))
         found = known_measurement()
         assert found is not None
         assert found.exec_times == measurement.exec_times
 
-    def test_energy_is_of_its_own(self, state: Path, measurement: Measurement) -> None:
+    def test_energy_is_of_its_own(
+        self, state: Path, measurement: CapabilityMeasurement
+    ) -> None:
         powers = dict.fromkeys(ReferenceWorkload, 7.0)
         store_measurement(replace(measurement, power_usages=powers))
         capabilities = known_capabilities(known_measurement())
@@ -205,7 +212,7 @@ def with_surroundings(**fields: str) -> Edit:
 
 class TestDoubting:
     @pytest.fixture
-    def path(self, state: Path, measurement: Measurement) -> Path:
+    def path(self, state: Path, measurement: CapabilityMeasurement) -> Path:
         return store_measurement(measurement)
 
     def assert_ignored(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,7 +261,7 @@ class TestDoubting:
         self.assert_ignored(caplog)
 
     def test_a_damaged_file_is_either_whole_or_ignored(
-        self, path: Path, measurement: Measurement
+        self, path: Path, measurement: CapabilityMeasurement
     ) -> None:
         whole = path.read_bytes().rstrip()
         for length in range(0, len(whole), 7):

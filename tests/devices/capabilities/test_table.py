@@ -1,7 +1,7 @@
 import pytest
 
 from asyncnn.devices.measured_capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     capabilities_of,
     reference_capabilities,
@@ -11,7 +11,7 @@ from asyncnn.hal.types import Capabilities, OperandType, PerformanceInfo
 
 
 @pytest.fixture
-def capabilities(measurement: Measurement) -> Capabilities:
+def capabilities(measurement: CapabilityMeasurement) -> Capabilities:
     return capabilities_of(measurement.exec_times)
 
 
@@ -41,7 +41,7 @@ def test_every_type_but_subgraph_is_listed_in_order(capabilities: Capabilities) 
 )
 def test_a_type_has_the_time_of_its_workload_and_needs_energy_alike(
     capabilities: Capabilities,
-    measurement: Measurement,
+    measurement: CapabilityMeasurement,
     type_: OperandType,
     workload: ReferenceWorkload,
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_type_has_the_time_of_its_workload_and_needs_energy_alike(
 
 
 def test_relaxed_arithmetic_and_control_flow_have_times_of_their_own(
-    capabilities: Capabilities, measurement: Measurement
+    capabilities: Capabilities, measurement: CapabilityMeasurement
 ) -> None:
     times = measurement.exec_times
     relaxed = times[ReferenceWorkload.RELAXED_FLOAT32]

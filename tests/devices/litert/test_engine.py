@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices.litert import engine as engines
-from asyncnn.devices.litert.c_api import CApiUnavailableError, Library
+from asyncnn.devices.litert.c_api import CApiUnavailableError, LiteRtLibrary
 from asyncnn.devices.litert.c_api_engine import CApiEngine, CApiGraph
 from asyncnn.devices.litert.chain_model import Chain
 from asyncnn.devices.litert.engine import Array, Engine
@@ -454,7 +454,7 @@ class TestLoading:
 def test_a_failed_call_names_its_function(c_api: Engine) -> None:
     assert isinstance(c_api, CApiEngine)
     library = c_api._library
-    assert isinstance(library, Library)
+    assert isinstance(library, LiteRtLibrary)
     memory = aligned_bytes(64)
     memory.fill(0)
     with pytest.raises(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.devices import engine_verdicts
-from asyncnn.devices.engine_verdicts import Subject
+from asyncnn.devices.engine_verdicts import VerdictSubject
 from asyncnn.devices.litert import engine as engines
 from asyncnn.devices.litert import self_test
 from asyncnn.devices.litert.c_api_engine import CApiGraph
@@ -221,7 +221,7 @@ def test_where_nothing_can_be_kept_it_is_tried_each_time(
 
 def test_a_library_that_is_not_there_has_no_subject(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Subject.here(tmp_path / "nothing.so", VERSION, 1)
+        VerdictSubject.here(tmp_path / "nothing.so", VERSION, 1)
 
 
 def test_modules_in_the_current_folder_are_not_imported(

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn import Device, NamedModel, load
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices.onnxruntime.sessions import Session
+from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.extensions.regions import ONNX, Port, region_model, type_of
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
@@ -161,4 +161,4 @@ async def refused(device: Device, model: NamedModel, words: str) -> None:
 def sessions() -> int:
     """Count the sessions that there are."""
     gc.collect()
-    return sum(isinstance(each, Session) for each in gc.get_objects())
+    return sum(isinstance(each, RegionSession) for each in gc.get_objects())

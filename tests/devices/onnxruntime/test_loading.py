@@ -11,7 +11,7 @@ import pytest
 from asyncnn import open_device
 from asyncnn.devices import engine_verdicts, onnxruntime
 from asyncnn.devices.onnxruntime import loading, runtime_trial
-from asyncnn.devices.onnxruntime.runtime_api import Library, RuntimeApiError
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import _SessionGraph
 from asyncnn.hal.errors import EngineUnavailableError
 
@@ -61,12 +61,12 @@ def test_what_is_no_such_library_is_refused(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(RuntimeApiError, match="cannot be loaded"):
-        Library(path)
+        OnnxRuntimeLibrary(path)
 
 
 def test_another_library_is_none() -> None:
     with pytest.raises(RuntimeApiError, match="is not ONNX Runtime"):
-        Library(Path("libc.so.6"))
+        OnnxRuntimeLibrary(Path("libc.so.6"))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ TELLS_NOBODY = """
 import os
 from asyncnn.devices import onnxruntime
 from asyncnn.devices.onnxruntime.region_checks import Traits
-from asyncnn.devices.onnxruntime.runtime_api import Library
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
-from asyncnn.devices.onnxruntime.sessions import LearntShapes, Session
+from asyncnn.devices.onnxruntime.sessions import LearntShapes, RegionSession
 
 def threads():
     return len(os.listdir("/proc/self/task"))
 
 before = threads(), dict(os.environ)
-library = Library(onnxruntime.found()[0])
-session = Session(
+library = OnnxRuntimeLibrary(onnxruntime.found()[0])
+session = RegionSession(
     library, chain(2, 4), 1, Traits(False, False), LearntShapes(False)
 )
 assert (threads(), dict(os.environ)) == before

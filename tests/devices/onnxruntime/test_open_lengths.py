@@ -10,7 +10,7 @@ from onnx import helper
 
 from asyncnn import Device, load, logs, open_device
 from asyncnn.devices import DeviceSettings, executable, spreading
-from asyncnn.devices.onnxruntime.sessions import Session
+from asyncnn.devices.onnxruntime.sessions import RegionSession
 from asyncnn.engine import program
 from asyncnn.engine.program import MAX_PLANS, MAX_SMALL_PLANS
 from asyncnn.execution import IInProcess
@@ -166,14 +166,16 @@ async def test_open_lengths_have_several_threads_as_fixed_ones_have(
 ) -> None:
     monkeypatch.setattr(spreading, "WORTH_SPREADING_NS", 0)
     monkeypatch.setattr(executable, "WORTH_SPREADING_NS", 0)
-    made = Session.__init__
+    made = RegionSession.__init__
     threads: list[int] = []
 
-    def remember(session: Session, library: Any, content: bytes, *rest: Any) -> None:
+    def remember(
+        session: RegionSession, library: Any, content: bytes, *rest: Any
+    ) -> None:
         threads.append(rest[0])
         made(session, library, content, *rest)
 
-    monkeypatch.setattr(Session, "__init__", remember)
+    monkeypatch.setattr(RegionSession, "__init__", remember)
     settings = DeviceSettings(lanes=2, inline_below_us=0)
     async with open_device("onnxruntime", settings=settings) as device:
         prepared = await device.prepare(load(doubled()))

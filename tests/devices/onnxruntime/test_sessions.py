@@ -7,25 +7,31 @@ import pytest
 
 from asyncnn.devices.onnxruntime import found
 from asyncnn.devices.onnxruntime.region_checks import Traits
-from asyncnn.devices.onnxruntime.runtime_api import Library
+from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.runtime_trial import chain
-from asyncnn.devices.onnxruntime.sessions import Region, Session, digest_of
+from asyncnn.devices.onnxruntime.sessions import (
+    RegionSession,
+    RegionSessions,
+    digest_of,
+)
 from asyncnn.hal.errors import GeneralFailureError
 
 CONTENT = chain(1, 4)
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(found()[0])
+def library() -> OnnxRuntimeLibrary:
+    return OnnxRuntimeLibrary(found()[0])
 
 
-def region_of(library: Library) -> Region:
+def region_of(library: OnnxRuntimeLibrary) -> RegionSessions:
     traits = Traits(may_loop=False, depends_on_data=False)
-    return Region(library, traits, digest_of(CONTENT))
+    return RegionSessions(library, traits, digest_of(CONTENT))
 
 
-def test_each_class_and_number_of_threads_has_its_own(library: Library) -> None:
+def test_each_class_and_number_of_threads_has_its_own(
+    library: OnnxRuntimeLibrary,
+) -> None:
     region = region_of(library)
     first = region.session(CONTENT)
     assert region.session(CONTENT) is first
@@ -38,7 +44,7 @@ def test_each_class_and_number_of_threads_has_its_own(library: Library) -> None:
 
 
 def test_one_that_is_released_is_found_by_nobody(
-    library: Library, monkeypatch: pytest.MonkeyPatch
+    library: OnnxRuntimeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     region = region_of(library)
     held = [region.session(CONTENT)]
@@ -56,13 +62,13 @@ def test_one_that_is_released_is_found_by_nobody(
     thread = threading.Thread(target=held.clear)
     thread.start()
     assert begun.wait(30)
-    other: Session = region.session(CONTENT)
+    other: RegionSession = region.session(CONTENT)
     assert other.handle != handle
     go_on.set()
     thread.join()
 
 
-def test_a_file_that_has_changed_is_refused(library: Library) -> None:
+def test_a_file_that_has_changed_is_refused(library: OnnxRuntimeLibrary) -> None:
     changed = np.frombuffer(chain(2, 4), np.uint8)
     with pytest.raises(GeneralFailureError, match="has changed since"):
         region_of(library).session(changed, 2)

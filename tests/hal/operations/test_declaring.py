@@ -11,7 +11,7 @@ from asyncnn.hal.operations.signature import (
     FLOAT32,
     INT32,
     Argument,
-    Layout,
+    ArgumentLayout,
     TypeRow,
 )
 from asyncnn.hal.types import HalVersion
@@ -56,7 +56,7 @@ def test_types_are_rows_since_a_version(types, expected) -> None:
 )
 def test_a_layout_lists_arguments(text, expected) -> None:
     (layout,) = declared(layouts=text).layouts
-    assert layout == Layout(tuple(expected), (Argument("output"),))
+    assert layout == ArgumentLayout(tuple(expected), (Argument("output"),))
     (layout,) = declared(layouts=f"input -> {text}").layouts
     assert layout.outputs == tuple(expected)
 

@@ -310,6 +310,21 @@ def expanding() -> Any:
     )  # fmt: skip
 
 
+def long(type_: str, *inputs: str) -> Any:
+    """Return a graph of what is as long as one of its inputs says."""
+    nodes = [node(type_, inputs, ["e"]), node("ReduceMax", ["e"], ["y"])]
+    weights = {
+        "k": np.int64(1 << 36),
+        "n": np.int64([1 << 18, 1 << 18]),
+        "two": np.int64([1, 2]),
+        "image": np.zeros((1, 2, 2), np.float32),
+        "rate": np.int64(16000),
+        "low": np.float32(0),
+    }
+    kept = {name: array for name, array in weights.items() if name in inputs}
+    return model(nodes, [tensor("x", (2,))], ["y"], kept)
+
+
 def own_operator() -> Any:
     proto = model([node("F", ["x"], ["y"], domain="own")], [tensor("x", (2,))], ["y"])
     proto.opset_import.append(helper.make_opsetid("own", 1))
@@ -328,6 +343,23 @@ class TestGraphsOfClients:
             prepared = await device.prepare(nodes_model(proto))
             found = await prepared.run([np.float32([0, 9])])
         assert found["y"].tolist() == [0, 1]
+
+    @pytest.mark.parametrize(
+        "proto",
+        [
+            long("HannWindow", "k"),
+            long("MelWeightMatrix", "k", "k", "rate", "low", "low"),
+            long("Col2Im", "image", "n", "two"),
+            long("DFT", "image", "k"),
+        ],
+        ids=["window", "mel", "image", "spectrum"],
+    )
+    async def test_what_is_too_long_is_refused_before_it_is_made(
+        self, proto: Any
+    ) -> None:
+        async with asyncnn.open_device("reference") as device:
+            with pytest.raises(AsyncnnError, match="elements"):
+                await prepared_and_run(device, nodes_model(proto), 1)
 
     @pytest.mark.parametrize(
         ("proto", "inputs"),

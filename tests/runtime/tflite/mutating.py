@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.devices.litert.engine import load_engine
-from asyncnn.devices.litert.region_kernels import Regions
+from asyncnn.devices.litert.region_kernels import LiteRtRegions
 from asyncnn.engine import Program
 from asyncnn.engine.plan_execution import run_straight
 from asyncnn.extensions import Extensions
@@ -61,7 +61,7 @@ def main(path: str, seed: int, first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     data = Path(path).read_bytes()
     sound, places = region_of_tflite(from_buffer(data)), fields_of(data)
-    extensions = Extensions([Regions(load_engine()).extension()])
+    extensions = Extensions([LiteRtRegions(load_engine()).extension()])
     inputs = [np.ones(each.dimensions, each.dtype) for each in sound.inputs]
     have_run = 0
     for number in range(first, first + count):

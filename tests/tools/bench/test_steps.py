@@ -20,11 +20,11 @@ from asyncnn.tools.bench.bench_steps import (
 MOST = {
     ("accelerated", INPROCESS): {
         RUN: 23,
-        EXECUTION: 21,
+        EXECUTION: 20,
         FENCED: 31,
         CALLBACK: 29,
-        BURST: 34,
-        BURST_IN_PLACE: 26,
+        BURST: 28,
+        BURST_IN_PLACE: 24,
     },
     ("reference", INPROCESS): {
         RUN: 76,

@@ -14,7 +14,7 @@ from asyncnn.hal.types import ExecutionPreference, OperandType
 from asyncnn.service import Server
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
-    Measurement,
+    CapabilityMeasurement,
     ReferenceWorkload,
     Surroundings,
     by_models,
@@ -31,7 +31,9 @@ from tests.networks import chain
 
 
 @pytest.fixture
-async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[str]]:
+async def measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[CapabilityMeasurement, list[str]]:
     """A hasty measurement, and the workloads whose progress was told."""
     monkeypatch.setattr(calibration, "_BATCH_US", 1.0)
     told = []
@@ -48,7 +50,7 @@ async def measured(monkeypatch: pytest.MonkeyPatch) -> tuple[Measurement, list[s
 
 
 async def test_a_measurement_can_be_stored_and_found_again(
-    measured: tuple[Measurement, list[str]], tmp_path: object
+    measured: tuple[CapabilityMeasurement, list[str]], tmp_path: object
 ) -> None:
     measurement, told = measured
     assert told == list(ReferenceWorkload)
@@ -59,7 +61,7 @@ async def test_a_measurement_can_be_stored_and_found_again(
 
 
 async def test_figures_have_three_digits(
-    measured: tuple[Measurement, list[str]],
+    measured: tuple[CapabilityMeasurement, list[str]],
 ) -> None:
     measurement, _ = measured
     assert list(measurement.power_usages) == list(ReferenceWorkload)
@@ -141,7 +143,9 @@ async def test_the_accelerated_device_reports_what_the_models_have_taken(
     path = f"{tmp_path}/figures.json"
     ones = dict.fromkeys(ReferenceWorkload, 1.0)
     for measured, expected in (({}, (0.3, 0.1)), (times, (0.25, 0.0625))):
-        found = replace(Measurement.now(ones, measured), boot="an earlier one")
+        found = replace(
+            CapabilityMeasurement.now(ones, measured), boot="an earlier one"
+        )
         store_measurement(found, path)
         settings = DeviceSettings(capabilities_file=path)
         async with asyncnn.open_device("accelerated", settings=settings) as device:
@@ -166,7 +170,7 @@ async def test_low_power_chooses_by_the_energy_that_was_measured(
     ones = dict.fromkeys(ReferenceWorkload, 1.0)
     times = {"a": ModelTime(0.25, quantized=False, power=4.0)}
     path = f"{tmp_path}/figures.json"
-    found = replace(Measurement.now(ones, times), boot="an earlier one")
+    found = replace(CapabilityMeasurement.now(ones, times), boot="an earlier one")
     store_measurement(found, path)
     settings = DeviceSettings(capabilities_file=path)
     async with asyncnn.open_device("framework", settings=settings) as device:

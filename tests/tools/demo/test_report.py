@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from asyncnn.tools.demo import (
-    Latency,
+    DemoLatency,
     accuracy,
     confusion_matrix,
     confusion_picture,
@@ -29,7 +29,7 @@ def test_a_confusion_matrix_counts_labels_by_row_and_predictions_by_column() -> 
 
 
 def test_latency_is_in_microseconds_and_throughput_per_second() -> None:
-    assert latency([1_000_000] * 4) == Latency(1000.0, 1000.0, 1000.0)
+    assert latency([1_000_000] * 4) == DemoLatency(1000.0, 1000.0, 1000.0)
 
 
 def test_a_single_slow_run_moves_the_99th_percentile_but_not_the_median() -> None:

@@ -11,7 +11,7 @@ from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import extracts
-from asyncnn.tools.differing.extracts import Graph, compacted
+from asyncnn.tools.differing.extracts import ModelGraph, compacted
 from asyncnn.tools.differing.sides import DeviceSide
 from tests.random_graphs.running import assert_same
 from tests.random_graphs.trying import on_graphs
@@ -35,7 +35,7 @@ def folding() -> NamedModel:
 
 
 def test_all_that_is_computed_can_be_shown() -> None:
-    graph = Graph(folding())
+    graph = ModelGraph(folding())
     (shown,) = graph.shown()
     validate_model(shown.named.model)
     assert set(shown.outputs) == set(graph.writers)
@@ -44,7 +44,7 @@ def test_all_that_is_computed_can_be_shown() -> None:
 
 def test_many_tensors_are_shown_in_several_batches(monkeypatch) -> None:
     monkeypatch.setattr(extracts, "MOST_BYTES", 300)
-    graph = Graph(folding())
+    graph = ModelGraph(folding())
     batches = list(graph.shown())
     assert len(batches) == 2
     assert {i for each in batches for i in each.outputs} == set(graph.writers)
@@ -52,12 +52,12 @@ def test_many_tensors_are_shown_in_several_batches(monkeypatch) -> None:
 
 
 def test_what_follows_from_constants_is_known() -> None:
-    graph = Graph(folding())
+    graph = ModelGraph(folding())
     assert graph.folded == {graph.main.operations[0].outputs[0]}
 
 
 def test_an_operation_alone_has_what_it_reads_as_inputs_and_constants() -> None:
-    graph = Graph(folding())
+    graph = ModelGraph(folding())
     flat, size, y = (operation.outputs[0] for operation in graph.main.operations)
     value = np.ones(64, np.float32)
     alone = graph.extract([2], {flat: value, size: None}, [y])
@@ -70,7 +70,7 @@ def test_an_operation_alone_has_what_it_reads_as_inputs_and_constants() -> None:
 
 
 def test_what_is_kept_has_no_bytes_that_nobody_reads() -> None:
-    graph = Graph(folding())
+    graph = ModelGraph(folding())
     flat, size, y = (operation.outputs[0] for operation in graph.main.operations)
     alone = graph.extract([2], {flat: None, size: None}, [y]).named
     assert sum(pool.size for pool in alone.model.pools) > 0
@@ -87,7 +87,7 @@ def test_separated_operations_compute_what_the_whole_does(graph: Drawn) -> None:
 
 
 async def check_separated(drawn: Drawn) -> None:
-    graph = Graph(drawn.named)
+    graph = ModelGraph(drawn.named)
     names = [info.name for info in drawn.named.inputs]
     sample = dict(zip(names, drawn.inputs, strict=True))
     async with open_device("reference") as device:

@@ -20,8 +20,8 @@ from asyncnn.tools.conformance.random_graphs.dumping import listing
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.conformance.random_graphs.families import graphs
 from asyncnn.tools.differing.distances import Allowed, distance
-from asyncnn.tools.differing.extracts import Graph
-from asyncnn.tools.differing.finding import Entry, Finding, Question, find
+from asyncnn.tools.differing.extracts import ModelGraph
+from asyncnn.tools.differing.finding import Finding, PlacedOperation, Question, find
 from asyncnn.tools.differing.sides import DeviceSide
 from asyncnn.tools.samples import random_sample
 from tests.tools.differing.faults import (
@@ -82,7 +82,7 @@ class Tally:
         assert len(self.missed) <= (1 - NAMED_SHARE) * total, self.missed
 
 
-def points_to(entry: Entry | None, target: Target) -> bool:
+def points_to(entry: PlacedOperation | None, target: Target) -> bool:
     if entry is None or entry.position != target.position:
         return False
     return entry.level.graph.main.operations == target.subgraph.operations
@@ -116,7 +116,7 @@ async def differ(
 
     None if that side cannot run all of the model, as the fault leads to illegal values.
     """
-    graph = Graph(named.with_open_states())
+    graph = ModelGraph(named.with_open_states())
     names = [info.name for info in named.inputs]
     samples = [dict(zip(names, inputs, strict=False))]
     async with open_device("reference") as device:
@@ -232,7 +232,7 @@ async def of_weights_elsewhere(
     apart = distance(pairs[0][1][0], operand, pairs[0][0][0], operand, Allowed())
     if apart.units < 3:
         return
-    graph = Graph(named)
+    graph = ModelGraph(named)
     async with open_device("reference") as one, open_device("accelerated") as other:
         found = await find(
             Question(

@@ -26,7 +26,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph as Drawn
 from asyncnn.tools.differing import Inquiry, answer
 from asyncnn.tools.differing.distances import Allowed
-from asyncnn.tools.differing.extracts import Graph
+from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.differing.finding import Finding, Question, find
 from asyncnn.tools.differing.pairing import pair
 from asyncnn.tools.differing.sides import DeviceSide
@@ -205,7 +205,7 @@ async def asked(
     allowed: Allowed = USUAL,
 ) -> Finding:
     samples = inputs_of(named, count)
-    graph = Graph(named.with_open_states())
+    graph = ModelGraph(named.with_open_states())
     first, second = (
         DeviceSide(title, device, graph, named.states)
         for title, device in zip(("one", "other"), devices, strict=True)
@@ -334,7 +334,7 @@ def test_a_graph_does_not_differ_from_itself(graph: Drawn) -> None:
 
 
 async def check_itself(drawn: Drawn) -> None:
-    graph = Graph(drawn.named)
+    graph = ModelGraph(drawn.named)
     names = [info.name for info in drawn.named.inputs]
     sets = (drawn.inputs, drawn.other_inputs)
     samples = [dict(zip(names, each, strict=True)) for each in sets]
@@ -360,10 +360,10 @@ class TestPairing:
         named = sums()
         outputs = [each.outputs[0] for each in named.model.main.operations]
 
-        def called(*names: str) -> Graph:
+        def called(*names: str) -> ModelGraph:
             listed = dict(zip(outputs, names, strict=True))
             known = tuple(listed.get(i, "") for i in range(max(outputs) + 1))
-            return Graph(replace(named, operand_names=known))
+            return ModelGraph(replace(named, operand_names=known))
 
         one, other = called("a", "b", "c", "d"), called("a", "c", "b", "d")
         tensors = pair(one, other).tensors
@@ -383,7 +383,7 @@ class TestPairing:
         value = builder.operation(OperationType.ADD, [x, y, none], FLOATS)
         value = builder.operation(OperationType.EXP, [value], FLOATS)
         builder.output(builder.operation(OperationType.ABS, [value], FLOATS), "z")
-        fewer, more = Graph(builder.build()), Graph(sums())
+        fewer, more = ModelGraph(builder.build()), ModelGraph(sums())
         tensors = pair(more, fewer).tensors
         paired = [
             [tensors.get(i) for i in each.outputs] for each in more.main.operations
@@ -397,12 +397,12 @@ class TestPairing:
         operands = list(named.model.main.operands)
         operands[last] = replace(operands[last], dimensions=(5,))
         main = replace(named.model.main, operands=tuple(operands))
-        other = Graph(replace(named, model=replace(named.model, main=main)))
-        assert last not in pair(Graph(named), other).tensors
+        other = ModelGraph(replace(named, model=replace(named.model, main=main)))
+        assert last not in pair(ModelGraph(named), other).tensors
 
     def test_models_of_other_inputs_are_refused(self) -> None:
         with pytest.raises(InvalidArgumentError, match="2 inputs"):
-            pair(Graph(sums()), Graph(looping()))
+            pair(ModelGraph(sums()), ModelGraph(looping()))
 
 
 class TestPeers:

@@ -17,9 +17,9 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.tools.loadgen import Scenario, Settings, users_systems
 from asyncnn.tools.loadgen.judge import judged
 from asyncnn.tools.loadgen.library import Library
-from asyncnn.tools.loadgen.runs import RunOptions, run_all
+from asyncnn.tools.loadgen.runs import JudgedRunOptions, run_all
 from asyncnn.tools.loadgen.systems import BlockingSystem, System
-from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, Way, opened, system_of
+from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, QueryWay, opened, system_of
 from asyncnn.tools.samples import Tolerance
 from tests.networks import addition
 
@@ -56,7 +56,7 @@ async def test_every_way_answers_rightly(
     async with opened("reference", transport) as device:
         prepared = await device.prepare(NAMED)
         for path in PATHS:
-            way = Way(transport, path)
+            way = QueryWay(transport, path)
             async with system_of(prepared, library, way, scenario) as system:
                 verdict = await judged(system, library, settings(scenario), tmp_path)
                 queries = 1 if scenario is Scenario.OFFLINE else 70
@@ -164,7 +164,7 @@ async def test_nothing_is_left_over(path: str) -> None:
         await prepared.run(SAMPLES[0])
 
         async def once() -> None:
-            way = Way(path=path)
+            way = QueryWay(path=path)
             async with system_of(prepared, library, way, Scenario.SERVER) as system:
                 await judged(system, library, settings(Scenario.SERVER))
 
@@ -206,7 +206,7 @@ async def test_a_run_that_is_cancelled_stops_executing() -> None:
 
 
 async def test_a_report_tells_of_every_way(tmp_path: Path) -> None:
-    options = RunOptions(
+    options = JudgedRunOptions(
         model="addition",
         named=NAMED,
         extensions=(),

@@ -6,10 +6,10 @@ from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,
-    Graph,
+    DrawnGraph,
+    DrawnNode,
     History,
     Judged,
-    Node,
     Page,
     SortableTable,
     Text,
@@ -39,14 +39,14 @@ def table() -> SortableTable:
     )
 
 
-def graph(name: str = "n") -> Graph:
+def graph(name: str = "n") -> DrawnGraph:
     """Return one with a branch that is passed by an edge over three layers."""
     labels = ["INPUT", "CONV_2D\n80 us", "RELU", "ADD\n20 us", "SOFTMAX"]
     pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)]
-    return Graph(
+    return DrawnGraph(
         title="Operations",
         nodes=[
-            Node(
+            DrawnNode(
                 name=f"{name}{number}",
                 label=label,
                 share=0.8 if number == 1 else 0.0,
@@ -124,10 +124,10 @@ def hostile() -> Page:
                 series={HOSTILE: [1.0]},
                 note=HOSTILE,
             ),
-            Graph(
+            DrawnGraph(
                 title=HOSTILE,
                 nodes=[
-                    Node(
+                    DrawnNode(
                         name=name,
                         label=name,
                         share=1.0,

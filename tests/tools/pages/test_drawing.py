@@ -10,10 +10,10 @@ from asyncnn.tools.pages import (
     Bars,
     Column,
     Distributions,
-    Graph,
+    DrawnGraph,
+    DrawnNode,
     History,
     Judged,
-    Node,
     Page,
     Part,
     SortableTable,
@@ -181,12 +181,12 @@ class TestPlots:
 
 
 class TestGraphs:
-    def node(self, name: str) -> Node:
-        return Node(name=name, label=name)
+    def node(self, name: str) -> DrawnNode:
+        return DrawnNode(name=name, label=name)
 
     def test_the_colour_is_relative_to_the_strongest(self) -> None:
-        nodes = [Node(name=str(n), label="", share=n / 100) for n in range(3)]
-        html = alone(Graph(title="", nodes=nodes, edges=[]))
+        nodes = [DrawnNode(name=str(n), label="", share=n / 100) for n in range(3)]
+        html = alone(DrawnGraph(title="", nodes=nodes, edges=[]))
         styles = [str(node["style"]) for node in Elements(html).of("g", "node")]
         assert styles == [f"--strength:{n}%" for n in ("0.0", "50.0", "100.0")]
         assert "share 0 %<i></i>2 %" in html
@@ -194,7 +194,7 @@ class TestGraphs:
     def test_one_label_of_a_tensor_is_enough(self) -> None:
         nodes = [self.node(name) for name in "abc"]
         edges = [("a", "b", "1x4"), ("a", "c", "1x4")]
-        html = alone(Graph(title="", nodes=nodes, edges=edges))
+        html = alone(DrawnGraph(title="", nodes=nodes, edges=edges))
         assert len(Elements(html).of("text", "label")) == 1
         assert len(Elements(html).of("path", "edge")) == 2
 
@@ -210,7 +210,7 @@ class TestGraphs:
     def test_what_is_no_such_graph_is_refused(
         self, names: str, edges: list[tuple[str, str, str]], reason: str
     ) -> None:
-        part = Graph(title="", nodes=[self.node(n) for n in names], edges=edges)
+        part = DrawnGraph(title="", nodes=[self.node(n) for n in names], edges=edges)
         with pytest.raises(ValueError, match=reason):
             alone(part)
 

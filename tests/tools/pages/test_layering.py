@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from asyncnn.tools.pages.layering import Layout, lay_out, ranks_of
+from asyncnn.tools.pages.layering import LayeredGraph, lay_out, ranks_of
 
 BOX = 80.0, 30.0
 
@@ -23,7 +23,7 @@ def random_edges(count: int, seed: int, *, skips: float = 0.2) -> Edges:
     return sorted(edges)
 
 
-def overlapping(layout: Layout) -> list[tuple[int, int]]:
+def overlapping(layout: LayeredGraph) -> list[tuple[int, int]]:
     width, height = BOX
     return [
         (a, b)

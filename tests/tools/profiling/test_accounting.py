@@ -24,7 +24,7 @@ from asyncnn.tools.profiling.observed_runs import (
     measure,
     observing_cost,
 )
-from asyncnn.tools.profiling.timeline import Entry
+from asyncnn.tools.profiling.timeline import EndedStep
 from asyncnn.tools.samples import random_sample
 
 MODELS = (
@@ -115,7 +115,7 @@ def test_runs_that_nobody_observes_take_what_the_steps_do(
     assert lowest <= least_told_ns <= highest
 
 
-def spent_ns(entries: Sequence[Entry], within_ns: float, around_ns: float) -> float:
+def spent_ns(entries: Sequence[EndedStep], within_ns: float, around_ns: float) -> float:
     """Return what steps and what lies between them take, but for observing."""
     spanned_ns = entries[-1].ended_ns - entries[0].begun_ns
     count = len(entries)

@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page as BrowserPage
 
-from asyncnn.tools.pages import Graph, SortableTable, Text
+from asyncnn.tools.pages import DrawnGraph, SortableTable, Text
 from asyncnn.tools.pages.drawing import draw
 from asyncnn.tools.profiling import Profile
 from asyncnn.tools.profiling.page import headlines, page_of
 from tests.tools.profiling.made_up import OPERATIONS, PROFILE
 
 
-def graph_of(profile: Profile) -> Graph:
-    (graph,) = [p for p in page_of(profile, ()).parts if isinstance(p, Graph)]
+def graph_of(profile: Profile) -> DrawnGraph:
+    (graph,) = [p for p in page_of(profile, ()).parts if isinstance(p, DrawnGraph)]
     return graph
 
 
