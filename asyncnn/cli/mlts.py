@@ -25,6 +25,7 @@ from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from asyncnn.tools.mlts import Suite
+    from asyncnn.tools.mlts.datasets import Published
     from asyncnn.tools.mlts.suite_models import Wanted
     from asyncnn.tools.mlts.suite_records import Preparation, Row, SuiteReport
 
@@ -69,8 +70,12 @@ _PeersOption: TypeAlias = Annotated[
     bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
 ]
 _DatasetOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(help="An .npz file with inputs and labels, for top-k."),
+    str | None,
+    typer.Option(
+        metavar="F.npz|KIND=FOLDER",
+        help="Inputs and labels, for top-k; or a data set as it is published: "
+        "open-images, cmu-arctic or librispeech.",
+    ),
 ]
 _AccuracyOption: TypeAlias = Annotated[
     bool | None,
@@ -187,7 +192,7 @@ def _wanted(
     folder: Path | None,
     builtin: bool,
     pattern: str,
-    dataset: Path | None,
+    dataset: str | None,
     accuracy: bool | None,
     tolerance: tuple[int, float | None, float | None],
 ) -> "Wanted":
@@ -202,10 +207,21 @@ def _wanted(
         folder=folder,
         builtin=builtin,
         pattern=pattern,
-        dataset=dataset,
+        dataset=None if dataset is None else _dataset(dataset),
         needs_accuracy=needs,
         tolerance=asked,
     )
+
+
+def _dataset(text: str) -> "Path | Published":
+    """Return the file that an option names, or the data set like ``KIND=FOLDER``."""
+    from asyncnn.tools.mlts.datasets import KINDS, Published
+
+    kind, is_one, folder = text.partition("=")
+    if not is_one or Path(text).exists():
+        return Path(text)
+    (known,) = chosen("data set", kind, [*KINDS])
+    return Published(known, Path(folder))
 
 
 def _suite(

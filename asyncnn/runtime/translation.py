@@ -151,13 +151,14 @@ def translating(named: NamedModel) -> Steps[NamedModel]:
 
 
 def translates(model: Model) -> Steps[bool]:
-    """Tell whether a region has a translation, with outputs as it declares them.
+    """Tell whether a region of LiteRT translates, with outputs as it declares them.
 
-    Then each operator, and each shape, was checked by the rules of the HAL.
+    Then each operator, and each shape, was checked by the rules of the HAL. One of ONNX
+    is not tried: native code that infers its shapes may end the process as well.
     """
     try:
         region = region_of(model)
-        if region is None:
+        if region is None or region.extension != LITERT:
             return False
         translated = yield from _translating(region)
     except (AsyncnnError, RecursionError):

@@ -54,7 +54,12 @@ _BRANCH_GAIN = 0.5
 
 
 def mobilenet_v1(
-    *, quantized: bool, size: int = 224, width: float = 1.0, seed: int = 0
+    *,
+    quantized: bool,
+    size: int = 224,
+    width: float = 1.0,
+    seed: int = 0,
+    unsigned: bool = False,
 ) -> bytes:
     """Return the file of a MobileNet v1 for one image of ``size`` times ``size``.
 
@@ -62,16 +67,22 @@ def mobilenet_v1(
     and, quantised, per-channel scales. Its random weights keep the variance of the
     activations from layer to layer, so that quantised ones neither vanish nor saturate.
     The input is float32 in [0, 1), or int8 with scale 1/255; both variants have the
-    same weights, but for rounding. ``width`` multiplies the numbers of channels.
+    same weights, but for rounding. ``width`` multiplies the numbers of channels. If it
+    is ``unsigned`` as well, it has uint8 codes, and the weights of a layer one scale.
 
     :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
-    network = _Network(quantized, size, width, seed)
+    network = _Network(quantized, size, width, seed, unsigned)
     return network.file(network.add_separable_blocks)
 
 
 def mobilenet_v2(
-    *, quantized: bool, size: int = 224, width: float = 1.0, seed: int = 0
+    *,
+    quantized: bool,
+    size: int = 224,
+    width: float = 1.0,
+    seed: int = 0,
+    unsigned: bool = False,
 ) -> bytes:
     """Return the file of a MobileNet v2, otherwise like `mobilenet_v1`.
 
@@ -80,7 +91,7 @@ def mobilenet_v2(
 
     :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
-    network = _Network(quantized, size, width, seed)
+    network = _Network(quantized, size, width, seed, unsigned)
     return network.file(network.add_inverted_blocks)
 
 
@@ -92,13 +103,31 @@ MOBILENETS = {
 """What makes the files of those that are measured, by name."""
 
 
+MORE_MOBILENETS = {
+    f"mobilenet_{version}_{width}_{size}_{kind}": partial(
+        make,
+        quantized=kind != "float",
+        unsigned=kind == "u8",
+        size=size,
+        width=width,
+    )
+    for version, make in (("v1", mobilenet_v1), ("v2", mobilenet_v2))
+    for width in (0.25, 0.5, 0.75, 1.0)
+    for size in (128, 160, 192, 224)
+    for kind in ("float", "int8", "u8")
+}
+"""Those of other sizes, widths and codes, which are made where they are asked for."""
+
+
 class _Network:
     """The network so far: ``_tensor`` is its last activation."""
 
-    def __init__(self, quantized: bool, size: int, width: float, seed: int) -> None:
-        self._writer = TfliteWriter(quantized=quantized, seed=seed)
+    def __init__(
+        self, quantized: bool, size: int, width: float, seed: int, unsigned: bool
+    ) -> None:
+        self._writer = TfliteWriter(quantized=quantized, seed=seed, unsigned=unsigned)
         self._schema = self._writer.schema
-        self._quantized = quantized
+        self._has_versions = quantized and not unsigned
         self._width = width
         self._layers = 0
         self._advance("input", (1, size, size, 3), _IMAGE)
@@ -204,11 +233,11 @@ class _Network:
     ) -> None:
         """Apply an operator to the last activation; its result is the next one.
 
-        ``version`` is the operator's for quantised tensors.
+        ``version`` is the operator's for int8 tensors.
         """
         inputs = (self._tensor, *constants)
         self._advance(*result, quantization)
-        version = version if self._quantized else 1
+        version = version if self._has_versions else 1
         self._writer.operator(operator, inputs, self._tensor, options, version=version)
 
     def _advance(

@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
-from asyncnn.tools.mobilenets import MOBILENETS
+from asyncnn.tools.mobilenets import MOBILENETS, MORE_MOBILENETS
 from asyncnn.tools.tflite_writer import TfliteWriter
 
 PHONES = 42
@@ -72,6 +72,7 @@ class ReferenceModel(msgspec.Struct, frozen=True):
     quantized: bool = False
     evaluator: str = "golden"
     steps: int = 1
+    unsigned: bool = False
 
     def inputs(self, dimensions: Dimensions, seed: int, sequences: int) -> list[Array]:
         """Return frames of so many sequences: the same for the same ``seed``.
@@ -80,6 +81,8 @@ class ReferenceModel(msgspec.Struct, frozen=True):
         """
         rng = np.random.default_rng(seed)
         count = sequences * self.steps
+        if self.unsigned:
+            return [rng.integers(0, 256, dimensions, np.uint8) for _ in range(count)]
         if self.quantized:
             return [rng.integers(-128, 128, dimensions, np.int8) for _ in range(count)]
         if self.steps > 1:
@@ -102,6 +105,15 @@ REFERENCE_MODELS = {
 Source: Neural Networks API drivers, "Initialization": what drivers should measure their
 capabilities by.
 """
+
+
+MORE_MODELS = {
+    name: ReferenceModel(
+        make, quantized=not name.endswith("float"), unsigned=name.endswith("u8")
+    )
+    for name, make in MORE_MOBILENETS.items()
+}
+"""MobileNets for 128 to 224 pixels, a quarter to all of the channels, u8 among them."""
 
 
 class _Recurrent:

@@ -13,6 +13,9 @@ from asyncnn.tools.other_runtimes import litert_module
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 
+_HALF = 128
+"""What a code is more without a sign than with it."""
+
 Quantization: TypeAlias = tuple[float, int]
 """Scale and zero point of an int8 tensor."""
 
@@ -22,14 +25,17 @@ class TfliteWriter:
 
     ``schema`` is LiteRT's module of generated classes. Tensors are known by the index
     that the method adding them returns. All are float32, or int8 with int32 biases if
-    ``quantized``; constants are random, the same for the same ``seed``.
+    ``quantized``; constants are random, the same for the same ``seed``. If it is
+    ``unsigned``, codes are uint8, and weights have one scale, as before there were
+    scales for channels.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
 
-    def __init__(self, *, quantized: bool, seed: int) -> None:
+    def __init__(self, *, quantized: bool, seed: int, unsigned: bool = False) -> None:
         self.schema: Any = litert_module("schema_py_generated")
         self._quantized = quantized
+        self._unsigned = unsigned
         self._rng = np.random.default_rng(seed)
         self._weight_scales: Array = np.ones(1, np.float32)
         self._tensors: list[Any] = []
@@ -44,6 +50,9 @@ class TfliteWriter:
             return self._add(name, shape, "FLOAT32")
         scale, zero_point = quantization
         scales = np.array([scale], np.float32)
+        if self._unsigned:
+            zero_point += _HALF
+            return self._add(name, shape, "UINT8", scales, zero_point=zero_point)
         return self._add(name, shape, "INT8", scales, zero_point=zero_point)
 
     def state(self, name: str, shape: Dimensions) -> int:
@@ -53,14 +62,26 @@ class TfliteWriter:
         return index
 
     def constant(
-        self, name: str, array: Array, scales: Array | None = None, axis: int = 0
+        self,
+        name: str,
+        array: Array,
+        scales: Array | None = None,
+        axis: int = 0,
+        zero_point: int = 0,
     ) -> int:
         """Add a constant, quantised with one scale for each index along ``axis``."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._buffers.append(self.schema.BufferT(data=data))
         type_ = array.dtype.name.upper()
-        buffer = len(self._buffers) - 1
-        return self._add(name, array.shape, type_, scales, buffer=buffer, axis=axis)
+        return self._add(
+            name,
+            array.shape,
+            type_,
+            scales,
+            buffer=len(self._buffers) - 1,
+            zero_point=zero_point,
+            axis=axis,
+        )
 
     def weights(
         self, name: str, shape: Dimensions, axis: int | None, deviation: float
@@ -69,11 +90,17 @@ class TfliteWriter:
         values = self._rng.normal(0, deviation, shape).astype(np.float32)
         if not self._quantized:
             return self.constant(name, values)
+        if self._unsigned:
+            axis = None
         others = tuple(i for i in range(values.ndim) if i != axis)
         scales = np.abs(values).max(others, keepdims=True) / np.float32(127)
-        integers = np.rint(values / scales).astype(np.int8)
+        integers = np.rint(values / scales)
         self._weight_scales = scales.reshape(-1)
-        return self.constant(name, integers, self._weight_scales, axis or 0)
+        if self._unsigned:
+            codes = (integers + _HALF).astype(np.uint8)
+            return self.constant(name, codes, self._weight_scales, zero_point=_HALF)
+        codes = integers.astype(np.int8)
+        return self.constant(name, codes, self._weight_scales, axis or 0)
 
     def bias(self, name: str, size: int, data_scale: float) -> int:
         """Add the bias of the last weights, for data of ``data_scale``."""

@@ -14,7 +14,7 @@ from asyncnn import NamedModel
 from asyncnn.cli.serving import isolating
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.auto_device import AutoDevice
-from asyncnn.extensions.regions import DECLARED, ONNX
+from asyncnn.extensions.regions import DECLARED, LITERT, ONNX
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.refusals import PrepareArguments
@@ -30,6 +30,7 @@ from asyncnn.service.driver.isolating import Isolated, Isolation
 from asyncnn.service.process import Peer
 from tests.devices.conftest import children
 from tests.networks import addition
+from tests.runtime.file_changes import SIZE, tflite
 from tests.service.ending_engine import ENGINE, LENGTH, ending
 from tests.service.raw import until
 from tests.tools.test_comparison import addition_in_onnx
@@ -194,7 +195,15 @@ class TestApart:
 
 
 class TestChecked:
-    """Regions that the HAL's operations can say run in the driver itself."""
+    """Regions of TFLite files that the HAL can say run in the driver itself."""
+
+    @pytest.fixture
+    def region(self, tmp_path: Path) -> NamedModel:
+        pytest.importorskip("ai_edge_litert")
+        (file,) = tflite(tmp_path)
+        named = asyncnn.load(file)
+        assert [each.name for each in named.model.extension_name_to_prefix] == [LITERT]
+        return named
 
     @pytest.fixture
     async def path(self, tmp_path: Path) -> AsyncIterator[Path]:
@@ -213,7 +222,7 @@ class TestChecked:
             await bare(device, region)
             assert children() == before
 
-    async def test_one_with_other_operators_has_a_process(self, path: Path) -> None:
+    async def test_one_of_onnx_has_a_process(self, path: Path) -> None:
         before = children()
         async with connect(path) as device:
             model = await device.prepare(products())
@@ -227,7 +236,7 @@ class TestChecked:
         main = region.model.main
         (index,) = main.output_indexes
         operands = list(main.operands)
-        operands[index] = replace(operands[index], dimensions=(2, 4))
+        operands[index] = replace(operands[index], dimensions=(SIZE, 1))
         main = replace(main, operands=tuple(operands))
         await expect_process(path, replace(region.model, main=main))
 
@@ -272,7 +281,7 @@ async def expect_process(path: Path, model: Model) -> None:
 
 
 def products() -> NamedModel:
-    """Return a region of an operator that the HAL does not have."""
+    """Return a region of ONNX, of an operator that the HAL does not have."""
     helper = pytest.importorskip("onnx.helper")
     x, b, y = (helper.make_tensor_value_info(each, 1, [4, 2]) for each in "xby")
     node = helper.make_node("Einsum", ["x", "b"], ["y"], equation="ij,ij->ij")

@@ -17,14 +17,22 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.translation import translating
 from asyncnn.tools.bench.measured_models import weights_bytes
+from asyncnn.tools.mlts.datasets import Published
 from asyncnn.tools.mlts.suite_records import ModelRecord
-from asyncnn.tools.mlts.trials import Trial, trial_of
+from asyncnn.tools.mlts.trials import Trial, published_trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
-from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
+from asyncnn.tools.reference_models import (
+    MORE_MODELS,
+    REFERENCE_MODELS,
+    ReferenceModel,
+)
 from asyncnn.tools.samples import Tolerance
 
 SUFFIXES = (".tflite", ".onnx", ".asyncnn")
 """Of the files of a folder that are taken for models."""
+
+_LSB_OF_MOBILENETS = 3
+"""Steps that the HAL's suite allows quantised MobileNets."""
 
 _SEQUENCES = 2
 _IMAGES = 4
@@ -48,6 +56,9 @@ class SuiteModel(msgspec.Struct, frozen=True, eq=False):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Which models, and how they are judged.
 
+    Those that are ``builtin`` are the reference models, and where ``pattern`` asks for
+    them also MobileNets of other sizes, widths and codes.
+
     ``needs_accuracy`` is whether a model with nothing to judge it by is an error, and
     None that nothing is judged. What lies beyond ``tolerance`` is not accurate.
     """
@@ -55,7 +66,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None = None
     builtin: bool = False
     pattern: str = "*"
-    dataset: Path | None = None
+    dataset: Path | Published | None = None
     needs_accuracy: bool | None = False
     tolerance: Tolerance = Tolerance(scales_atol=True)
 
@@ -72,7 +83,10 @@ def suite_models(wanted: Wanted) -> Iterator[list[SuiteModel]]:
     :raises PeerMissingError: if reference models are wanted but LiteRT, which their
         schema and expected outputs are of, is not installed.
     """
-    made = [name for name in REFERENCE_MODELS if fnmatchcase(name, wanted.pattern)]
+    known = [*REFERENCE_MODELS]
+    if wanted.pattern != Wanted().pattern:
+        known += MORE_MODELS
+    made = [name for name in known if fnmatchcase(name, wanted.pattern)]
     if not wanted.builtin:
         made = []
     with TemporaryDirectory(prefix="asyncnn-mlts-") as temporary:
@@ -125,7 +139,10 @@ def _model(file: Path, name: str, wanted: Wanted) -> SuiteModel:
     golden = beside if is_judged and beside.exists() else None
     dataset = wanted.dataset if is_judged else None
     try:
-        trial = trial_of(named, golden, dataset, wanted.tolerance)
+        if isinstance(dataset, Published):
+            trial = published_trial(named, dataset, file, wanted.tolerance)
+        else:
+            trial = trial_of(named, golden, dataset, wanted.tolerance)
     except InvalidArgumentError as error:
         raise error.at(name) from None
     if wanted.needs_accuracy and trial.evaluator is None:
@@ -155,7 +172,7 @@ def write_reference_model(folder: Path, name: str) -> Path:
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    model = REFERENCE_MODELS[name]
+    model = REFERENCE_MODELS.get(name) or MORE_MODELS[name]
     file = folder / f"{name}.tflite"
     file.write_bytes(model.make())
     np.savez(file.with_suffix(".npz"), allow_pickle=False, **_expected(file, model))
@@ -170,6 +187,8 @@ def _expected(file: Path, model: ReferenceModel) -> dict[str, Array]:
         "evaluator": np.array(model.evaluator),
         "sequences": np.full(sequences, model.steps),
     }
+    if model.quantized:
+        arrays["lsb"] = np.array(_LSB_OF_MOBILENETS)
     for number, frame in enumerate(model.inputs(shape, seed=0, sequences=sequences)):
         if number % model.steps == 0:
             peer.reset()

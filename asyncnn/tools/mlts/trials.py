@@ -6,6 +6,7 @@ writes and checks them. Besides those it may have:
 - ``evaluator``: the name of one, instead of ``golden``;
 - ``sequences``: how many samples, in order, are steps of one sequence of a model with
   state, for each sequence; without it every sample begins with the first state;
+- ``lsb``: how many steps quantised outputs may be off, if that is more than else;
 - ``output_f32weights_K``: what a file gives whose weights, integers beside float
   activations, are made floats, as the HAL has them. Devices are then held beside these,
   other runtimes beside ``output_K``.
@@ -19,11 +20,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.requests import InputCheck
+from asyncnn.tools.mlts.datasets import Published
 from asyncnn.tools.mlts.evaluators import (
     GOLDEN,
     MEL_CEP_LOG_F0,
@@ -95,6 +98,23 @@ def trial_of(
     return Trial([[sample] for sample in drawn])
 
 
+def published_trial(
+    model: NamedModel, dataset: Published, file: Path, tolerance: Tolerance
+) -> Trial:
+    """Return what a model of ``file`` is tried on by a data set as it is published.
+
+    :raises InvalidArgumentError: if the set is not there, or does not fit the model.
+    :raises AsyncnnError: if what reads it is not installed.
+    """
+    arrays = dataset.arrays(model, file)
+    if "labels" in arrays:
+        return labelled_trial(model, arrays, dataset.folder)
+    if "output_0" in arrays:
+        return golden_trial(model, arrays, dataset.folder, tolerance)
+    given = samples(arrays, "input", model.inputs, dataset.folder)
+    return Trial(_in_sequences(given, arrays["sequences"].tolist()))
+
+
 def golden_trial(
     model: NamedModel,
     arrays: Mapping[str, Array],
@@ -114,6 +134,9 @@ def golden_trial(
             hint=f"known: {', '.join(OF_EXPECTED)}",
         )
     _check_inputs(model, given, file)
+    if "lsb" in known:
+        lsb = max(tolerance.lsb, int(known["lsb"]))
+        tolerance = replace(tolerance, lsb=lsb)
     lengths = _lengths(known, len(given), file)
     has_floats = f"{_FLOAT_WEIGHTS_OUTPUT}_0" in known
     keys = [_FLOAT_WEIGHTS_OUTPUT, _OUTPUT] if has_floats else [_OUTPUT]

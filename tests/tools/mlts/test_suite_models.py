@@ -8,13 +8,14 @@ import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.model_file import bundled_file, load
-from asyncnn.tools.mlts import Wanted, suite_models
+from asyncnn.tools.mlts import Suite, Wanted, run_suite, suite_models
 from asyncnn.tools.mlts.evaluators import MelCepLogF0, PhoneErrorRate
 from asyncnn.tools.mlts.suite_models import write_reference_model
 from asyncnn.tools.mlts.trials import Trial, golden_trial, labelled_trial, trial_of
 from asyncnn.tools.other_runtimes import LiteRt
-from asyncnn.tools.reference_models import REFERENCE_MODELS
+from asyncnn.tools.reference_models import MORE_MODELS, REFERENCE_MODELS
 from asyncnn.tools.samples import Tolerance, load_arrays
 from tests.tools.mlts.conftest import write_golden, write_model
 
@@ -219,3 +220,53 @@ class TestReferenceModels:
             *(f"mobilenet_v{v}_224_{k}" for v in (1, 2) for k in ("float", "int8")),
             *("asr_float", "tts_float"),
         ]
+
+    @pytest.mark.parametrize(
+        "name", ["mobilenet_v1_0.25_128_u8", "mobilenet_v2_0.5_160_u8"]
+    )
+    async def test_others_have_a_size_a_width_and_codes_of_their_own(
+        self, name: str
+    ) -> None:
+        _, _, width, size, _ = name.split("_")
+        with suite_models(Wanted(builtin=True, pattern=name)) as (found,):
+            assert found.named is not None
+            (image,) = found.named.inputs
+            assert image.dimensions == (1, int(size), int(size), 3)
+            assert image.dtype == np.uint8
+            main = load(found.path, strict=True).model.main
+            operands = main.operands
+            assert {o.type for o in operands if o.scale} <= {
+                OperandType.TENSOR_QUANT8_ASYMM,
+                OperandType.TENSOR_INT32,
+            }
+            assert not any(operand.extra_params for operand in operands)
+            (first, *_) = (
+                operands[operation.inputs[1]].dimensions
+                for operation in main.operations
+                if operation.type == OperationType.CONV_2D
+            )
+            assert first == (int(32 * float(width)), 3, 3, 3)
+            report = await run_suite(
+                [found],
+                Suite(
+                    devices=("reference", "accelerated"),
+                    paths=("sync",),
+                    transports=("inprocess",),
+                    peers=("LiteRT",),
+                    runs=1,
+                ),
+            )
+        systems = [row.system for row in report.rows]
+        assert systems == ["reference", "accelerated", "LiteRT"]
+        for row in report.rows:
+            assert row.accuracy is not None
+            assert row.accuracy.passed, row.accuracy.problems
+
+    def test_others_are_made_only_where_they_are_asked_for(self) -> None:
+        assert len(MORE_MODELS) == 2 * 4 * 4 * 3
+        wanted = Wanted(builtin=True, pattern="mobilenet_v1_0.3_128_u8")
+        with (
+            pytest.raises(InvalidArgumentError, match="no model matches"),
+            suite_models(wanted),
+        ):
+            pass
