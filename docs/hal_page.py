@@ -416,7 +416,8 @@ G5: A callback that fails is logged and counts as notified; an older one is told
 G6: Calls may overlap, also of one prepared model.
 - devices/test_accelerated.py::TestResults::test_runs_of_one_model_overlap
 - runtime/test_liveness.py::test_a_thousand_concurrent_runs_each_complete_once
-G7: What a device says of itself stays the same while it is there.
+G7: What a device says of itself stays the same until the next boot, capabilities that are measured meanwhile included.
+- devices/capabilities/test_stored.py::TestBoots::test_what_was_measured_is_in_force_from_the_next_one_on
 - devices/capabilities/test_devices.py::test_its_answer_stays_as_long_as_it_is_open
 - devices/capabilities/test_devices.py::test_two_opens_give_the_same
 G8: A prepared model goes with the client's last reference.
@@ -730,6 +731,7 @@ MC3: Other dimensions than those of the buffer.
 MC4: The same where an axis is open.
 - devices/test_domains_copies.py::test_dimensions_that_were_left_open_are_given
 MC5: A buffer that holds nothing is copied to a pool.
+- devices/cache/test_cache.py::TestTellingAtOnce::test_that_a_model_cache_was_changed
 - devices/test_domains_copies.py::test_an_uninitialised_buffer_cannot_be_read
 MC6: Half and twice the bytes to copy to.
 - devices/test_domains_copies.py::test_pools_to_copy_to_have_the_size_of_the_contents

@@ -127,9 +127,9 @@ def capabilities(
 
     The accelerated device is measured beside it by MobileNets and networks for
     speech, as the HAL's documentation recommends. With --socket, the driver that
-    serves it is measured in place of both, and nothing is kept. Devices that
-    are opened later report what was measured. It stays the same until asyncnn,
-    NumPy, its BLAS or the CPU changes.
+    serves it is measured in place of both, and nothing is kept. Devices report what was
+    measured from the next boot of the machine on, so that the answers of one boot stay
+    the same, until asyncnn, NumPy, its BLAS or the CPU changes.
     """
     import anyio
 
@@ -169,22 +169,27 @@ def _show(report: "CapabilitiesReport", *, json: bool, whose: str = "") -> None:
     if json:
         print_json(report)
         return
-    table = Table("workload", "time")
+    table = Table("workload", "time", "power")
     for workload, ratio in report.exec_times.items():
-        table.add_row(workload, f"{ratio:.2f}")
+        power = report.power_usages.get(workload)
+        table.add_row(workload, f"{ratio:.2f}", "" if power is None else f"{power:.2f}")
     screen = console()
     screen.print(table)
     device = whose or "the device"
     screen.print(f"time: of {device}, relative to plain NumPy on the CPU")
     if report.model_times:
-        by_models = Table("reference model", "time")
+        by_models = Table("reference model", "time", "power")
         for name, each in report.model_times.items():
-            by_models.add_row(name, f"{each.time:.2f}")
+            power = each.power
+            used = "" if power is None else f"{power:.2f}"
+            by_models.add_row(name, f"{each.time:.2f}", used)
         screen.print(by_models)
         device = whose or "the accelerated device"
         screen.print(f"time: of {device}, relative to the reference one")
     if report.measured_at is not None:
         source = f"measured on {report.measured_at:%Y-%m-%d} with {report.surroundings}"
+        if not whose and not report.is_in_force:
+            source += "; in force from the next boot on"
     else:
         source = report.ignored or "not measured: asyncnn capabilities --measure"
     screen.print(source, soft_wrap=True)

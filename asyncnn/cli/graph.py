@@ -267,6 +267,8 @@ def print_explanation(explanation: "Explanation") -> None:
             f"{segment.device}: {_ranges(segment.operations)} by {segment.engine}, "
             f"about {format_duration(segment.expected_us)}"
         )
+    if explanation.are_estimates and (explanation.partitions or explanation.segments):
+        typer.echo("times are estimates: asyncnn capabilities --measure")
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     if explanation.translated:

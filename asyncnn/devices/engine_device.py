@@ -15,13 +15,13 @@ from asyncnn.extensions import Extension
 from asyncnn.extensions.regions import ENGINES
 from asyncnn.hal.operands import ExtensionOperationType
 from asyncnn.hal.routes import EngineShare
-from asyncnn.hal.types import Capabilities, ErrorStatus, Model
+from asyncnn.hal.types import Capabilities, ErrorStatus, Model, PerformanceInfo
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload_steps
 from asyncnn.pacing import Steps
 
-_FLOAT_SHARE, _INTEGER_SHARE = 0.3, 0.1
+_FLOAT_SHARE, _INTEGER_SHARE = PerformanceInfo(0.3, 0.3), PerformanceInfo(0.1, 0.1)
 """Time for MobileNets and ResNets, divided by what the kernels take for them."""
 
 T = TypeVar("T")
@@ -58,13 +58,22 @@ class EngineDevice(ReferenceDevice):
         That was measured by reference models, or else is what is usual.
         """
         status, capabilities = super().get_capabilities_1_3()
-        floats = integers = None
-        if self._measured is not None:
-            floats = self._measured.engine_share(quantized=False)
-            integers = self._measured.engine_share(quantized=True)
+        floats, integers = self._shares()
         return status, sped_up(
             capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
         )
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether its capabilities were measured, by models as well."""
+        return super().has_measured_capabilities and None not in self._shares()
+
+    def _shares(self) -> tuple[PerformanceInfo | None, PerformanceInfo | None]:
+        """Return what the engine takes of the kernels' for floats and for codes."""
+        if self._measured is None:
+            return None, None
+        share = self._measured.engine_share
+        return share(quantized=False), share(quantized=True)
 
     async def engine_shares(self, model: Model) -> tuple[EngineShare, ...]:
         """Return what engines compute, and what the kernels; see `IEngineShares`.

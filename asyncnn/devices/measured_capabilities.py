@@ -3,7 +3,9 @@
 The HAL's figures are ratios to "the CPU". This device runs on the CPU, so all are 1
 unless they were measured on this machine, as `asyncnn.tools.capabilities` does. What
 was measured is kept in a file that devices read when they are made, and holds until
-the library or what is below it changes: the CPU, the BLAS, NumPy (`Surroundings`).
+the library or what is below it changes: the CPU, the BLAS, NumPy (`Surroundings`). The
+HAL has answers stay the same until the machine is booted again: what was measured since
+then is in force from the next boot on, and until then what was before it.
 
 Source: HAL 1.0/types.hal (PerformanceInfo) and 1.3/types.hal (Capabilities).
 """
@@ -89,12 +91,19 @@ Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 ExecTimes: TypeAlias = dict[ReferenceWorkload, Ratio]
 """The device's time for each workload, divided by the CPU's."""
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Tells this boot of the machine from all others."""
+
 
 class ModelTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The accelerated device's time for a model, divided by the reference device's."""
+    """The accelerated device's time for a model, divided by the reference device's.
+
+    ``power`` is its energy likewise, None where that was not measured.
+    """
 
     time: Ratio
     quantized: bool
+    power: Ratio | None = None
 
 
 class Blas(msgspec.Struct, frozen=True):
@@ -132,7 +141,9 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     """Times of all reference workloads, relative to the CPU's.
 
     ``model_times`` are by the names of reference models; there are none where those
-    were not measured.
+    were not measured. ``power_usages`` are the energies of workloads, those that were
+    measured. ``boot`` is the one that it was made in, empty if unknown, and ``before``
+    is what was in force then.
 
     :raises ValueError: if one is missing, or ``measured_at`` has no time zone.
     """
@@ -141,23 +152,50 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     surroundings: Surroundings
     measured_at: datetime
     model_times: dict[str, ModelTime] = {}
+    power_usages: ExecTimes = {}
+    boot: str = ""
+    before: "CapabilityMeasurement | None" = None
 
     @classmethod
     def now(
-        cls, exec_times: ExecTimes, model_times: Mapping[str, ModelTime] | None = None
+        cls,
+        exec_times: ExecTimes,
+        model_times: Mapping[str, ModelTime] | None = None,
+        power_usages: ExecTimes | None = None,
     ) -> Self:
         """Return a measurement of this moment in this process."""
         moment = datetime.now(UTC).replace(microsecond=0)
-        return cls(exec_times, Surroundings.present(), moment, dict(model_times or {}))
+        return cls(
+            exec_times,
+            Surroundings.present(),
+            moment,
+            dict(model_times or {}),
+            power_usages or {},
+            present_boot(),
+        )
 
-    def engine_share(self, *, quantized: bool) -> float | None:
-        """Return the geometric mean of float or of quantised models' times, if any."""
-        times = [
-            each.time
-            for each in self.model_times.values()
-            if each.quantized is quantized
-        ]
-        return geometric_mean(times) if times else None
+    @property
+    def is_in_force(self) -> bool:
+        """Whether devices report it: it was made before this boot."""
+        return not self.boot or self.boot != present_boot()
+
+    def in_force(self) -> "CapabilityMeasurement | None":
+        """Return what devices of this boot report: this, or what was before it."""
+        if self.is_in_force:
+            return self
+        before = self.before
+        is_ours = before is not None and before.surroundings == Surroundings.present()
+        return before if is_ours else None
+
+    def engine_share(self, *, quantized: bool) -> PerformanceInfo | None:
+        """Return geometric means over float or quantised models, None without any."""
+        found = [m for m in self.model_times.values() if m.quantized is quantized]
+        if not found:
+            return None
+        return PerformanceInfo(
+            geometric_mean([each.time for each in found]),
+            geometric_mean([each.power or each.time for each in found]),
+        )
 
     def __post_init__(self) -> None:
         missing = [name for name in ReferenceWorkload if name not in self.exec_times]
@@ -168,12 +206,13 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 def known_measurement(path: str = "") -> CapabilityMeasurement | None:
-    """Return what was measured, None if nothing was that can be used.
+    """Return what was measured and is in force, None if nothing is.
 
     A file that cannot be used is named in the log.
     """
     try:
-        return load_measurement(path)
+        measurement = load_measurement(path)
+        return None if measurement is None else measurement.in_force()
     except GeneralFailureError as error:
         logger.warning("%s", error)
         return None
@@ -194,23 +233,28 @@ def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilitie
     """Return the capabilities that were measured, or those of the CPU."""
     if measurement is None:
         return reference_capabilities()
-    return capabilities_of(measurement.exec_times)
+    return capabilities_of(measurement.exec_times, measurement.power_usages)
 
 
-def sped_up(capabilities: Capabilities, floats: float, integers: float) -> Capabilities:
+def sped_up(
+    capabilities: Capabilities, floats: PerformanceInfo, integers: PerformanceInfo
+) -> Capabilities:
     """Return ``capabilities`` with times and energy of tensors multiplied.
 
-    ``floats`` is the factor of float tensors, ``integers`` that of quantised ones.
+    ``floats`` are the factors of float tensors, ``integers`` those of quantised ones.
     """
+    same = PerformanceInfo(_SAME_AS_CPU, _SAME_AS_CPU)
 
-    def scaled(info: PerformanceInfo, factor: float) -> PerformanceInfo:
-        return PerformanceInfo(info.exec_time * factor, info.power_usage * factor)
+    def scaled(info: PerformanceInfo, by: PerformanceInfo) -> PerformanceInfo:
+        return PerformanceInfo(
+            info.exec_time * by.exec_time, info.power_usage * by.power_usage
+        )
 
-    def factor_of(type_: OperandType) -> float:
+    def factor_of(type_: OperandType) -> PerformanceInfo:
         if type_ in QUANT8_TYPES:
             return integers
         is_float = type_ in (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
-        return floats if is_float else 1.0
+        return floats if is_float else same
 
     relaxed = capabilities.relaxed_float32_to_float16_performance_tensor
     return replace(
@@ -224,7 +268,7 @@ def sped_up(capabilities: Capabilities, floats: float, integers: float) -> Capab
 
 
 def load_measurement(path: str = "") -> CapabilityMeasurement | None:
-    """Return what was measured here, None if nothing ever was.
+    """Return what was measured here last, in force or not; None if nothing ever was.
 
     :raises GeneralFailureError: if the file cannot be used, and why.
     """
@@ -247,10 +291,20 @@ def load_measurement(path: str = "") -> CapabilityMeasurement | None:
 
 
 def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Path:
-    """Keep a measurement for all devices that are opened from now on; return its path.
+    """Keep a measurement for devices that are opened from the next boot on.
+
+    Return its path. What is in force goes on to be, until then.
 
     :raises GeneralFailureError: if the file cannot be written, or could not be used.
     """
+    before = None
+    with contextlib.suppress(GeneralFailureError):
+        found = load_measurement(path)
+        if found is not None and not measurement.is_in_force:
+            before = found.in_force()
+    if before is not None:
+        before = replace(before, before=None)
+    measurement = replace(measurement, before=before)
     content = msgspec.json.format(msgspec.json.encode(measurement))
     try:
         msgspec.json.decode(content, type=CapabilityMeasurement)
@@ -271,13 +325,17 @@ def default_path() -> Path:
     return state_folder() / "capabilities.json"
 
 
-def capabilities_of(exec_times: Mapping[ReferenceWorkload, float]) -> Capabilities:
+def capabilities_of(
+    exec_times: Mapping[ReferenceWorkload, float],
+    power_usages: Mapping[ReferenceWorkload, float] | None = None,
+) -> Capabilities:
     """Return the capabilities of a device with these times for all workloads.
 
-    It computes on the CPU, so the energy it needs goes with the time.
+    It computes on the CPU: the energy goes with the time where it was not measured.
     """
+    powers = power_usages or {}
     infos = {
-        workload: PerformanceInfo(exec_time=time, power_usage=time)
+        workload: PerformanceInfo(time, powers.get(workload, time))
         for workload, time in exec_times.items()
     }
     relaxed = infos[ReferenceWorkload.RELAXED_FLOAT32]
@@ -330,6 +388,14 @@ def _cpu_info(wanted: str) -> str:
             if key.strip() == wanted:
                 return value.strip()
     return ""
+
+
+def present_boot() -> str:
+    """Return what tells this boot of the machine from others, empty if unknown."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _path(given: str) -> Path:

@@ -109,12 +109,15 @@ class ReferenceDevice(PreparingDevice):
         self._capabilities = known_capabilities(None)
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
-        self._models: WeakValueDictionary[int, ReferencePreparedModel] = (
-            WeakValueDictionary()
-        )
+        self._models = WeakValueDictionary[int, ReferencePreparedModel]()
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether its capabilities were measured; else they are estimates."""
+        return self._measured is not None
 
     @property
     def usual_lanes(self) -> int:
@@ -129,8 +132,7 @@ class ReferenceDevice(PreparingDevice):
         # A framework's own device has the settings that are for the others.
         if not self._runtime_only_features:
             warn_of_unused(self.name, self._settings, self.unused_settings)
-        path = self._settings.capabilities_file
-        self._measured = await measurement_at_opening(path)
+        self._measured = await measurement_at_opening(self._settings.capabilities_file)
         self._capabilities = known_capabilities(self._measured)
         delegate = await self.load_delegate()
         caches = ModelCaches(

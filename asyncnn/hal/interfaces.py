@@ -468,6 +468,14 @@ def seals_caches(device: object) -> bool:
     return bool(getattr(device, "seals_caches", False))
 
 
+def has_measured_capabilities(device: object) -> bool:
+    """Tell whether a device's capabilities were measured; else they are estimates.
+
+    It says so itself, by an attribute of this name.
+    """
+    return bool(getattr(device, "has_measured_capabilities", False))
+
+
 def unused_hints(device: object) -> tuple[str, ...]:
     """Return the hints of the HAL that a device takes and makes no use of.
 

@@ -3,7 +3,8 @@
 A client may truncate the file of a pool while the driver works on it, which would kill
 the driver if it had mapped the file. Hence only files that cannot shrink are mapped:
 memory files with the seal for it and, on request, those of the driver's own user. All
-others are copied, at a cost, with reads and writes that fail without a signal.
+others are copied, at a cost, with reads and writes that fail without a signal. So are
+dma-bufs, as the kernel has to be told when each access begins and ends.
 
 A request brings a descriptor of its own for a pool that may be mapped already. The
 identity of the file tells, which costs one ``fstat``: descriptors are reused, whereas a
@@ -22,6 +23,7 @@ import numpy as np
 from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.hal.types import Handle, Memory
 from asyncnn.logs import MEMORY
+from asyncnn.memory import pages
 from asyncnn.memory.handles import (
     SHRINK,
     access_of,
@@ -186,7 +188,7 @@ class Mapper:
         if mapped is None:
             seals = key[-1]
             span = checked_span(memory, seals, status)
-            if not self._is_safe(seals, status):
+            if not self._is_safe(seals, status) or pages.is_dma_buf(span.fd, status):
                 return None
             self._accounting.make_room(span.length, self._evict)
             with os_errors(f"{label(memory)} of {span.length} bytes", span.length):

@@ -3,14 +3,23 @@
 A mapping keeps no descriptor: a file that is mapped can be closed. A `CopiedSpan` is
 for files that cannot be mapped safely: reading from one that has been truncated merely
 comes back short.
+
+What is in a dma-buf may lie in caches of a processor or of a device. So who touches it
+tells the kernel where that begins and ends. It cannot be read and written like a file,
+nor does it shrink. Source: the kernel's documentation of dma-buf.
 """
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+import struct
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -46,6 +55,15 @@ arrays, those of XNNPACK up to 16 bytes.
 _CHUNK_BYTES = 2**18
 _LINE_BYTES = 64
 
+SYNC = 0x4008_6200
+"""Number of the call: begins or ends an access."""
+
+SYNC_READ, SYNC_WRITE = 1, 2
+SYNC_START, SYNC_END = 0, 4
+
+_FLAGS = struct.Struct("Q")
+_NAME = "/dmabuf:"
+
 _final: WeakSet[mmap.mmap] = WeakSet()
 """Mappings of files whose contents are."""
 
@@ -65,11 +83,11 @@ _mmap.argtypes = (
 
 
 def checked_span(memory: Memory, seals: int, status: os.stat_result) -> MappedSpan:
-    """Return the span of a regular file that a pool's handle stands for.
+    """Return the span of a regular file or dma-buf that a pool's handle stands for.
 
     :raises InvalidArgumentError: if the kind is unknown.
-    :raises GeneralFailureError: if the handle is malformed, the pool is not within a
-        regular file, or the descriptor does not grant the protection.
+    :raises GeneralFailureError: if the handle is malformed, the pool is not within such
+        a file, or the descriptor does not grant the protection.
     """
     span, where = span_of(memory), label(memory)
     misfit = misfit_of(span, status)
@@ -118,6 +136,66 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     return memoryview(pages)[skipped:length]
 
 
+def is_dma_buf(fd: int, status: os.stat_result) -> bool:
+    """Return whether a descriptor, which has this status, is that of a dma-buf."""
+    if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+        return False
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(_NAME)
+    except OSError:
+        return False
+
+
+def accessed(fd: int, *, writes: bool) -> Callable[[], None]:
+    """Tell the kernel that an access begins; calling the result tells of its end.
+
+    The descriptor may be closed before.
+
+    :raises OSError: if descriptors have run out, or the exporter fails at it.
+    """
+    file = Descriptor(os.dup(fd))
+    kind = SYNC_READ | SYNC_WRITE if writes else SYNC_READ
+    _sync(file, SYNC_START | kind)
+    return partial(_sync, file, SYNC_END | kind)
+
+
+def _sync(file: Descriptor, flags: int) -> None:
+    while True:
+        try:
+            fcntl.ioctl(file.fd, SYNC, _FLAGS.pack(flags))
+        except OSError as error:
+            if error.errno not in (errno.EINTR, errno.EAGAIN):
+                raise
+        else:
+            return
+
+
+def map_accessed(span: MappedSpan) -> memoryview:
+    """Map a span of a dma-buf, of some length; the last view of it ends the access.
+
+    :raises OSError: if that fails, or its exporter does.
+    """
+    ended = accessed(span.fd, writes=span.protection == READ_WRITE)
+    try:
+        data = map_pages(span, 0)
+    except BaseException:
+        ended()
+        raise
+    # Not at exit, when there may be views yet: the file, which goes then, ends it.
+    weakref.finalize(data.obj, ended).atexit = False
+    return data
+
+
+@contextmanager
+def _accessed(span: MappedSpan) -> Iterator[memoryview]:
+    """Map a span of a dma-buf for an access that lasts as long as the block."""
+    ended = accessed(span.fd, writes=span.protection == READ_WRITE)
+    try:
+        yield map_pages(span, 0)
+    finally:
+        ended()
+
+
 def is_final(array: NDArray[Any]) -> bool:
     """Return whether nobody can change the elements of an array any more."""
     owner: object = array
@@ -146,10 +224,13 @@ def granted(span: MappedSpan, seals: int, where: str) -> MappedSpan:
 
 
 def misfit_of(span: MappedSpan, status: os.stat_result) -> str:
-    """Return why ``span`` is not within the regular file of ``status``; empty if so."""
+    """Return why ``span`` is not within the file of ``status``; empty if so.
+
+    That is a regular file, or a dma-buf.
+    """
     if stat.S_ISDIR(status.st_mode):
         return "a directory, not a file"
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) and not is_dma_buf(span.fd, status):
         return "not a regular file"
     _, _, offset, length = span
     if offset < 0 or length < 0 or offset + length > status.st_size:
@@ -187,12 +268,14 @@ def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError
 class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """A span of a file that pools are copied from and written back to.
 
-    ``kind`` is that of the pool, for messages. The descriptor is kept for the span.
+    ``kind`` is that of the pool, for messages. The descriptor is kept for the span. A
+    dma-buf is mapped for each copy, and the kernel told of the access.
     """
 
     kind: str
     _span: MappedSpan
     _descriptor: Descriptor
+    _is_dma_buf: bool
 
     @classmethod
     def open(cls, memory: Memory) -> Self:
@@ -205,8 +288,11 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         fd = span_of(memory).fd
         with os_errors(label(memory)):
             descriptor = ReceivedDescriptor(os.dup(fd))
-            span = checked_span(memory, seals_of(fd), os.fstat(fd))
-        return cls(memory.name, span._replace(fd=descriptor.fd), descriptor)
+            status = os.fstat(fd)
+            span = checked_span(memory, seals_of(fd), status)
+            is_shared = is_dma_buf(fd, status)
+        span = span._replace(fd=descriptor.fd)
+        return cls(memory.name, span, descriptor, is_shared)
 
     @property
     def size(self) -> int:
@@ -224,6 +310,10 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         """
         data = copy.data
         with os_errors(f"{self.kind} pool"):
+            if self._is_dma_buf:
+                with _accessed(self._span) as mapped:
+                    data[:] = mapped
+                return data if self._is_writable else data.toreadonly()
             done = read_into(data, self._span.fd, self._span.offset)
             if done < self.size:
                 raise GeneralFailureError(
@@ -241,7 +331,11 @@ class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
         if not self._is_writable:
             raise InvalidArgumentError(f"the {self.kind} pool is read-only")
         with os_errors(f"{self.kind} pool"):
-            write_all(self._span.fd, data, self._span.offset + offset)
+            if self._is_dma_buf:
+                with _accessed(self._span) as mapped:
+                    mapped[offset : offset + len(data)] = data
+            else:
+                write_all(self._span.fd, data, self._span.offset + offset)
 
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:

@@ -18,6 +18,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import open_input
 from asyncnn.logs import MEMORY
+from asyncnn.memory import pages
 from asyncnn.memory.handles import (
     READ,
     READ_WRITE,
@@ -27,7 +28,14 @@ from asyncnn.memory.handles import (
     seals_of,
     span_of,
 )
-from asyncnn.memory.pages import checked_span, granted, map_pages, misfit_of, os_errors
+from asyncnn.memory.pages import (
+    checked_span,
+    granted,
+    map_accessed,
+    map_pages,
+    misfit_of,
+    os_errors,
+)
 
 
 def from_buffer(
@@ -108,6 +116,8 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
 def view(memory: Memory) -> memoryview:
     """Return the bytes of a pool; one without a buffer is mapped anew by each call.
 
+    A dma-buf is accessed, as its devices are told, until the last view of it goes.
+
     :raises InvalidArgumentError: if the kind is unknown.
     :raises GeneralFailureError: if the handle is malformed, its file shorter than the
         pool, or it cannot be mapped.
@@ -116,8 +126,11 @@ def view(memory: Memory) -> memoryview:
         return memory.buffer
     fd = span_of(memory).fd
     with os_errors(label(memory)):
-        seals = seals_of(fd)
-        return map_pages(checked_span(memory, seals, os.fstat(fd)), seals)
+        seals, status = seals_of(fd), os.fstat(fd)
+        span = checked_span(memory, seals, status)
+        if span.length and pages.is_dma_buf(fd, status):
+            return map_accessed(span)
+        return map_pages(span, seals)
 
 
 def mapped(memory: Memory) -> Memory:

@@ -29,7 +29,7 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
-from asyncnn.hal.interfaces import unused_hints
+from asyncnn.hal.interfaces import has_measured_capabilities, unused_hints
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -144,7 +144,8 @@ class Explanation(msgspec.Struct, frozen=True):
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
     ``hint`` says what to do about the problem, where that is known. ``unused_hints``
-    are those of the HAL that the device makes no use of.
+    are those of the HAL that the device makes no use of. What is expected are
+    ``are_estimates`` unless the device's capabilities were measured.
     """
 
     device: str
@@ -157,6 +158,7 @@ class Explanation(msgspec.Struct, frozen=True):
     hint: str = ""
     translated: str = ""
     unused_hints: tuple[str, ...] = ()
+    are_estimates: bool = True
 
     @property
     def is_supported(self) -> bool:
@@ -219,6 +221,7 @@ async def explain(
         operations,
         translated="" if region is None else region.extension,
         unused_hints=unused_hints(device.hal),
+        are_estimates=not has_measured_capabilities(device.hal),
     )
     hal = device.hal
     if not explanation.is_supported:

@@ -185,6 +185,11 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         """Hints of the HAL that the driver's device makes no use of."""
         return self._inner().unused_hints
 
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether the driver's capabilities were measured."""
+        return self._inner().has_measured_capabilities
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, SupervisedModel):

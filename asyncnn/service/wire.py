@@ -42,7 +42,6 @@ MAX_WHOLE_BYTES = 2**18
 """Nor is a message to a driver, but for slices and values: decoding takes long."""
 MAX_SLICES_BYTES = 2**24
 """Nor are the slices: in memory they can take up twenty times as much."""
-
 MAX_TOGETHER = 256
 """Executions of a `Several`, which a driver's loop launches one after the other."""
 
@@ -82,6 +81,7 @@ class Welcome(_Message, frozen=True):
     max_pool_bytes: int
     seals_caches: bool = False
     unused_hints: tuple[str, ...] = ()
+    has_measured_capabilities: bool = False
 
 
 class Refused(_Message, frozen=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncnn.devices import measured_capabilities
 from asyncnn.devices.measured_capabilities import ModelTime, default_path
 from asyncnn.tools import capabilities as tool
 from asyncnn.tools.capabilities import (
@@ -60,11 +61,20 @@ def test_measuring_is_done_once_unless_told_otherwise(
     assert calls == [0.5, 1.0]
 
 
-def test_devices_show_what_was_measured(asyncnn_command: Command) -> None:
-    asyncnn_command("capabilities", "--measure")
-    reports = json.loads(asyncnn_command("devices", "--json").out)
-    performance = {report["name"]: report["performance"] for report in reports}
-    assert set(performance["reference"].values()) == {0.5}
+def test_devices_show_what_was_measured_from_the_next_boot_on(
+    asyncnn_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> set[float]:
+        reports = json.loads(asyncnn_command("devices", "--json").out)
+        performance = {report["name"]: report["performance"] for report in reports}
+        return set(performance["reference"].values())
+
+    ran = asyncnn_command("capabilities", "--measure")
+    assert "in force from the next boot on" in ran.out
+    assert shown() == {1.0}
+    monkeypatch.setattr(measured_capabilities, "BOOT_ID", tmp_path / "none")
+    assert "next boot" not in asyncnn_command("capabilities").out
+    assert shown() == {0.5}
 
 
 def test_the_document_says_where_figures_come_from(asyncnn_command: Command) -> None:

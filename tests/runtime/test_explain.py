@@ -80,7 +80,10 @@ async def test_hints_that_a_device_does_not_use_are_told(
             opening = open_device(name)
         device = await stack.enter_async_context(opening)
         explanation = await explain(device, model)
-        assert explanation.unused_hints == ("BufferRole.frequency",)
+        assert explanation.unused_hints == (
+            "BufferRole.frequency",
+            "Model.relax_computation_float32_to_float16",
+        )
 
 
 async def test_wrong_types_are_a_matter_of_the_signature(device: Device) -> None:

@@ -23,7 +23,12 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     failure_of,
 )
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel, cause_of_death
+from asyncnn.hal.interfaces import (
+    IBuffer,
+    IPreparedModel,
+    cause_of_death,
+    has_measured_capabilities,
+)
 from asyncnn.hal.performance import performance_of
 from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
@@ -121,6 +126,11 @@ class FrameworkDevice(PreparingDevice):
 
     unused_hints: tuple[str, ...] = UNUSED_HINTS
     seals_caches: bool = True
+
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether those of all its devices were measured."""
+        return all(has_measured_capabilities(each.hal) for each in self.members)
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

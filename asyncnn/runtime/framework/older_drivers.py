@@ -127,6 +127,8 @@ class OlderDriver(PreparingDevice):
     :raises InvalidArgumentError: if it has the calls of no older version.
     """
 
+    unused_hints = ("BufferRole.frequency", "Priority")
+
     def __init__(
         self, driver: v1_0.IDevice, settings: DeviceSettings | None = None
     ) -> None:

@@ -165,6 +165,11 @@ class RemoteDevice(PreparingDevice):
         """Hints of the HAL that the driver's device makes no use of."""
         return self._open().facts.unused_hints
 
+    @property
+    def has_measured_capabilities(self) -> bool:
+        """Whether the driver's capabilities were measured."""
+        return self._open().facts.has_measured_capabilities
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, RemotePreparedModel):

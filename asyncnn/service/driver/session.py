@@ -18,6 +18,7 @@ from asyncnn.hal.interfaces import (
     IDevice,
     IPreparedModel,
     IWatched,
+    has_measured_capabilities,
     seals_caches,
     unused_hints,
 )
@@ -398,6 +399,7 @@ class Session:
                 max_pool_bytes=self._limits.max_pool_bytes,
                 seals_caches=seals_caches(device),
                 unused_hints=unused_hints(device),
+                has_measured_capabilities=has_measured_capabilities(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:

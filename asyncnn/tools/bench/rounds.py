@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -25,6 +26,9 @@ FEW_ROUNDS = 3
 """Rounds unless told otherwise of a benchmark whose contenders take seconds."""
 
 DEFAULT_BATCH_US = 60_000.0
+
+RAPL = Path("/sys/class/powercap")
+_OF_PACKAGES = "intel-rapl:[0-9]/energy_uj"
 
 _MIN_RUNS = 3
 _MAX_RUNS = 2000
@@ -160,6 +164,30 @@ def timed_await(figure: str, call: Callable[[], Awaitable[object]]) -> Batch:
         return {figure: samples}
 
     return batch
+
+
+def metered(figure: str, batch: Batch) -> Batch:
+    """Return ``batch`` with another ``figure``: the energy of each run."""
+
+    async def run(runs: int) -> Mapping[str, Sequence[float]]:
+        before = energy_used()
+        times = await batch(runs)
+        return {**times, figure: [max(energy_used() - before, 0.0) / runs]}
+
+    return run
+
+
+def energy_used() -> float:
+    """Return the energy that was used so far, in a unit that stays the same.
+
+    That is microjoules of the processors, where RAPL is readable; or else microseconds
+    that this process has had of them.
+    """
+    try:
+        packages = [int(file.read_text()) for file in RAPL.glob(_OF_PACKAGES)]
+    except (OSError, ValueError):  # of root alone, as a rule
+        packages = []
+    return float(sum(packages)) if packages else time.process_time_ns() / 1000
 
 
 async def timed(figure: str, call: Call | ManyCalls) -> Batch:

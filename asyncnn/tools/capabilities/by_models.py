@@ -20,11 +20,12 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import measure, timed_await
+from asyncnn.tools.bench.rounds import measure, metered, timed_await
 from asyncnn.tools.other_runtimes import litert_version
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
 
 _ACCELERATED, _MEASURED, _REFERENCE = "accelerated", "measured", "reference"
+_ENERGY = "'s energy"
 _BATCH_US = 20_000.0
 _MOST_ROUNDS = 5
 _DIGITS = 3
@@ -47,6 +48,7 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
         :raises AsyncnnError: if a device cannot run it.
         """
         named = load(self.model.make())
+        is_elsewhere = device is not None
         async with AsyncExitStack() as stack:
             if device is None:
                 opened = open_device(_ACCELERATED, settings=OWN_PROCESS)
@@ -56,12 +58,20 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
                 _REFERENCE: await self._runner(stack, reference, named),
             }
             figures = await measure(
-                [timed_await(name, run) for name, run in runs.items()],
+                [
+                    metered(name + _ENERGY, timed_await(name, run))
+                    for name, run in runs.items()
+                ],
                 rounds=min(rounds, _MOST_ROUNDS),
                 batch_us=_BATCH_US,
             )
-        ratio = figures[_MEASURED].ratio_to(figures[_REFERENCE])
-        return ModelTime(float(f"{ratio:.{_DIGITS}g}"), self.model.quantized)
+        time, power = (
+            rounded(figures[_MEASURED + what].ratio_to(figures[_REFERENCE + what]))
+            for what in ("", _ENERGY)
+        )
+        # What a driver has of the processors, this process cannot tell.
+        told = None if is_elsewhere else power
+        return ModelTime(time, self.model.quantized, told)
 
     async def _runner(
         self, stack: AsyncExitStack, device: Device, named: NamedModel
@@ -74,6 +84,11 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
             return lambda: prepared.run(next(feeds))
         session = await stack.enter_async_context(prepared.session())
         return lambda: session.run(next(feeds))
+
+
+def rounded(ratio: float) -> float:
+    """Return a ratio to three digits, within what a file of measurements may hold."""
+    return float(f"{min(max(ratio, 1e-3), 1e3):.{_DIGITS}g}")
 
 
 def measured_models(*, needs_engine: bool = True) -> list[MeasuredByModel]:

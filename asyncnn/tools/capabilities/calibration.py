@@ -17,11 +17,21 @@ from asyncnn.devices.measured_capabilities import (
     Surroundings,
 )
 from asyncnn.hal.operands import QUANT8_TYPES
-from asyncnn.hal.types import OperandType
+from asyncnn.hal.types import OperandType, PerformanceInfo
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, measure, timed_await, timed_call
-from asyncnn.tools.capabilities.by_models import MeasuredByModel, measured_models
+from asyncnn.tools.bench.rounds import (
+    DEFAULT_ROUNDS,
+    measure,
+    metered,
+    timed_await,
+    timed_call,
+)
+from asyncnn.tools.capabilities.by_models import (
+    MeasuredByModel,
+    measured_models,
+    rounded,
+)
 from asyncnn.tools.capabilities.few_operations import (
     booleans,
     boxes,
@@ -39,17 +49,17 @@ Subject: TypeAlias = Workload | MeasuredByModel
 
 Progress: TypeAlias = Callable[[Sequence[Subject]], Iterable[Subject]]
 
-_DEVICE = "device"
-_CPU = "cpu"
+_DEVICE, _DEVICE_POWER = "device", "device's energy"
+_CPU, _CPU_POWER = "cpu", "cpu's energy"
 _BATCH_US = 20_000.0
-_DIGITS = 3
 
 
 class CapabilitiesReport(msgspec.Struct, frozen=True):
     """Times relative to the CPU, and where they come from, as JSON has them.
 
     Nothing was measured if ``measured_at`` is None; ``ignored`` says why if there is a
-    file that is not used.
+    file that is not used. What was measured since this machine was booted is in force
+    from the next boot on.
     """
 
     exec_times: dict[ReferenceWorkload, float]
@@ -57,6 +67,8 @@ class CapabilitiesReport(msgspec.Struct, frozen=True):
     surroundings: Surroundings | None = None
     ignored: str = ""
     model_times: dict[str, ModelTime] = {}
+    power_usages: dict[ReferenceWorkload, float] = {}
+    is_in_force: bool = False
 
     @classmethod
     def of(cls, measurement: CapabilityMeasurement | None, ignored: str = "") -> Self:
@@ -68,6 +80,8 @@ class CapabilitiesReport(msgspec.Struct, frozen=True):
             measurement.measured_at,
             measurement.surroundings,
             model_times=measurement.model_times,
+            power_usages=measurement.power_usages,
+            is_in_force=measurement.is_in_force,
         )
 
 
@@ -113,6 +127,7 @@ async def measure_capabilities(
     by_models = measured_models(needs_engine=socket is None) if models else ()
     subjects: list[Subject] = [*workloads(), *by_models]
     exec_times: dict[ReferenceWorkload, float] = {}
+    power_usages: dict[ReferenceWorkload, float] = {}
     model_times: dict[str, ModelTime] = {}
     async with AsyncExitStack() as stack:
         opening = open_device("reference", settings=OWN_PROCESS)
@@ -122,21 +137,29 @@ async def measure_capabilities(
             device = chosen = await stack.enter_async_context(connect(socket))
         for subject in progress(subjects):
             if isinstance(subject, Workload):
-                exec_times[subject.name] = await _exec_time(device, subject, rounds)
+                info = await _performance(device, subject, rounds)
+                exec_times[subject.name] = info.exec_time
+                # What a driver has of the processors, this process cannot tell.
+                if chosen is None:
+                    power_usages[subject.name] = info.power_usage
             else:
                 found = await subject.time(reference, rounds, chosen)
                 model_times[subject.name] = found
-    return CapabilityMeasurement.now(exec_times, model_times)
+    return CapabilityMeasurement.now(exec_times, model_times, power_usages)
 
 
-async def _exec_time(device: Device, workload: Workload, rounds: int) -> float:
+async def _performance(
+    device: Device, workload: Workload, rounds: int
+) -> PerformanceInfo:
     prepared = await device.prepare(workload.model)
+    run = timed_await(_DEVICE, partial(prepared.run, workload.inputs))
+    plain = timed_call(_CPU, partial(workload.plain, *workload.inputs))
     figures = await measure(
-        [
-            timed_await(_DEVICE, partial(prepared.run, workload.inputs)),
-            timed_call(_CPU, partial(workload.plain, *workload.inputs)),
-        ],
+        [metered(_DEVICE_POWER, run), metered(_CPU_POWER, plain)],
         rounds=rounds,
         batch_us=_BATCH_US,
     )
-    return float(f"{figures[_DEVICE].ratio_to(figures[_CPU]):.{_DIGITS}g}")
+    return PerformanceInfo(
+        rounded(figures[_DEVICE].ratio_to(figures[_CPU])),
+        rounded(figures[_DEVICE_POWER].ratio_to(figures[_CPU_POWER])),
+    )

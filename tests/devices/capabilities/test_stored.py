@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from asyncnn.devices import measured_capabilities
 from asyncnn.devices.measured_capabilities import (
     CapabilityMeasurement,
     ReferenceWorkload,
@@ -123,6 +124,74 @@ class TestKeeping:
         with pytest.raises(GeneralFailureError, match="Read-only"):
             store_measurement(measurement)
         assert load_measurement() == measurement
+
+
+class TestBoots:
+    """The answers of one boot stay the same."""
+
+    def test_what_was_measured_is_in_force_from_the_next_one_on(
+        self, state: Path, reboot: Callable[[], object]
+    ) -> None:
+        def reported() -> float:
+            capabilities = known_capabilities(known_measurement())
+            return capabilities.if_performance.exec_time
+
+        def measured(time: float) -> None:
+            times = dict.fromkeys(ReferenceWorkload, time)
+            store_measurement(CapabilityMeasurement.now(times))
+
+        assert reported() == 1.0
+        for time in (2.0, 3.0):
+            measured(time)
+            assert reported() == 1.0
+        reboot()
+        assert reported() == 3.0
+        for time in (4.0, 5.0):
+            measured(time)
+            newest = load_measurement()
+            assert newest is not None
+            assert not newest.is_in_force
+            assert newest.exec_times[ReferenceWorkload.IF] == time
+            assert reported() == 3.0
+        reboot()
+        assert reported() == 5.0
+        assert [file.name for file in state.iterdir()] == ["capabilities.json"]
+
+    def test_what_was_before_it_is_for_the_same_surroundings(
+        self, state: Path, measurement: CapabilityMeasurement
+    ) -> None:
+        before = replace(
+            measurement, surroundings=replace(measurement.surroundings, numpy="1.0")
+        )
+        newest = replace(
+            CapabilityMeasurement.now(measurement.exec_times), before=before
+        )
+        assert newest.in_force() is None
+
+    def test_where_boots_are_not_told_apart_it_is_in_force_at_once(
+        self,
+        state: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        measurement: CapabilityMeasurement,
+    ) -> None:
+        monkeypatch.setattr(measured_capabilities, "BOOT_ID", tmp_path / "none")
+        store_measurement(CapabilityMeasurement.now(measurement.exec_times))
+        found = known_measurement()
+        assert found is not None
+        assert found.exec_times == measurement.exec_times
+
+    def test_energy_is_of_its_own(
+        self, state: Path, measurement: CapabilityMeasurement
+    ) -> None:
+        powers = dict.fromkeys(ReferenceWorkload, 7.0)
+        store_measurement(replace(measurement, power_usages=powers))
+        capabilities = known_capabilities(known_measurement())
+        infos = [entry.info for entry in capabilities.operand_performance]
+        assert {info.power_usage for info in infos} == {7.0}
+        assert {info.exec_time for info in infos} <= set(
+            measurement.exec_times.values()
+        )
 
 
 def without_one(record: dict[str, Any]) -> object:

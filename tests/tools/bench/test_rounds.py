@@ -1,14 +1,18 @@
 """Interleaved rounds and their statistics."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from asyncnn.tools.bench import rounds
 from asyncnn.tools.bench.rounds import (
     Batch,
     Figure,
     measure,
+    metered,
     percentile,
     rotated,
     runs_within,
@@ -127,3 +131,37 @@ class TestMeasuring:
             assert len(samples) == 4
             assert all(0 < sample < 1e6 for sample in samples)
         assert calls == ["call"] * 4 + ["await"] * 4
+
+
+class TestEnergy:
+    async def used_by(self, runs: int) -> float:
+        async def batch(count: int) -> dict[str, list[float]]:
+            for _ in range(count):
+                end = time.process_time_ns() + 10**7
+                while time.process_time_ns() < end:
+                    pass
+            return {"run": [1.0]}
+
+        figures = await metered("energy", batch)(runs)
+        assert figures["run"] == [1.0]
+        (used,) = figures["energy"]
+        return used
+
+    async def test_it_is_processor_time_where_nothing_counts_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rounds, "RAPL", tmp_path)
+        assert 10_000 <= await self.used_by(3) < 1_000_000
+
+    async def test_it_is_what_the_processors_say_where_they_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rounds, "RAPL", tmp_path)
+        for package in range(2):
+            folder = tmp_path / f"intel-rapl:{package}"
+            folder.mkdir()
+            (folder / "energy_uj").write_text("700\n")
+        assert rounds.energy_used() == 1400.0
+        (tmp_path / "intel-rapl:0:0").mkdir()
+        (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("99\n")  # a part of it
+        assert rounds.energy_used() == 1400.0

@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.measured_capabilities import ModelTime
-from asyncnn.hal.types import OperandType
+from asyncnn.hal.types import ExecutionPreference, OperandType
 from asyncnn.service import Server
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
@@ -26,6 +27,7 @@ from asyncnn.tools.capabilities.by_models import measured_models
 from asyncnn.tools.capabilities.calibration import Subject
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.reference_models import ReferenceModel, speech_recognition
+from tests.networks import chain
 
 
 @pytest.fixture
@@ -62,7 +64,9 @@ async def test_figures_have_three_digits(
     measured: tuple[CapabilityMeasurement, list[str]],
 ) -> None:
     measurement, _ = measured
-    for time in measurement.exec_times.values():
+    assert list(measurement.power_usages) == list(ReferenceWorkload)
+    figures = *measurement.exec_times.values(), *measurement.power_usages.values()
+    for time in figures:
         assert time == float(f"{time:.3g}") > 0
 
 
@@ -79,6 +83,8 @@ async def test_a_driver_that_runs_is_measured(
         found = await measure_capabilities(rounds=1, socket=path)
         ended = hal.statistics().executions.ended
     assert set(found.model_times) == {"image"}
+    assert not found.power_usages
+    assert found.model_times["image"].power is None
     assert ended >= len(found.exec_times) + 1
     with pytest.raises(asyncnn.NoDriverError):
         await measure_capabilities(rounds=1, socket=path)
@@ -130,20 +136,45 @@ async def test_the_accelerated_device_reports_what_the_models_have_taken(
 ) -> None:
     pytest.importorskip("ai_edge_litert")
     times = {
-        "a": ModelTime(0.5, quantized=False),
-        "b": ModelTime(0.125, quantized=False),
+        "a": ModelTime(0.5, quantized=False, power=2.0),
+        "b": ModelTime(0.125, quantized=False, power=8.0),
         "c": ModelTime(0.0625, quantized=True),
     }
     path = f"{tmp_path}/figures.json"
     ones = dict.fromkeys(ReferenceWorkload, 1.0)
     for measured, expected in (({}, (0.3, 0.1)), (times, (0.25, 0.0625))):
-        store_measurement(CapabilityMeasurement.now(ones, measured), path)
+        found = replace(
+            CapabilityMeasurement.now(ones, measured), boot="an earlier one"
+        )
+        store_measurement(found, path)
         settings = DeviceSettings(capabilities_file=path)
         async with asyncnn.open_device("accelerated", settings=settings) as device:
-            reported = {
-                entry.type: entry.info.exec_time
+            infos = {
+                entry.type: entry.info
                 for entry in device.capabilities.operand_performance
             }
+            reported = {type_: info.exec_time for type_, info in infos.items()}
+            assert device.hal.has_measured_capabilities is bool(measured)
         assert reported[OperandType.TENSOR_FLOAT32] == pytest.approx(expected[0])
         assert reported[OperandType.TENSOR_QUANT8_ASYMM] == pytest.approx(expected[1])
         assert reported[OperandType.TENSOR_INT32] == 1.0
+        power = infos[OperandType.TENSOR_FLOAT32].power_usage
+        assert power == pytest.approx(4.0 if measured else 0.3)
+
+
+@pytest.mark.parametrize("preference", ExecutionPreference)
+async def test_low_power_chooses_by_the_energy_that_was_measured(
+    tmp_path: Path, preference: ExecutionPreference
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    ones = dict.fromkeys(ReferenceWorkload, 1.0)
+    times = {"a": ModelTime(0.25, quantized=False, power=4.0)}
+    path = f"{tmp_path}/figures.json"
+    found = replace(CapabilityMeasurement.now(ones, times), boot="an earlier one")
+    store_measurement(found, path)
+    settings = DeviceSettings(capabilities_file=path)
+    async with asyncnn.open_device("framework", settings=settings) as device:
+        plan = await device.hal.plan(chain(3, 64).model, preference)
+    chosen = {plan.devices[each.device] for each in plan.division.partitions}
+    is_sparing = preference is ExecutionPreference.LOW_POWER
+    assert (chosen == {"reference"}) is is_sparing
