@@ -126,10 +126,11 @@ def capabilities(
     """Show or measure how fast the reference device is beside plain NumPy.
 
     The accelerated device is measured beside it by MobileNets and networks for
-    speech, as the HAL's documentation recommends. With --socket, the driver that
-    serves it is measured in place of both, and nothing is kept. Devices report what was
-    measured from the next boot of the machine on, so that the answers of one boot stay
-    the same, until asyncnn, NumPy, its BLAS or the CPU changes.
+    speech, as the HAL's documentation recommends. With --socket, the driver
+    that serves it is measured in place of both, and nothing is kept. Devices
+    report what was measured from the next boot of the machine on, so that the
+    answers of one boot stay the same, until asyncnn, NumPy, its BLAS or the
+    CPU changes.
     """
     import anyio
 
