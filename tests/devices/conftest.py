@@ -12,7 +12,6 @@ import pytest
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.accelerated import AcceleratedDevice
-from asyncnn.devices.auto_device import AutoDevice
 from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
 from asyncnn.extensions.regions import LITERT, ONNX
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
@@ -24,7 +23,6 @@ from tests.networks import as_regions
 REGIONS = {
     "accelerated regions": (AcceleratedDevice, LITERT),
     "onnxruntime regions": (OnnxRuntimeDevice, ONNX),
-    "auto regions": (AutoDevice, ONNX),
 }
 """Devices with an engine, and whose regions the models of `networks` are there."""
 
