@@ -30,7 +30,7 @@ WAITING = tuple(
     f"tests/{part}"
     for part in ("fmq", "fences", "burst", "service", "runtime", "pipeline")
 )
-"""What waits on the event loop, and so is tested on another one, too."""
+"""Where tests wait on the event loop, and so are run on another one, too."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -41,12 +41,13 @@ class Part(msgspec.Struct, frozen=True):
     """An expression of marks."""
     options: tuple[str, ...] = ()
     folders: tuple[str, ...] = ("tests",)
+    text: str = ""
+    """What files of tests have in them; all files if it is empty."""
     is_alone: bool = False
 
     def arguments(self) -> list[str]:
-        places = (
-            files_with_mark("alone", self.folders) if self.is_alone else self.folders
-        )
+        text = "mark.alone" if self.is_alone else self.text
+        places = files_with(text, self.folders) if text else self.folders
         shared = () if self.is_alone else PARALLEL
         return ["-m", self.chosen, *self.options, *shared, *places]
 
@@ -56,10 +57,10 @@ class Part(msgspec.Struct, frozen=True):
         return [*self.options, *again, *self.folders]
 
 
-def files_with_mark(name: str, folders: Iterable[str]) -> list[str]:
-    """Return the files that have the mark in their text: to import all takes long."""
+def files_with(text: str, folders: Iterable[str]) -> list[str]:
+    """Return the files of tests that have a text in them: to import all takes long."""
     files = [path for folder in folders for path in Path(folder).rglob("test_*.py")]
-    return sorted(str(path) for path in files if f"mark.{name}" in path.read_text())
+    return sorted(str(path) for path in files if text in path.read_text())
 
 
 def both(name: str, chosen: str, *options: str, **others: Any) -> tuple[Part, Part]:
@@ -84,7 +85,7 @@ OF_ONE_CASE_EACH = tuple(
 TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
     "exhaustive": both("exhaustive", "exhaustive and "),
-    "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING),
+    "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING, text="async"),
     "eager": both("eager", "not exhaustive and ", "--eager", folders=WAITING),
     "quick-measured": (
         Part("quick, measured", "not exhaustive and not alone", MEASURED),
