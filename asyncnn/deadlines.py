@@ -72,6 +72,12 @@ def check_deadline(deadline_ns: int | None) -> None:
         raise MissedDeadlinePersistentError(PASSED)
 
 
+def earlier(deadline_ns: int | None, from_ns: int, duration_ns: int) -> int:
+    """Return a deadline, or the end of a duration that began, whichever comes first."""
+    end_ns = from_ns + duration_ns
+    return end_ns if deadline_ns is None else min(deadline_ns, end_ns)
+
+
 def told_late(deadline_ns: int, asked_ns: int) -> str:
     """Say how late it is by now for a call that was made at ``asked_ns``."""
     if deadline_ns <= asked_ns:

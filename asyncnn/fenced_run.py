@@ -25,6 +25,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     InvalidArgumentError,
     error_for,
+    too_many,
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import (
@@ -414,6 +415,12 @@ def _launch_by_hal(
         raise error_of(prepared, status, refusal_of(prepared, _REFUSED))
     # Whoever made it, it is of the one class that can also be merged and exported.
     return _HalRun(callback, cast("SyncFence | None", fence))
+
+
+def too_many_fenced(most: int) -> AsyncnnError:
+    """Return the error where ``most`` of a device's fenced executions are pending."""
+    limit, hint = "DeviceSettings.max_waiting", "await some of them first"
+    return too_many("pending fenced executions", limit, most, hint=hint)
 
 
 class FencedByLaunch(ABC):

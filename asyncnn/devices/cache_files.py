@@ -393,7 +393,7 @@ def read_at_once(fd: int) -> memoryview | None:
     # Before it is asked anything: a pipe could keep its reader waiting.
     if access not in _READABLE or not stat.S_ISREG(status.st_mode):
         raise GeneralFailureError(f"cache file {fd} is not a file that can be read")
-    if status.st_size > MOST_AT_ONCE_BYTES or not _is_of_this_machine(fd):
+    if status.st_size > MOST_AT_ONCE_BYTES or not _is_at_hand(fd, if_unread=True):
         return None
     return _read(fd, MOST_AT_ONCE_BYTES)
 
@@ -415,26 +415,19 @@ def _read(fd: int, most: int = MOST_BYTES) -> memoryview:
         raise GeneralFailureError(f"a cache file: {error.strerror}") from error
 
 
-def _is_at_hand(fd: int) -> bool:
-    """Tell whether a file is in memory, or on a disk of this machine that was read."""
+def _is_at_hand(fd: int, *, if_unread: bool = False) -> bool:
+    """Return whether a file is in memory, or on a disk of this machine that was read.
+
+    One on such a disk that was not read yet is so ``if_unread``.
+    """
     try:
-        return bool(seals_of(fd)) or _is_in_memory(fd)
+        if not seals_of(fd):
+            # File systems that wait for others than this machine refuse this flag.
+            os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return if_unread
     except OSError:
         return False
-
-
-def _is_of_this_machine(fd: int) -> bool:
-    try:
-        return bool(seals_of(fd)) or _is_in_memory(fd)
-    except BlockingIOError:  # it is on a disk, and was not read yet
-        return True
-    except OSError:
-        return False
-
-
-def _is_in_memory(fd: int) -> bool:
-    # File systems that wait for others than this machine refuse this flag.
-    os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
     return True
 
 

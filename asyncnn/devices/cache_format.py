@@ -138,7 +138,7 @@ class CacheKey:
 
     @property
     def is_known(self) -> bool:
-        """Whether `check` waits for no file."""
+        """Whether `verifies` waits for no file."""
         return self._secret is not None
 
     async def read_at_opening(self) -> None:
@@ -169,15 +169,6 @@ class CacheKey:
         if self._secret is None:
             self._secret = self._obtain()
         return hmac.digest(self._secret, content, _DIGEST)
-
-    def check(self, data: memoryview, token: bytes) -> None:
-        """Check that a driver with this key wrote a model cache, for ``token``.
-
-        :raises GeneralFailureError: if it did not, or as `tag`.
-        """
-        if not self.verifies(data[:TAG_BYTES], data[TAG_BYTES:]):
-            raise GeneralFailureError("the model cache is not as this driver wrote it")
-        content_of(data, token)
 
     def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
         """Tell whether ``tag`` is that of ``content``, in constant time."""
@@ -216,17 +207,10 @@ def unsealed(
 ) -> tuple[T, memoryview]:
     """Return record and slices of a model cache that this driver wrote for ``token``.
 
-    :raises GeneralFailureError: if it did not.
+    :raises GeneralFailureError: if it did not, or was another version.
     """
-    key.check(data, token)
-    return decoded(kind, data, token)
-
-
-def decoded(kind: type[T], data: memoryview, token: bytes) -> tuple[T, memoryview]:
-    """Return the same of one that was checked with the key.
-
-    :raises GeneralFailureError: if another version wrote it.
-    """
+    if not key.verifies(data[:TAG_BYTES], data[TAG_BYTES:]):
+        raise GeneralFailureError("the model cache is not as this driver wrote it")
     content = content_of(data, token)
     try:
         start = _LENGTH.size

@@ -18,13 +18,12 @@ from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced_execution import FencedExecution
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.traced_work import TracedFencedExecution
-from asyncnn.fenced_run import Source
+from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     DeviceClosedError,
     ResourceExhaustedTransientError,
     failure_of,
-    too_many,
 )
 from asyncnn.hal.types import ExecutionOptions, Request
 from asyncnn.qos import Scheduler
@@ -75,12 +74,7 @@ class FencedExecutions:
         if refusal is not None:
             raise refusal()
         if len(self._waiting) + self._scheduled >= self._max_waiting:
-            raise too_many(
-                "pending fenced executions",
-                "DeviceSettings.max_waiting",
-                self._max_waiting,
-                hint="await some of them first",
-            )
+            raise too_many_fenced(self._max_waiting)
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution

@@ -11,6 +11,7 @@ from time import monotonic_ns, perf_counter_ns
 from typing import Protocol
 
 from asyncnn.callbacks import ExecutionResult
+from asyncnn.deadlines import earlier
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.run import Run
@@ -92,8 +93,7 @@ class FencedExecution(FencedRun, Run):
         duration, executable = self._options.duration, self._executable
         if duration is not None:
             now_ns = self._asked_ns = monotonic_ns()
-            limits = (self._options.deadline, now_ns + duration)
-            self.deadline_ns = min(limit for limit in limits if limit is not None)
+            self.deadline_ns = earlier(self._options.deadline, now_ns, duration)
             if self.decision is None and not executable.are_short:
                 self.decision = threading.Lock()
         # It may have been launched long ago.

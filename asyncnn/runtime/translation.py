@@ -164,7 +164,9 @@ def translates(model: Model) -> Steps[bool]:
     except (AsyncnnError, RecursionError):
         return False
     declared = [model.main.operands[index] for index in model.main.output_indexes]
-    return not translated.model.extension_name_to_prefix and all(
+    if translated.model.extension_name_to_prefix:
+        return False
+    return len(declared) == len(translated.outputs) and all(
         _agree(operand.dimensions, info.dimensions)
         for operand, info in zip(declared, translated.outputs, strict=True)
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from asyncnn.callbacks import ExecutionResult
+from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
 from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
@@ -227,9 +228,8 @@ class FencedChain(FencedRun):
         if self._runs:
             self._ready_ns = self._launched_ns
         if options.duration is not None:
-            due = now + options.duration
-            if options.deadline is None or due < options.deadline:
-                options = replace(options, deadline=due)
+            deadline = earlier(options.deadline, now, options.duration)
+            options = replace(options, deadline=deadline)
         with acting_for(self._client):
             self._run = SteppedRun(
                 self._model, self._request, options, self._stepped, self._use

@@ -137,7 +137,6 @@ class OlderDriver(PreparingDevice):
             raise InvalidArgumentError("the driver is not older than HAL 1.3")
         limits = settings or DeviceSettings()
         self.driver = driver
-        self.tells_shapes = self.version >= HalVersion.V1_2
         self._is_closed = False
         self._preparations: set[_Preparation] = set()
         self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
@@ -148,6 +147,7 @@ class OlderDriver(PreparingDevice):
             limits.max_waiting,
             self.cause_of_death,
         )
+        self.tells_shapes = self._host.tells_shapes
 
     async def __aenter__(self) -> Self:
         return self
@@ -278,9 +278,9 @@ class OlderDriver(PreparingDevice):
         except MissedDeadlinePersistentError as error:
             refuse_preparation(callback, error)  # an outcome, not an error of the call
             return _NONE
-        preparation = _Preparation(self._host, model, deadline, callback)
+        ended = self._preparations.discard
+        preparation = _Preparation(self._host, model, deadline, callback, ended)
         self._preparations.add(preparation)
-        preparation.ended = self._preparations.discard
         told = preparation.told
         try:
             status = self._told(launch(told))
@@ -346,6 +346,7 @@ class _Preparation:
         model: Model | None,
         deadline: int | None,
         callback: IPreparedModelCallback,
+        ended: "Callable[[_Preparation], None]",
     ) -> None:
         self._host = host
         self._model = model
@@ -353,7 +354,7 @@ class _Preparation:
         self._notify = OneShot(callback.notify_1_3)
         self._timer: asyncio.TimerHandle | None = None
         self.told = told_in(host.version, self.take)
-        self.ended: Callable[[_Preparation], None] = _forget
+        self._ended = ended
         callback.link_to_death(self.told.die)  # nobody waits for it any more
         if deadline is not None:
             loop = asyncio.get_running_loop()
@@ -379,7 +380,7 @@ class _Preparation:
             self._end(error.status, None)
 
     def _end(self, status: ErrorStatus, model: IPreparedModel | None) -> None:
-        self.ended(self)
+        self._ended(self)
         self._callback.unlink_to_death()
         if self._timer is not None:
             self._timer.cancel()
@@ -389,7 +390,3 @@ class _Preparation:
         late = told_late(deadline, asked_ns)
         self.fail(error_for(ErrorStatus.MISSED_DEADLINE_TRANSIENT, late))
         self.told.die()
-
-
-def _forget(_: _Preparation) -> None:
-    return

@@ -13,11 +13,11 @@ from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import told_late
 from asyncnn.devices.device_buffers import Buffers
+from asyncnn.fenced_run import too_many_fenced
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
     error_for,
     failure_of,
-    too_many,
 )
 from asyncnn.hal.interfaces import CallbackObject
 from asyncnn.hal.types import (
@@ -108,12 +108,7 @@ class OlderHost:
         if cause is not None:
             raise cause
         if is_fenced and len(self.fenced) >= self._max_waiting:
-            raise too_many(
-                "pending fenced executions",
-                "DeviceSettings.max_waiting",
-                self._max_waiting,
-                hint="await some of them first",
-            )
+            raise too_many_fenced(self._max_waiting)
 
     def close(self) -> None:
         """End bursts and what waits for fences; have the driver stop the rest."""

@@ -19,7 +19,7 @@ from asyncnn.callbacks import (
     IExecutionCallback,
     SynchronousByCallback,
 )
-from asyncnn.deadlines import check_deadline
+from asyncnn.deadlines import check_deadline, earlier
 from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import active_fences
@@ -262,9 +262,8 @@ class _OlderFencedRun(FencedRun):
         options, now = self._options, time.monotonic_ns()
         self._ready_ns = now
         if options.duration is not None:
-            limits = (options.deadline, now + options.duration)
-            least = min(limit for limit in limits if limit is not None)
-            options = replace(options, deadline=least, duration=None)
+            deadline = earlier(options.deadline, now, options.duration)
+            options = replace(options, deadline=deadline, duration=None)
         try:
             check_deadline(options.deadline)
             started = self._model.start(self._request, options, self._use, self._ended)

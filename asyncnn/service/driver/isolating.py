@@ -75,14 +75,17 @@ class Isolated:
                 self._device = device
             return device
 
-    async def fixed(self, model: Model) -> Model:
-        """Copy what the client could change between the check and the engine.
+    async def place(self, model: Model, own: IDevice) -> tuple[Model, IDevice]:
+        """Return a model of regions, and what runs it: ``own``, or `device`.
 
-        :raises ResourceExhaustedTransientError: if no thread can be started.
+        What the client could change between the check and the engine is copied.
+
+        :raises DeviceUnavailableError: as `device`.
+        :raises ResourceExhaustedError: as `device`, or if no thread can be started.
         """
-        if all(map(_is_fixed, model.pools)):
-            return model
-        return replace(model, pools=await offload(_copies, model.pools))
+        if not all(map(_is_fixed, model.pools)):
+            model = replace(model, pools=await offload(_copies, model.pools))
+        return model, await self.device() if await self.has_to_run(model) else own
 
     async def has_to_run(self, model: Model) -> bool:
         """Tell whether a model of regions must not run in the driver.

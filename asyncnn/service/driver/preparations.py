@@ -194,9 +194,7 @@ class Preparations(SessionPart):
                 pools = await self._pools.copied(pools)
             model = replace(message.model, pools=pools)
             if isolated is not None:
-                model = await isolated.fixed(model)
-                if await isolated.has_to_run(model):
-                    callback.device = await isolated.device()
+                model, callback.device = await isolated.place(model, self._device)
             if is_large(model) and not callback.is_dead:
                 await self._validating(validate_model, model)
             if not callback.is_dead:

@@ -81,9 +81,7 @@ class Queries(SessionPart):
                     await self._validating(validate_model, model)
                 device = self._device
                 if isolated is not None:
-                    model = await isolated.fixed(model)
-                    if await isolated.has_to_run(model):
-                        device = await isolated.device()
+                    model, device = await isolated.place(model, device)
                 told = await device.get_supported_operations_1_3(model)
                 self._send(answer(*told))
         finally:
