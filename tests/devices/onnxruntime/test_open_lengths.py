@@ -97,7 +97,7 @@ async def test_more_lengths_than_are_kept_are_planned_anew(
 async def test_runs_of_many_lengths_at_once_use_one_session() -> None:
     ends = [port(F32, 0, 3)], [port(F32, 0, 3), port(F32, 1)]
     async with open_device("onnxruntime", settings=DeviceSettings(lanes=2)) as device:
-        # Executions for a fast single answer may have a session of several threads, too.
+        # For a fast single answer, there may be one of several threads, too.
         preference = ExecutionPreference.SUSTAINED_SPEED
         prepared = await device.prepare(region(summing(), *ends), preference=preference)
 
