@@ -4,8 +4,8 @@ import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import F16, F32, Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F16, F32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875

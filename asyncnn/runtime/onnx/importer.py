@@ -14,6 +14,9 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.building import Building
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F16, F32, HAL_TYPES, I32, Form, Value, hal_type
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
@@ -29,8 +32,6 @@ from asyncnn.runtime.onnx import (
     reshaping,
     resize,
 )
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import F16, F32, I32, Building, Form, Value
 from asyncnn.runtime.onnx.evaluated import evaluate
 from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
@@ -53,7 +54,7 @@ from asyncnn.runtime.onnx.schema import (
     operator_name,
     place_of,
 )
-from asyncnn.runtime.onnx.tensors import HAL_TYPES, checked_shape, hal_type
+from asyncnn.runtime.onnx.tensors import checked_shape
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 MAX_DEPTH = 32

@@ -6,11 +6,11 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import I32, Value
+from asyncnn.runtime.moving import transpose
 from asyncnn.runtime.onnx.convolution import filter_of
-from asyncnn.runtime.onnx.emitter import I32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import transpose
 
 
 def connected(

@@ -25,8 +25,8 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.tflite.allowance import MAX_ELEMENTS
+from asyncnn.runtime.allowance import MAX_ELEMENTS
 from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 

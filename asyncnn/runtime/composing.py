@@ -15,7 +15,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
-from asyncnn.runtime.onnx.emitter import (
+from asyncnn.runtime.drafting import (
     B8,
     F16,
     F32,
@@ -26,8 +26,8 @@ from asyncnn.runtime.onnx.emitter import (
     Draft,
     Form,
     Value,
+    hal_type,
 )
-from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
