@@ -105,6 +105,11 @@ class Composer(Draft):
         """Return 1 by each element."""
         return self.div(self.lift(1.0, value), value)
 
+    def clamp(self, value: Value, low: Value | float, high: Value | float) -> Value:
+        """Return the elements within two bounds."""
+        above = self.binary(Op.MAXIMUM, value, low)
+        return self.binary(Op.MINIMUM, above, high)
+
     def select(
         self,
         condition: Value,
@@ -255,6 +260,15 @@ class Composer(Draft):
             return self.emit(Op.TILE, [flat, (1, count)])
 
         return self.reshape(self.through(value, move, I32), result)
+
+    def connected(
+        self, rows: Value, weights: Value, bias: Value | None = None
+    ) -> Value:
+        """Return rows [M, K] by weights [N, K], as one fully connected layer."""
+        if bias is None:
+            self.allowance.take_elements(weights.shape[:1])
+            bias = self.constant(np.zeros(weights.shape[:1], rows.dtype))
+        return self.emit(Op.FULLY_CONNECTED, [rows, weights, bias, 0])
 
     def as_three(self, value: Value, axis: int) -> Value:
         """Return ``value`` with all axes before and all behind ``axis`` merged."""

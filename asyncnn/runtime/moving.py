@@ -91,6 +91,14 @@ def slice_(
         return draft.constant_like(value, lambda data: data[index])
     cut = [axis for axis, n in enumerate(value.shape) if size[axis] != n]
     lengths, places = merged_axes(value.shape, cut)
+    if len(lengths) > MAX_RANK:
+        for axis in cut:
+            three = draft.as_three(value, axis)
+            parts = (three.shape[0], size[axis], three.shape[2])
+            piece = slice_(draft, three, (0, begin[axis], 0), parts)
+            shape = (*value.shape[:axis], size[axis], *value.shape[axis + 1 :])
+            value = draft.reshape(piece, shape)
+        return value
     # -1 stands for all that is left, whatever the length of the axis.
     starts, sizes = [0] * len(lengths), [-1] * len(lengths)
     for axis, place in places.items():
