@@ -231,17 +231,28 @@ class Composer(Draft):
         return Value(value.dtype, result.shape, value.form, result, name=value.name)
 
     def expand(self, value: Value, shape: Shape) -> Value:
-        """Return ``value`` repeated along axes of length 1, and along new ones."""
+        """Return ``value`` repeated along axes of length 1, and along new ones.
+
+        :raises InvalidArgumentError: if another length differs from ``shape``.
+        """
         if value.shape == shape:
             return value
+        if _broadcast(value.shape, shape) != shape:
+            raise InvalidArgumentError(
+                f"{list(value.shape)} cannot be broadcast to {list(shape)}"
+            )
         if value.is_constant:
             self.allowance.take_elements(shape)
             return self.constant_like(value, lambda data: np.broadcast_to(data, shape))
         lengths = (1,) * (len(shape) - value.rank) + value.shape
         value = self.reshape(value, lengths)
-        for axis, (length, wanted) in enumerate(zip(lengths, shape, strict=True)):
-            if length != wanted:
-                value = self.tile(value, axis, wanted)
+        repeats = [n // m for n, m in zip(shape, lengths, strict=True)]
+        if len(shape) <= MAX_RANK:
+            return self.through(
+                value, lambda moved: self.emit(Op.TILE, [moved, repeats]), I32
+            )
+        for axis, count in enumerate(repeats):
+            value = self.tile(value, axis, count)
         return value
 
     def tile(self, value: Value, axis: int, count: int) -> Value:

@@ -5,7 +5,7 @@ the rest into records. ``importer`` drafts the model: ``folding`` evaluates what
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft. ``open_axes`` treats axes without a length, ``functions``
 operators that are defined by others. The vocabulary of drafts is that of all importers:
-`asyncnn.runtime.drafting`, `asyncnn.runtime.composing` and `asyncnn.runtime.moving`.
+`asyncnn.runtime.drafting`, `asyncnn.runtime.composing` and `asyncnn.runtime.moves`.
 """
 
 import os

@@ -15,7 +15,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Drafted, Form, Value
-from asyncnn.runtime.moving import pad, transpose
+from asyncnn.runtime.moves import pad, transpose
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 

@@ -10,7 +10,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Value
-from asyncnn.runtime.moving import gather
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.onnx.node import Converter, Node
 
 

@@ -8,7 +8,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import I32, Value
-from asyncnn.runtime.moving import transpose
+from asyncnn.runtime.moves import transpose
 from asyncnn.runtime.onnx.convolution import filter_of
 from asyncnn.runtime.onnx.node import Converter, Node
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moving import pad
+from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.convolution import (
     Sliding,
     as_image,

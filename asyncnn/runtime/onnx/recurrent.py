@@ -8,7 +8,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.drafting import F32, Argument, Omitted, Value
-from asyncnn.runtime.moving import concatenate, reverse, split, transpose
+from asyncnn.runtime.moves import concatenate, reverse, split, transpose
 from asyncnn.runtime.onnx.node import Converter, Node
 
 _TANH = 4

@@ -5,7 +5,7 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.drafting import F16, F32, Q8, Q8S, Value
-from asyncnn.runtime.moving import concatenate, gather, pad, sliced, split, transpose
+from asyncnn.runtime.moves import concatenate, gather, pad, sliced, split, transpose
 from asyncnn.runtime.onnx.folding import (
     flat_shape,
     permutation,

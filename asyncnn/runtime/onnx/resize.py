@@ -14,7 +14,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.drafting import F16, F32, Value
-from asyncnn.runtime.moving import gather
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.onnx.node import Converter, Node
 
 _MAX_LENGTH = 1 << 16

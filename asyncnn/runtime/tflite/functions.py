@@ -15,7 +15,7 @@ from asyncnn.hal.types import Operand, OperandType, OperationType
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moving import gather
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 

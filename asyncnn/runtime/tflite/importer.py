@@ -26,7 +26,6 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline, TensorOutline
 from asyncnn.runtime.tflite import (
-    bidirectional,
     control_flow,
     convolution,
     custom_operators,
@@ -62,7 +61,6 @@ CONVERTERS: dict[str, Converter] = {
     **indexing.CONVERTERS,
     **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
-    **bidirectional.CONVERTERS,
     **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""

@@ -17,7 +17,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moving import gather, split
+from asyncnn.runtime.moves import gather, split
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 from asyncnn.runtime.tflite.rearranging import moved, transpose
 from asyncnn.runtime.unsupported import UnsupportedOperatorError

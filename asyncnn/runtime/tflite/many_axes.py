@@ -16,7 +16,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.moving import concatenate, gather, sliced, split
+from asyncnn.runtime.moves import concatenate, gather, sliced, split
 from asyncnn.runtime.tflite.indexing import bounds_of
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.rearranging import transpose

@@ -330,51 +330,20 @@ class Node(OperatorTensors):
 
     def reshape(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` with other dimensions."""
-        source = self.builder.operand(operand)
-        if source.dimensions == dimensions:
+        if self.builder.operand(operand).dimensions == dimensions:
             return operand
-        if source.type == OperandType.TENSOR_BOOL8:
-            return self._reshape_booleans(operand, dimensions)
-        return self.compute(
-            OperationType.RESHAPE,
-            [operand, self.integers(dimensions)],
-            replace(source, dimensions=dimensions),
-        )
-
-    def _reshape_booleans(self, operand: int, dimensions: Dimensions) -> int:
-        # The HAL reshapes numbers only.
-        source = self.builder.operand(operand)
-        number = Operand(OperandType.TENSOR_FLOAT32, source.dimensions)
-        self.allowance.take_elements(source.dimensions)
-        one = self.builder.constant(np.ones(source.dimensions, np.float32))
-        zeros = self.zeros(number)
-        numbers = self.compute(OperationType.SELECT, [operand, one, zeros], number)
-        inputs = [
-            self.reshape(numbers, dimensions),
-            self.zeros(Operand(OperandType.TENSOR_FLOAT32, (1,))),
-        ]
-        output = replace(source, dimensions=dimensions)
-        return self.compute(OperationType.NOT_EQUAL, inputs, output)
+        draft = self.draft
+        return draft.operand(draft.reshape(draft.tensor(operand), dimensions))
 
     def broadcast(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` repeated along the axes where it has length 1.
 
         :raises InvalidArgumentError: if another length differs from ``dimensions``.
         """
-        source = self.builder.operand(operand)
-        if source.dimensions == dimensions:
+        if self.builder.operand(operand).dimensions == dimensions:
             return operand
-        repeats = _repeats(source.dimensions, dimensions)
-        output = replace(source, dimensions=dimensions)
-        if source.type == OperandType.TENSOR_BOOL8:
-            # The HAL repeats booleans only together with others.
-            inputs = [operand, self.zeros(output)]
-            return self.compute(OperationType.LOGICAL_OR, inputs, output)
-        ones = (1,) * (len(dimensions) - len(source.dimensions))
-        aligned = self.reshape(operand, ones + source.dimensions)
-        return self.compute(
-            OperationType.TILE, [aligned, self.integers(repeats)], output
-        )
+        draft = self.draft
+        return draft.operand(draft.expand(draft.tensor(operand), dimensions))
 
     def activate(self, operand: int, code: int) -> int:
         """Return ``operand`` after an activation that its operation cannot fuse.
@@ -473,16 +442,3 @@ def _same_values(first: Operand, second: Operand) -> bool:
         second.scale,
         second.zero_point,
     )
-
-
-def _repeats(source: Dimensions, target: Dimensions) -> list[int]:
-    missing = len(target) - len(source)
-    lengths = (1,) * missing + source
-    if missing < 0 or any(
-        length not in (1, wanted)
-        for length, wanted in zip(lengths, target, strict=True)
-    ):
-        raise InvalidArgumentError(
-            f"{list(source)} cannot be broadcast to {list(target)}"
-        )
-    return [wanted // length for length, wanted in zip(lengths, target, strict=True)]

@@ -15,8 +15,8 @@ from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.allowance import MAX_ELEMENTS
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moving import gather, split
-from asyncnn.runtime.moving import transpose as moving_axes
+from asyncnn.runtime.moves import gather, split
+from asyncnn.runtime.moves import transpose as moving_axes
 from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 

@@ -14,7 +14,7 @@ from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.moving import pad, transpose
+from asyncnn.runtime.moves import pad, transpose
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 

@@ -151,13 +151,14 @@ def reverse(draft: Composer, value: Value, axis: int) -> Value:
 def gather(draft: Composer, value: Value, indices: Value, axis: int) -> Value:
     """Return the slices along ``axis`` at ``indices``, none of which is negative."""
     shape = (*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
-    flat = draft.reshape(indices, (math.prod(indices.shape),))
+    if indices.rank != 1 and max(len(shape), value.rank) > MAX_RANK:
+        indices = draft.reshape(indices, (math.prod(indices.shape),))
 
     def move(moved: Value) -> Value:
         if moved.rank <= MAX_RANK:
-            return draft.emit(Op.GATHER, [moved, axis, flat])
+            return draft.emit(Op.GATHER, [moved, axis, indices])
         three = draft.as_three(moved, axis)
-        return draft.emit(Op.GATHER, [three, 1, flat])
+        return draft.emit(Op.GATHER, [three, 1, indices])
 
     return draft.reshape(draft.through(value, move, I32), shape)
 
