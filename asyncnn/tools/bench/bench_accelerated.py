@@ -6,7 +6,6 @@ section of the report, with its contenders, the models that it suits, and limits
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -15,6 +14,7 @@ import msgspec
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
+from asyncnn.tools.bench.benches import Place, Started, measure_workload
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     ONE_CPU,
@@ -37,7 +37,6 @@ from asyncnn.tools.bench.measured_models import (
 )
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES
-from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.report import (
     Bars,
     Cell,
@@ -50,10 +49,8 @@ from asyncnn.tools.bench.report import (
     refusal_notes,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figures, Progress
 from asyncnn.tools.other_runtimes import litert_version
-
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 
 
 class Limits(NamedTuple):
@@ -86,7 +83,7 @@ class Section(NamedTuple):
     contenders: Mapping[str, str]
     limits: Sequence[Limits]
     picks: Picks
-    measure: Callable[[Candidate, Place], Awaitable[dict[str, Figure]]]
+    start: Callable[[Candidate, Place], Awaitable[Started]]
 
 
 SECTIONS = {
@@ -384,7 +381,7 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
 def judge_section(
     name: str,
     candidate: Candidate,
-    figures: Mapping[str, Figure],
+    figures: Figures,
     refusals: dict[str, str],
     *,
     gates: bool = False,
@@ -460,12 +457,10 @@ def bench(
 
 async def _measured(
     section: Section, candidate: Candidate, rounds: int
-) -> tuple[dict[str, Figure], dict[str, str]]:
+) -> tuple[Figures, dict[str, str]]:
     """Measure a model; one that nobody could measure has the reason for everybody."""
     try:
-        async with AsyncExitStack() as stack:
-            place = Place(stack, rounds=rounds)
-            return await section.measure(candidate, place), place.refusals
+        return await measure_workload(section.start, candidate, rounds)
     except AsyncnnError as error:
         return {}, dict.fromkeys(section.contenders, str(error))
 

@@ -32,6 +32,15 @@ from asyncnn.fmq import IS_COMPILED, LoopPoller, MessageQueue
 from asyncnn.logs import SparseLogger
 from asyncnn.runtime.device import Device
 from asyncnn.tools.bench import peers
+from asyncnn.tools.bench.benches import (
+    Group,
+    Place,
+    PlacedReport,
+    Placement,
+    Start,
+    Starting,
+    placements,
+)
 from asyncnn.tools.bench.environment import (
     CpuPair,
     describe_environment,
@@ -45,18 +54,9 @@ from asyncnn.tools.bench.noop import (
     tiny_addition,
 )
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.placed import (
-    Group,
-    Place,
-    PlacedReport,
-    Placement,
-    Start,
-    Starting,
-    placements,
-)
 from asyncnn.tools.bench.processes import READY, Pipe, hogs, process
 from asyncnn.tools.bench.report import Goal, Table, Verdict, judge
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure, Figures
 
 MESSAGE_BYTES = 256
 MESSAGES = 2000
@@ -435,7 +435,7 @@ def burst(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
 
 
 def judge_burst(
-    figures: Mapping[str, Figure], is_apart: bool, *, gates: bool = False
+    figures: Figures, is_apart: bool, *, gates: bool = False
 ) -> tuple[Verdict, ...]:
     """Hold figures against the goals, or the gates; what was not measured is left out.
 
@@ -449,7 +449,7 @@ def judge_burst(
 
 
 def judge_headline(
-    placements: Collection[tuple[bool, Mapping[str, Figure]]], *, gates: bool = False
+    placements: Collection[tuple[bool, Figures]], *, gates: bool = False
 ) -> Verdict | None:
     """Hold a burst across CPUs against a Pipe in whatever placement suits it best.
 

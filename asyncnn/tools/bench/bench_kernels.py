@@ -9,7 +9,7 @@ nor saturate.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -47,10 +47,10 @@ from asyncnn.tools.bench.report import (
 )
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
-    Batch,
-    Figure,
+    Call,
+    Figures,
+    Progress,
     measure,
-    timed_call,
 )
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
@@ -210,8 +210,6 @@ def kernel_file(case: Case, *, seed: int = 0) -> bytes:
     return writer.finish(inputs, [result])
 
 
-Progress: TypeAlias = Callable[[Sequence[Case]], Iterable[Case]]
-
 ENGINE = "engine"
 """The plan on given arrays, called: the kernel, its step and what leads to it."""
 
@@ -300,13 +298,13 @@ def kernels(
 
 
 def _bench_kernel(case: Case, rounds: int) -> MeasuredKernel:
-    batches, difference = _contenders(case)
-    figures = asyncio.run(measure(batches, rounds=rounds, batch_us=_BATCH_US))
+    calls, difference = _contenders(case)
+    figures = asyncio.run(measure(calls, rounds=rounds, batch_us=_BATCH_US))
     return judge_kernel(case.name, figures, difference)
 
 
 def judge_kernel(
-    kernel: str, figures: dict[str, Figure], difference: Difference | None
+    kernel: str, figures: Figures, difference: Difference | None
 ) -> MeasuredKernel:
     """Hold the figures of a kernel against its goal."""
     (verdict,) = judge([GOAL_OF_EACH], figures)
@@ -322,7 +320,7 @@ def judge_median(kernels: Sequence[MeasuredKernel]) -> Verdict | None:
     return GOAL_OF_MEDIAN.judge(median(kernel.verdict.ratio for kernel in kernels))
 
 
-def _contenders(case: Case) -> tuple[list[Batch], Difference | None]:
+def _contenders(case: Case) -> tuple[dict[str, Call], Difference | None]:
     """Return what to measure, and how far the results are apart."""
     with TemporaryDirectory(prefix="asyncnn-bench-") as folder:
         path = Path(folder, f"{case.name}.tflite")
@@ -333,7 +331,7 @@ def _contenders(case: Case) -> tuple[list[Batch], Difference | None]:
     for interpreter in (peer, reference):
         interpreter.set_inputs(inputs)
     difference = largest_difference(outputs, reference.first_outputs())
-    return [timed_call(ENGINE, call), timed_call(LITERT, peer.invoke)], difference
+    return {ENGINE: call, LITERT: peer.invoke}, difference
 
 
 def _engine_call(

@@ -11,14 +11,7 @@ how much its resident memory grows; what is mapped and not touched is not reside
 """
 
 import os
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -38,6 +31,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.measured_models import (
     LITERT,
@@ -68,16 +62,14 @@ from asyncnn.tools.bench.report import (
 )
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
+    Batches,
     Call,
-    Figure,
+    Figures,
+    Progress,
     measure,
     timed,
-    timed_await,
 )
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
-
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
-Figures: TypeAlias = dict[str, Figure]
 
 MATTERS_ABOVE_BYTES = 1_000_000
 """Files, or weights, as large as this have every goal."""
@@ -204,11 +196,11 @@ async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel
                 opened = open_device(name, settings=OWN_PROCESS)
                 device = await stack.enter_async_context(opened)
                 calls[name] = partial(_load_and_prepare, device, path)
-        batches = []
+        started: Started = {}
         for name, call in calls.items():
             with noted(refusals, name):
-                batches.append(await timed(name, call))
-        figures = await measure(batches, rounds=rounds)
+                started[name] = Batches(await timed(name, call))
+        figures = await measure(started, rounds=rounds)
     size = path.stat().st_size  # noqa: ASYNC240 - nothing else runs
     goals = [Goal(name, LITERT, limit) for name in (REFERENCE, ACCELERATED)]
     return LoadedModel(
@@ -391,14 +383,14 @@ async def _measure_cache(named: NamedModel, files: Path, rounds: int) -> Figures
 
         await _prepare(device, model, others)
         await _prepare(device, model, caches)
-        batches = (
-            timed_await("anew", lambda: _prepare(device, model)),
-            timed_await("saved", lambda: _prepare(device, model, caches)),
-            timed_await("loaded", lambda: _load(device, caches)),
-            timed_await("anew_run", prepare_and_run),
-            timed_await("loaded_run", load_and_run),
-        )
-        return await measure(batches, rounds=rounds)
+        started: Started = {
+            "anew": partial(_prepare, device, model),
+            "saved": partial(_prepare, device, model, caches),
+            "loaded": partial(_load, device, caches),
+            "anew_run": prepare_and_run,
+            "loaded_run": load_and_run,
+        }
+        return await measure(started, rounds=rounds)
 
 
 async def _prepare(

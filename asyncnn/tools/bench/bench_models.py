@@ -23,6 +23,7 @@ from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     PeerMissingError,
@@ -56,11 +57,11 @@ from asyncnn.tools.bench.report import (
 )
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
-    Batch,
-    Figure,
+    Batches,
+    Call,
+    Figures,
+    Progress,
     measure,
-    timed_await,
-    timed_call,
 )
 from asyncnn.tools.other_runtimes import (
     LiteRt,
@@ -71,7 +72,6 @@ from asyncnn.tools.other_runtimes import (
 )
 from asyncnn.tools.samples import random_sample, telling_open_axes
 
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 Run: TypeAlias = Callable[[], Awaitable[Any]]
 
 DEVICE = "device"
@@ -246,7 +246,7 @@ def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
 
 def judge_model(
     model: str,
-    figures: dict[str, Figure],
+    figures: Figures,
     refusals: dict[str, str],
     *,
     is_own: bool = True,
@@ -341,7 +341,7 @@ class _File:
         self._path = path
         self._order = order
         self._refusals = refusals
-        self._batches: list[Batch] = []
+        self._started: Started = {}
         self._outputs: dict[str, list[Array]] = {}
 
     async def measured(
@@ -361,7 +361,7 @@ class _File:
             for name, peer in peers.items():
                 with noted(self._refusals, name):
                     await self._add_peer(stack, name, peer, _as_taken(peer, inputs))
-            figures = await measure(self._batches, rounds=self._order.rounds)
+            figures = await measure(self._started, rounds=self._order.rounds)
         ours, engine = figure_of(first), _ENGINES.get(kind, "")
         has_both = ours in figures and engine in figures
         return judge_model(
@@ -404,9 +404,9 @@ class _File:
         outputs = await _tried(run)
         self._outputs[figure_of(name)] = list(outputs.values())
         if name == _REFERENCE:
-            self._batches.append(_reference_batch(prepared, inputs))
+            self._started[name] = _reference_batches(prepared, inputs)
         else:
-            self._batches.append(timed_await(name, run))
+            self._started[name] = run
 
     async def _add_peer(
         self,
@@ -417,14 +417,13 @@ class _File:
     ) -> None:
         peer.reset()
         if isinstance(peer, OnnxFile):
-            run: Run = partial(asyncio.to_thread, peer.run, inputs)
+            run: Call = partial(asyncio.to_thread, peer.run, inputs)
         else:
             run = await stack.enter_async_context(in_executor(peer, inputs))
         self._outputs[name] = await _tried(run)
         if isinstance(peer, LiteRt) and name in PEERS:
-            self._batches.append(timed_call(name, peer.invoke))
-        else:
-            self._batches.append(timed_await(name, run))
+            run = peer.invoke
+        self._started[name] = run
 
     def _difference(self, one: str, other: str) -> Difference | None:
         """Return how far the outputs of two are apart; None if one has none."""
@@ -470,8 +469,8 @@ async def _tried(run: Run) -> Any:
     )
 
 
-def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
-    """Return the batch that gives both figures of the reference device."""
+def _reference_batches(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
+    """Return what gives both figures of the reference device."""
 
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         clock = time.perf_counter_ns
@@ -484,4 +483,4 @@ def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
             on_device.append((outputs.timing.on_device_ns or 0) / 1000)
         return {DEVICE: on_device, AWAITED: awaited}
 
-    return batch
+    return Batches(batch)

@@ -17,15 +17,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,6 +33,7 @@ from asyncnn.hal.types import Priority
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
+from asyncnn.tools.bench.benches import Place, Started, measure_workload
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     describe_environment,
@@ -44,7 +43,6 @@ from asyncnn.tools.bench.environment import (
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
-from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.processes import (
     READY,
     Pipe,
@@ -72,15 +70,7 @@ from asyncnn.tools.bench.report import (
     refusal_notes,
     verdict_cell,
 )
-from asyncnn.tools.bench.rounds import (
-    FEW_ROUNDS,
-    Figure,
-    in_turn,
-    measure,
-    percentile,
-    timed_await,
-    turn_of,
-)
+from asyncnn.tools.bench.rounds import FEW_ROUNDS, Once, Progress, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
@@ -107,11 +97,6 @@ _ANOTHER_DRIVER_S = 60.0
 _PROCESSES = 4
 _ALONE_US = 400.0
 """About what a run of the small model takes."""
-
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
-
-Figures: TypeAlias = dict[str, Figure]
-"""By contender; where a section has several rows, by row and contender."""
 
 
 class Files(NamedTuple):
@@ -182,21 +167,20 @@ async def _contenders(files: Files, place: Place) -> dict[str, _Runs]:
     return found
 
 
-async def alone(files: Files, place: Place) -> Figures:
+async def alone(files: Files, place: Place) -> Started:
     """Run the small model, one run after the other, in microseconds."""
     contenders = await _contenders(files, place)
-    batches = [timed_await(name, each.small) for name, each in contenders.items()]
-    return await measure(batches, rounds=place.rounds)
+    return {name: runs.small for name, runs in contenders.items()}
 
 
-async def serving(files: Files, place: Place) -> Figures:
+async def serving(files: Files, place: Place) -> Started:
     """Answer requests of the small model from many tasks, in microseconds."""
     return await _each_in_turn(
         files, place, lambda runs: request_us(runs.small, _CONCURRENCY, _ALONE_US)
     )
 
 
-async def urgent(files: Files, place: Place) -> Figures:
+async def urgent(files: Files, place: Place) -> Started:
     """Run the small model beside long runs, in milliseconds."""
 
     async def p99_ms(runs: _Runs) -> float:
@@ -209,13 +193,12 @@ async def urgent(files: Files, place: Place) -> Figures:
 
 async def _each_in_turn(
     files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
-) -> Figures:
+) -> Started:
     contenders = await _contenders(files, place)
-    turns = [turn_of(name, partial(value, runs)) for name, runs in contenders.items()]
-    return await in_turn(turns, rounds=place.rounds)
+    return {n: Once(partial(value, runs)) for n, runs in contenders.items()}
 
 
-async def stopping(files: Files, place: Place) -> Figures:
+async def stopping(files: Files, place: Place) -> Started:
     """Wait for a thread that computes on for nobody, in milliseconds."""
     peers = await _contenders(files, place)
     one_lane = replace(OWN_PROCESS, inline_below_us=0, lanes=1)
@@ -240,7 +223,7 @@ async def stopping(files: Files, place: Place) -> Figures:
                     found[f"{row} {name}"] = ms
         return found
 
-    return await in_turn([turn], rounds=place.rounds)
+    return {ASYNCNN: Once(turn)}
 
 
 async def _until_cancelled(work: Callable[[], object], after_s: float) -> None:
@@ -293,10 +276,10 @@ async def _goes_on_ms(
     return percentile(taken, 0.95) * 1000
 
 
-async def crash(files: Files, place: Place) -> Figures:
+async def crash(files: Files, place: Place) -> Started:
     """Wait from the end of a driver to the next result, in milliseconds."""
 
-    async def turn() -> Mapping[str, float]:
+    async def turn() -> float:
         async with connect(supervised=True, device="accelerated") as device:
             prepared = await device.prepare(load(files.small))
             inputs = inputs_of(prepared)
@@ -306,16 +289,16 @@ async def crash(files: Files, place: Place) -> Figures:
             while True:
                 try:
                     await prepared.run(inputs)
-                    return {ASYNCNN: (time.perf_counter() - started) * 1000}
+                    return (time.perf_counter() - started) * 1000
                 except AsyncnnError:
                     if time.perf_counter() - started > _ANOTHER_DRIVER_S:
                         raise
                 await asyncio.sleep(0.001)
 
-    return await in_turn([turn], rounds=place.rounds)
+    return {ASYNCNN: Once(turn)}
 
 
-async def memory(files: Files, place: Place) -> Figures:
+async def memory(files: Files, place: Place) -> Started:
     """Have processes tell what they take, their shares of common pages, in MiB."""
 
     for name, runner in _PEERS.items():
@@ -323,13 +306,10 @@ async def memory(files: Files, place: Place) -> Figures:
             runner(files.small)
     holders = {n: h for n, h in _HOLDERS.items() if n not in place.refusals}
 
-    async def turn() -> Mapping[str, float]:
-        return {name: _held_mib(hold, files.large) for name, hold in holders.items()}
-
-    return await in_turn([turn], rounds=place.rounds)
+    return {n: Once(partial(_held_mib, h, files.large)) for n, h in holders.items()}
 
 
-def _held_mib(hold: Callable[..., object], model: Path) -> float:
+async def _held_mib(hold: Callable[..., object], model: Path) -> float:
     with temporary_folder() as folder, ExitStack() as stack:
         socket = folder / "driver.sock"
         pipes: list[Pipe] = []
@@ -387,10 +367,13 @@ def _send_memory(pipe: Pipe) -> None:
 
 
 class Rows(NamedTuple):
-    """Figures that are measured together, and their titles and units."""
+    """Figures that are measured together, and their titles and units.
+
+    Where there are several rows, figures are by row and contender.
+    """
 
     titles: Mapping[str, tuple[str, str]]
-    measure: Callable[[Files, Place], Awaitable[Figures]]
+    start: Callable[[Files, Place], Awaitable[Started]]
 
 
 _UNTIL_FREE = "until the thread is free, 95th percentile"
@@ -479,9 +462,7 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
 
 
 async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRow]:
-    async with AsyncExitStack() as stack:
-        place = Place(stack, rounds=rounds)
-        measured = await section.measure(files, place)
+    measured, refusals = await measure_workload(section.start, files, rounds)
     rows = {}
     for row, (title, unit) in section.titles.items():
         names = {name: name if name in measured else f"{row} {name}" for name in TITLES}
@@ -491,6 +472,6 @@ async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRo
             unit=unit,
             figures=figures,
             verdicts=judge(GOALS, figures),
-            refusals=place.refusals,
+            refusals=refusals,
         )
     return rows

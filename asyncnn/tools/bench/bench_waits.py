@@ -20,7 +20,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from msgspec import structs
@@ -38,11 +38,20 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import peers
+from asyncnn.tools.bench.benches import (
+    Group,
+    Place,
+    PlacedReport,
+    Placement,
+    Start,
+    called,
+    placed,
+    with_device,
+)
 from asyncnn.tools.bench.environment import (
     ALL_CPUS,
     ONE_CPU,
     describe_environment,
-    installed_versions,
     pinned,
     placement,
 )
@@ -56,17 +65,6 @@ from asyncnn.tools.bench.noop import (
     tiny_addition,
 )
 from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
-from asyncnn.tools.bench.placed import (
-    Group,
-    Place,
-    PlacedReport,
-    Placement,
-    Start,
-    called,
-    placed,
-    placements,
-    with_device,
-)
 from asyncnn.tools.bench.report import Goal
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call
 
@@ -154,15 +152,10 @@ def awaiting(*, rounds: int = DEFAULT_ROUNDS) -> AwaitingReport:
 
 
 def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
-    goals = [AWAITING_GOAL]
     with placement(cpus) as where:
-        found = placed(where, [AWAITING], goals, rounds)
+        found = placed(where, [AWAITING], [AWAITING_GOAL], rounds)
     (verdict,) = found.verdicts
-    judged: dict[str, Any] = {
-        "ratio": verdict.ratio,
-        "limit": verdict.limit,
-        "met": verdict.met,
-    }
+    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
     return AwaitingPlacement(**structs.asdict(found), **judged)
 
 
@@ -361,16 +354,13 @@ class FenceReport(PlacedReport, frozen=True, kw_only=True):
         "one_by_one": f"{FRAMES} frames, {STAGES} stages: each prepared.run awaited",
         "queues": f"{FRAMES} frames, {STAGES} stages: asyncio.Queue and to_thread",
     }
+    GROUPS = (FENCE,)
     GOALS = FENCE_GOALS
 
 
 def fence(*, rounds: int = DEFAULT_ROUNDS) -> FenceReport:
     """Measure with a driver process on another CPU, then on the same one."""
-    return FenceReport(
-        environment=describe_environment(),
-        rounds=rounds,
-        placements=tuple(placements([FENCE], FENCE_GOALS, rounds)),
-    )
+    return FenceReport.measured(rounds)
 
 
 _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
@@ -453,6 +443,7 @@ class ServiceReport(PlacedReport, frozen=True, kw_only=True):
         "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
         "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
     }
+    GROUPS = (SERVICE,)
     GOALS = SERVICE_GOALS
 
     exchange: Exchange
@@ -466,9 +457,4 @@ class ServiceReport(PlacedReport, frozen=True, kw_only=True):
 
 def service(*, rounds: int = DEFAULT_ROUNDS) -> ServiceReport:
     """Measure with the two processes on different CPUs, then on the same one."""
-    return ServiceReport(
-        environment=describe_environment(**installed_versions("grpcio")),
-        rounds=rounds,
-        exchange=_EXCHANGE,
-        placements=tuple(placements([SERVICE], SERVICE_GOALS, rounds)),
-    )
+    return ServiceReport.measured(rounds, "grpcio", exchange=_EXCHANGE)

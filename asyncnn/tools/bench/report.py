@@ -220,11 +220,15 @@ def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
 
 
 @contextmanager
-def noted(refusals: dict[str, str], *names: str) -> Iterator[None]:
+def noted(
+    refusals: dict[str, str],
+    *names: str,
+    errors: type[AsyncnnError] = AsyncnnError,
+) -> Iterator[None]:
     """Note why contenders cannot do what the block has them do."""
     try:
         yield
-    except AsyncnnError as error:
+    except errors as error:
         refusals.update(dict.fromkeys(names, str(error)))
 
 

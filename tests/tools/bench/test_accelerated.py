@@ -158,7 +158,7 @@ def test_what_cannot_be_measured_is_told_with_the_reason(
     async def refuse(*_: object) -> None:
         raise InvalidArgumentError("it is odd")
 
-    section = SECTIONS["tiny"]._replace(measure=refuse)
+    section = SECTIONS["tiny"]._replace(start=refuse)
     monkeypatch.setitem(SECTIONS, "tiny", section)
     (tmp_path / "odd.tflite").write_bytes(b"no model")
     report = bench_accelerated.bench(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from asyncnn.tools.bench import bench_threads, qos_load, rounds
+from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
-from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
 from asyncnn.tools.bench.rounds import Figure
 
@@ -51,7 +51,8 @@ async def test_one_run_of_each_is_measured(fewer: None) -> None:
     with bench_threads.model_pair() as files:
         async with AsyncExitStack() as stack:
             place = Place(stack)
-            measured = await bench_threads.alone(files, place)
+            started = await bench_threads.alone(files, place)
+            measured = await rounds.measure(started, rounds=1)
     assert set(measured) == set(bench_threads.TITLES)
     assert place.refusals == {}
 
@@ -65,7 +66,7 @@ async def test_peers_that_are_missing_are_noted(
     def refuse(path: Path) -> None:
         raise PeerMissingError("no ONNX Runtime")
 
-    def hold(hold: object, model: Path) -> float:
+    async def hold(hold: object, model: Path) -> float:
         held.append(next(n for n, h in bench_threads._HOLDERS.items() if h is hold))
         return 1.0
 
@@ -74,7 +75,8 @@ async def test_peers_that_are_missing_are_noted(
     with bench_threads.model_pair() as files:
         async with AsyncExitStack() as stack:
             place = Place(stack)
-            measured = await bench_threads.memory(files, place)
+            started = await bench_threads.memory(files, place)
+            measured = await rounds.measure(started, rounds=1)
     assert set(measured) == set(held) == {"asyncnn", "litert_thread"}
     assert place.refusals == {"onnx_thread": "no ONNX Runtime"}
 
