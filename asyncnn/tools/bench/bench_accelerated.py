@@ -44,6 +44,7 @@ from asyncnn.tools.bench.report import (
     Report,
     Table,
     Verdict,
+    figure_text,
     judge,
     ratio_cell,
     refusal_notes,
@@ -311,10 +312,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self, contender: str) -> str:
         """Return a figure as text, a dash for none."""
-        value = self.values.get(contender)
-        if value is None:
-            return "-"
-        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+        return figure_text(self.values.get(contender))
 
 
 class AcceleratedReport(Report, frozen=True, kw_only=True):
@@ -332,12 +330,6 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
     def where(self) -> str:
         """That each section says it."""
         return "placed as each section says"
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every section."""
-        for measured in self.sections.values():
-            for each in measured:
-                yield from (verdict.met for verdict in each.verdicts)
 
     def tables(self) -> Iterator[Table]:
         """Yield, for each section that has models, tables of figures and of ratios."""

@@ -392,12 +392,6 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
     headline: Verdict | None = None
     is_ring_compiled: bool = IS_COMPILED
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every placement, and the headline's."""
-        yield from super().outcomes()
-        if self.headline is not None:
-            yield self.headline.met
-
     def time(self, placement: Placement, contender: str) -> str:
         """Return the median and the 99th percentile as text."""
         if contender not in placement.us:

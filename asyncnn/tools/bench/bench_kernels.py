@@ -259,12 +259,6 @@ class KernelsReport(SubjectsReport, frozen=True, kw_only=True):
         """Return the kernels by name."""
         return {kernel.kernel: kernel for kernel in self.kernels}
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of each kernel, and the one of their median."""
-        yield from super().outcomes()
-        if self.median_verdict is not None:
-            yield self.median_verdict.met
-
     def tables(self) -> Iterator[Table]:
         """Yield the one table; the median comes last if it was judged."""
         (table,) = super().tables()

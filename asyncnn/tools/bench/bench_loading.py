@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
@@ -53,11 +52,9 @@ from asyncnn.tools.bench.report import (
     Row,
     Subject,
     SubjectsReport,
-    Verdict,
     judge,
     noted,
     ratio_cell,
-    refusal_notes,
     verdict_cell,
 )
 from asyncnn.tools.bench.rounds import (
@@ -87,15 +84,9 @@ PACKAGES = ("basic_pitch", "pymicro_wakeword", "pyopen_wakeword")
 
 
 class LoadedModel(Subject, frozen=True, kw_only=True):
-    """What was measured of one file of ``size`` bytes, and what became of the goals."""
+    """What was measured of one file of ``size`` bytes."""
 
     size: int
-    verdicts: tuple[Verdict, ...] = ()
-    refusals: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal whether it was met."""
-        return (verdict.met for verdict in self.verdicts)
 
     def cells(self) -> Row:
         """Return the size, and the ratios of both devices, with their goals."""
@@ -124,11 +115,6 @@ class LoadingReport(SubjectsReport, frozen=True, kw_only=True):
     def subjects(self) -> dict[str, LoadedModel]:
         """Return the models by name."""
         return self.models
-
-    def notes(self) -> Iterator[str]:
-        """Yield who could not be measured, and why."""
-        refusals = {name: model.refusals for name, model in self.models.items()}
-        return refusal_notes(refusals, self.CONTENDERS)
 
 
 def loading(

@@ -50,7 +50,6 @@ from asyncnn.tools.bench.report import (
     Row,
     SingleReport,
     Table,
-    Verdict,
     judge,
     noted,
     refusal_notes,
@@ -147,8 +146,6 @@ class MeasuredModel(Measured, frozen=True, kw_only=True):
 
     model: str
     ratios: dict[str, float]
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str]
     difference_to_ref: Difference | None = None
     accelerated_difference: Difference | None = None
     file: str = ""
@@ -161,7 +158,7 @@ class MeasuredModel(Measured, frozen=True, kw_only=True):
 
     def outcomes(self) -> Iterator[bool]:
         """Yield those of the goals whose peers were measured."""
-        yield from (verdict.met for verdict in self.verdicts)
+        yield from super().outcomes()
         if self.is_exact is not None:
             yield self.is_exact
 
@@ -191,11 +188,6 @@ class ModelsReport(SingleReport, frozen=True, kw_only=True):
             each.model if names.count(each.model) == 1 else each.file: each
             for each in self.models
         }
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every model."""
-        for model in self.models:
-            yield from model.outcomes()
 
     def tables(self) -> Iterator[Table]:
         """Yield a table of all models, and one of the goals if any has some."""

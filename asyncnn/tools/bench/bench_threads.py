@@ -23,7 +23,7 @@ from collections.abc import (
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -60,12 +60,11 @@ from asyncnn.tools.bench.qos_load import (
     saturated,
 )
 from asyncnn.tools.bench.report import (
-    Cell,
+    Bars,
     Goal,
-    Measured,
-    SingleReport,
-    Table,
-    Verdict,
+    Row,
+    Subject,
+    SubjectsReport,
     judge,
     refusal_notes,
     verdict_cell,
@@ -404,36 +403,33 @@ SECTIONS = {
 _CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
 
 
-class ThreadsRow(Measured, frozen=True, kw_only=True):
+class ThreadsRow(Subject, frozen=True, kw_only=True):
     """A figure of all contenders, in its ``unit``, smaller is better."""
 
     title: str
     unit: str
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str]
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the cells of the table."""
-        ratios = (verdict_cell(self.verdicts, g.figure, g.peer) for g in GOALS)
-        return (f"{self.title}, {self.unit}", *map(self.time, TITLES), *ratios)
+    def cells(self) -> Row:
+        """Return the cells of both ratios."""
+        return [verdict_cell(self.verdicts, g.figure, g.peer) for g in GOALS]
 
 
-class ThreadsReport(SingleReport, frozen=True, kw_only=True):
+class ThreadsReport(SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench threads --json``: rows by figure."""
 
-    TITLE: ClassVar[str] = "beside a thread of the application; smaller is better"
+    CONTENDERS = TITLES
+    OTHERS = ("/ LiteRT", "/ ONNX Runtime")
+    TITLE = "beside a thread of the application; smaller is better"
 
     rows: dict[str, ThreadsRow]
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every row."""
-        for row in self.rows.values():
-            yield from (verdict.met for verdict in row.verdicts)
+    def subjects(self) -> dict[str, Subject]:
+        """Return the rows by their titles."""
+        return {f"{row.title}, {row.unit}": row for row in self.rows.values()}
 
-    def tables(self) -> Iterator[Table]:
-        """Yield the one table."""
-        headings = ("", *TITLES.values(), "/ LiteRT", "/ ONNX Runtime")
-        yield Table(self.TITLE, headings, [[row.cells() for row in self.rows.values()]])
+    def bars(self) -> Bars:
+        """Return nothing: their units differ."""
+        return {}
 
     def notes(self) -> Iterator[str]:
         """Yield who was not measured, and why."""

@@ -185,14 +185,9 @@ async def _run(
 
 
 class Placement(Measured, frozen=True, kw_only=True):
-    """Figures of one placement, by contender. Those refused have a reason instead.
-
-    ``p99_us`` are medians of 99th percentiles.
-    """
+    """Figures of one placement, by contender; ``p99_us`` are medians of percentiles."""
 
     placement: str
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str] = msgspec.field(default_factory=dict)
     p99_us: dict[str, float] = msgspec.field(default_factory=dict)
     is_apart: bool = False
 
@@ -280,11 +275,6 @@ class PlacedReport(Report, frozen=True, kw_only=True):
     def where(self) -> str:
         """That it ran in every placement."""
         return "in each placement"
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every placement."""
-        for each in self.placements:
-            yield from (verdict.met for verdict in each.verdicts)
 
     def time(self, placement: Placement, contender: str) -> str:
         """Return the time of a contender as text."""
