@@ -45,6 +45,7 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import translating
+from asyncnn.tools.bench import qos_load
 from asyncnn.tools.bench.activities import Heartbeat, beating_driver
 from asyncnn.tools.bench.benches import Place, Started
 from asyncnn.tools.bench.measured_models import (
@@ -63,16 +64,6 @@ from asyncnn.tools.bench.processes import (
     process,
     temporary_folder,
     told,
-)
-from asyncnn.tools.bench.qos_load import (
-    Run,
-    cancelled,
-    freed_us,
-    latencies_us,
-    longest_step_us,
-    out_of_time,
-    request_us,
-    saturated,
 )
 from asyncnn.tools.bench.rounds import Batches, Once, percentile
 from asyncnn.tools.other_runtimes import LiteRt
@@ -221,17 +212,17 @@ async def cancelling(candidate: Candidate, place: Place) -> Started:
     vectors = inputs_of(probe)
 
     async def part() -> float:
-        return longest_step_us(parted, inputs)
+        return qos_load.longest_step_us(parted, inputs)
 
     async def stopped(name: str, stop: Callable[..., Any]) -> Mapping[str, float]:
-        us, processor_us = await freed_us(
+        us, processor_us = await qos_load.freed_us(
             partial(stop, prepared, inputs),
             lambda: probe.run(vectors),
             candidate.us * 1e-6,
         )
         return {name: us, f"{name}_cpu": processor_us}
 
-    stops = {"cancelled": cancelled, "deadline": out_of_time}
+    stops = {"cancelled": qos_load.cancelled, "deadline": qos_load.out_of_time}
     stopping = {n: Once(partial(stopped, n, stop)) for n, stop in stops.items()}
     return {"part": Once(part), **stopping}
 
@@ -246,9 +237,9 @@ async def priorities(candidate: Candidate, place: Place) -> Started:
     run = partial(urgent.run, inputs_of(urgent))
 
     async def turn() -> Mapping[str, float]:
-        part_us = longest_step_us(parted, inputs)
+        part_us = qos_load.longest_step_us(parted, inputs)
         idle_us = await _p99_us(run)
-        async with saturated(partial(low.run, inputs), _BACKGROUND):
+        async with qos_load.saturated(partial(low.run, inputs), _BACKGROUND):
             busy_us = await _p99_us(run)
         return {
             "saturated": busy_us,
@@ -259,14 +250,14 @@ async def priorities(candidate: Candidate, place: Place) -> Started:
     return {"saturated": Once(turn)}
 
 
-async def _p99_us(run: Run) -> float:
-    return percentile(await latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
+async def _p99_us(run: qos_load.Run) -> float:
+    return percentile(await qos_load.latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
 
 
 async def serving(candidate: Candidate, place: Place) -> Started:
     """Answer requests of many tasks at once."""
     inputs = candidate.inputs
-    servers: dict[str, Run] = {}
+    servers: dict[str, qos_load.Run] = {}
     for name, lanes in {"awaited": OWN_PROCESS.lanes, "one_lane": 1}.items():
         with place.noted(name):
             device = await place.device(replace(OWN_PROCESS, lanes=lanes))
@@ -282,7 +273,7 @@ async def serving(candidate: Candidate, place: Place) -> Started:
         await run()
 
     return {
-        f"{name}_{count}": Once(partial(request_us, run, count, candidate.us))
+        f"{name}_{count}": Once(partial(qos_load.request_us, run, count, candidate.us))
         for count in CONCURRENCIES
         for name, run in servers.items()
     }
@@ -316,7 +307,7 @@ async def heartbeat(candidate: Candidate, place: Place) -> Started:
 
     async def turn() -> Mapping[str, float]:
         idle_us = await listened_us()
-        async with saturated(run, _LOAD):
+        async with qos_load.saturated(run, _LOAD):
             return {"idle": idle_us, "busy": await listened_us()}
 
     return {"busy": Once(turn)}

@@ -30,14 +30,8 @@ from asyncnn.qos import Scheduler
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service.process import driver_process
-from asyncnn.tools.bench import qos_load
+from asyncnn.tools.bench import environment, qos_load
 from asyncnn.tools.bench.benches import Started
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    ONE_CPU,
-    describe_environment,
-    placement,
-)
 from asyncnn.tools.bench.processes import Pipe, hogs, process
 from asyncnn.tools.bench.qos_load import (
     BACKGROUND,
@@ -218,15 +212,15 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
 
 def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
     """Measure with threads wherever the system puts them."""
-    with placement(ALL_CPUS) as where:
+    with environment.placement(environment.ALL_CPUS) as where:
         longest_us, latencies = asyncio.run(_measure_latencies(rounds))
         misses = asyncio.run(_measure_misses(rounds))
         lost = asyncio.run(_measure_loss(rounds))
-    with placement(ONE_CPU) as pinned:
+    with environment.placement(environment.ONE_CPU) as pinned:
         overhead = asyncio.run(_measure_overhead(rounds))
     device, low_us, beside = _measure_beside(rounds)
     return QosReport(
-        environment=describe_environment(),
+        environment=environment.describe_environment(),
         placement=f"{where}; what scheduling costs, {pinned}",
         rounds=rounds,
         latencies=latencies,

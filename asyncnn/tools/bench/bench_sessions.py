@@ -21,12 +21,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.environment import (
-    ONE_CPU,
-    PeerMissingError,
-    describe_environment,
-    placement,
-)
+from asyncnn.tools.bench import environment
 from asyncnn.tools.bench.measured_models import LITERT, inputs_of, model_files
 from asyncnn.tools.bench.processes import READY, Pipe, private_kib, told
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
@@ -125,7 +120,7 @@ def sessions(
     version = litert_version()
     with (
         model_files(folder or package_models(), pattern, mobilenet=False) as paths,
-        placement(ONE_CPU) as where,
+        environment.placement(environment.ONE_CPU) as where,
     ):
         models = [
             _session_model(path, paths, rounds, STEP_GATE if gates else STEP_LIMIT)
@@ -133,7 +128,7 @@ def sessions(
         ]
         device = anyio.run(_device_name)
     return SessionsReport(
-        environment=describe_environment(**{"ai-edge-litert": version}),
+        environment=environment.describe_environment(**{"ai-edge-litert": version}),
         rounds=rounds,
         placement=where,
         device=device,
@@ -148,7 +143,7 @@ def package_models() -> Path:
     """
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise PeerMissingError(
+        raise environment.PeerMissingError(
             f"{PACKAGE}, whose models are measured, is not installed",
             hint="name a folder of models, or pip install --no-deps pymicro-wakeword",
         )

@@ -11,6 +11,7 @@ from asyncnn.tools.bench import bench_threads, qos_load, rounds
 from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
+from asyncnn.tools.bench.report import judge
 from asyncnn.tools.bench.rounds import Figure
 
 FEWER = (
@@ -83,7 +84,7 @@ async def test_peers_that_are_missing_are_noted(
 
 def test_a_smaller_figure_is_better() -> None:
     figures = {"asyncnn": Figure((2.0,)), "litert_thread": Figure((1.0,))}
-    verdicts = bench_threads.judge(bench_threads.GOALS, figures)
+    verdicts = judge(bench_threads.GOALS, figures)
     row = bench_threads.ThreadsRow(
         title="it", unit="s", figures=figures, verdicts=verdicts, refusals={}
     )
