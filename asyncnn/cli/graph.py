@@ -268,7 +268,7 @@ def print_explanation(explanation: "Explanation") -> None:
             f"about {format_duration(segment.expected_us)}"
         )
     if explanation.are_estimates and (explanation.partitions or explanation.segments):
-        typer.echo("times are estimates: asyncnn capabilities --measure")
+        typer.echo(f"times are estimates: {_better_than_estimates()}")
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     if explanation.translated:
@@ -279,6 +279,24 @@ def print_explanation(explanation: "Explanation") -> None:
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")
+
+
+def _better_than_estimates() -> str:
+    """Return what gives times that are measured."""
+    from asyncnn.devices.measured_capabilities import load_measurement
+
+    command = "asyncnn capabilities --measure"
+    try:
+        found = load_measurement()
+    except GeneralFailureError:
+        found = None
+    if found is None:
+        return command
+    if not found.model_times:
+        return f"{command} --again, without --no-models"
+    if not found.is_in_force:
+        return "what was measured is in force from the next boot of the machine on"
+    return f"{command} --again"
 
 
 def _support(report: "OperationReport") -> str:

@@ -1,5 +1,6 @@
 """Device-managed buffers for applications: tensors that stay in the driver."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -7,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, error_of
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -77,6 +78,7 @@ class Slot(msgspec.Struct, frozen=True, eq=False):
     info: TensorInfo
     position: int
     is_output: bool
+    device: IDevice | None = None
 
 
 class DeviceBuffer:
@@ -124,8 +126,10 @@ class DeviceBuffer:
             raise InvalidArgumentError(
                 f"the buffer holds {self.dtype}, not {array.dtype}"
             )
+        what = f"writing {list(array.shape)} to the buffer"
+        self._check_shape(what, array.shape)
         status = await self.hal.copy_from(_pool(array), array.shape)
-        _check(self.hal, status, f"writing {list(array.shape)} to the buffer")
+        _check(self.hal, status, what, "something else uses it")
 
     async def read(self, shape: tuple[int, ...] | None = None) -> Array:
         """Return a copy of the contents.
@@ -143,9 +147,24 @@ class DeviceBuffer:
                     f"the buffer is open to any {list(shape)}",
                     hint="say which shape its contents have",
                 )
+        self._check_shape("reading the buffer", shape)
         array = self._make_array(shape, self.dtype)
-        _check(self.hal, await self.hal.copy_to(_pool(array)), "reading the buffer")
+        status = await self.hal.copy_to(_pool(array))
+        why = "it holds nothing yet, or something is writing it"
+        _check(self.hal, status, "reading the buffer", why)
         return array
+
+    def _check_shape(self, what: str, shape: Dimensions) -> None:
+        """Check that contents may have this shape.
+
+        :raises InvalidArgumentError: if the slots are of another one.
+        """
+        if is_scalar(self._type) and shape:
+            raise InvalidArgumentError(f"{what}: its contents are a scalar")
+        try:
+            combine_dimensions(self.dimensions, shape)
+        except InvalidArgumentError as error:
+            raise error.at(what) from None
 
     def __repr__(self) -> str:
         return f"<DeviceBuffer {self.dtype} {list(self.dimensions)}>"
@@ -161,6 +180,9 @@ async def allocate_buffer(
 
     :raises AsyncnnError: if it cannot be allocated.
     """
+    names = ", ".join(slot.info.name for slot in slots)
+    what = f"allocating a buffer for {names}"
+    info = _combined(device, slots, dimensions, what)
     models = list({id(slot.hal): slot.hal for slot in slots}.values())
     roles: tuple[list[BufferRole], list[BufferRole]] = ([], [])
     for slot in slots:
@@ -169,20 +191,59 @@ async def allocate_buffer(
     status, buffer, token = await device.allocate(
         BufferDesc(dimensions), models, *roles
     )
-    names = ", ".join(slot.info.name for slot in slots)
-    what = f"allocating a buffer for {names or 'nothing'}"
-    if status is ErrorStatus.GENERAL_FAILURE:  # which is all that the HAL says of both
-        raise GeneralFailureError(
-            f"{what} failed: the device has none of that type, or no memory for it"
-        )
-    _check(device, status, what)
+    wanted = math.prod(info.dimensions) * info.dtype.itemsize
+    memory = f"no room for {wanted:,} bytes" if wanted else "no memory for it"
+    # Which of both it is, the HAL does not say.
+    _check(device, status, what, f"the device has none of {info.dtype}, or {memory}")
     assert buffer is not None
-    for slot in slots:
-        dimensions = combine_dimensions(dimensions, slot.info.dimensions)
-    info = slots[0].info
-    if dimensions != info.dimensions:
-        info = msgspec.structs.replace(info, dimensions=dimensions)
     return DeviceBuffer(buffer, token, info, make_array)
+
+
+def _combined(
+    device: IDevice, slots: Sequence[Slot], dimensions: Dimensions, what: str
+) -> TensorInfo:
+    """Return what all ``slots`` are, with as many known dimensions as there are.
+
+    :raises InvalidArgumentError: if one is given twice, is of another device, or
+        differs from the first or from ``dimensions``.
+    """
+    first = slots[0].info
+    kind = first.type, first.scale, first.zero_point
+    seen = set()
+    for slot in slots:
+        info = slot.info
+        role = id(slot.hal), slot.is_output, slot.position
+        if role in seen:
+            raise InvalidArgumentError(f"{what}: {info.name} is given twice")
+        seen.add(role)
+        if slot.device not in (None, device):
+            raise InvalidArgumentError(f"{what}: {info.name} is of another device")
+        if (info.type, info.scale, info.zero_point) != kind:
+            raise InvalidArgumentError(
+                f"{what}: {info.name} is {_kind(info)}, {first.name} {_kind(first)}"
+            )
+        try:
+            dimensions = combine_dimensions(dimensions, info.dimensions)
+        except InvalidArgumentError as error:
+            raise error.at(f"{what}: {info.name}") from None
+    if dimensions == first.dimensions:
+        return first
+    return msgspec.structs.replace(first, dimensions=dimensions)
+
+
+def _kind(info: TensorInfo) -> str:
+    """Return the dtype and quantisation of a tensor in words."""
+    if not info.scale:
+        return str(info.dtype)
+    return f"{info.dtype} of scale {info.scale:g} and zero point {info.zero_point}"
+
+
+def no_place_for_buffers() -> InvalidArgumentError:
+    """Return the error of what goes another way than requests, which name buffers."""
+    return InvalidArgumentError(
+        "bursts and sessions do not know device-managed buffers",
+        hint="run, run_fenced and reusable of the prepared model take them",
+    )
 
 
 def _pool(array: Array) -> Memory:
@@ -200,6 +261,14 @@ async def _contiguous(contents: ArrayLike) -> Array:
     return np.asarray(contents, order="C")
 
 
-def _check(mortal: IBuffer | IDevice, status: ErrorStatus, what: str) -> None:
+def _check(
+    mortal: IBuffer | IDevice, status: ErrorStatus, what: str, failure: str
+) -> None:
+    """Check a status; ``failure`` says what GENERAL_FAILURE stands for here.
+
+    :raises AsyncnnError: if it is not NONE.
+    """
     if status is not ErrorStatus.NONE:
-        raise error_of(mortal, status, f"{what} failed: {status.name}")
+        is_general = status is ErrorStatus.GENERAL_FAILURE
+        why = failure if is_general else status.name
+        raise error_of(mortal, status, f"{what} failed: {why}")

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import preparation_error
 from asyncnn.deadlines import check_deadline, told_late
 from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import FREQUENCY, Buffers
@@ -288,7 +289,7 @@ class OlderDriver(PreparingDevice):
             preparation.fail(failure_of(error))
             return ErrorStatus.GENERAL_FAILURE
         if status is not _NONE:
-            preparation.fail(error_for(status, told.reason))
+            preparation.fail(preparation_error(status, told.reason))
         return status
 
     async def allocate(
@@ -365,10 +366,8 @@ class _Preparation:
     def take(self, status: ErrorStatus, prepared: Any) -> None:
         """Tell what the driver has told; too late, it is let go."""
         status = convert_status(status, self._host.version)
-        if status is not _NONE:
-            self.fail(error_for(status, self.told.reason))
-        elif prepared is None:
-            self.fail(GeneralFailureError("the driver gave no prepared model"))
+        if status is not _NONE or prepared is None:
+            self.fail(preparation_error(status, self.told.reason))
         elif not self._notify.is_done:
             model = OlderPreparedModel(self._host, prepared, self._model)
             self._end(_NONE, model)
