@@ -175,6 +175,7 @@ def _show(report: "RunReport", *, json: bool) -> None:
         typer.echo(f"on {report.device}, version {report.version}")
         for path_report in report.paths:
             _print_path(path_report)
+            _print_route(path_report, report.device)
         if report.first_difference:
             typer.echo(report.first_difference)
     if not report.passed:
@@ -189,6 +190,20 @@ def _print_path(report: "PathReport") -> None:
     )
     for line in report.mismatches:
         typer.echo(f"  {line}")
+
+
+def _print_route(report: "PathReport", device: str) -> None:
+    """Print who has computed, unless that was who was named."""
+    named = device.partition(":")[2].split(",")
+    if not report.fell_back and all(step.device in named for step in report.route):
+        return
+    operations: dict[tuple[str, str, str], int] = {}
+    for step in report.route:
+        way = step.device, step.instead_of, step.reason
+        operations[way] = operations.get(way, 0) + len(step.operations)
+    for (by, instead_of, reason), count in operations.items():
+        instead = f" instead of {instead_of}: {reason}" if instead_of else ""
+        typer.echo(f"  {counted(count, 'operation')} on {by}{instead}")
 
 
 def _times(report: "PathReport") -> str:

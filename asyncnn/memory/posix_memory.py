@@ -170,8 +170,10 @@ def _checked(own: str, name: str, most: int) -> str:
     )
 
 
-def open_object(name: str) -> Descriptor:
+def open_object(name: str, *, hint: str = "") -> Descriptor:
     """Open an object of this user, by a name of `posix_name`.
+
+    The ``hint`` goes on, where there is none.
 
     :raises GeneralFailureError: if there is none, or others may access it.
     :raises ResourceExhaustedTransientError: if descriptors have run out.
@@ -180,7 +182,7 @@ def open_object(name: str) -> Descriptor:
     if found is None:
         raise GeneralFailureError(
             f"there is no shared memory {name!r}",
-            hint="the process that makes it has to run",
+            hint=f"the process that makes it has to run{hint}",
         )
     return found
 
@@ -342,7 +344,8 @@ def open_posix_array(
     """
     dimensions, element, size = dimensions_of(shape, dtype)
     path = posix_name(name)
-    found = open_object(path)
+    foreign = f"; one that is not of asyncnn has the name '/{name}' here"
+    found = open_object(path, hint="" if name.startswith("/") else foreign)
     with os_errors(path):
         if os.fstat(found.fd).st_size < size:
             raise GeneralFailureError(f"{path} has less than {size} bytes")

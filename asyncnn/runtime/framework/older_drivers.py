@@ -19,7 +19,7 @@ from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import preparation_error
 from asyncnn.deadlines import check_deadline, told_late
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.device_buffers import FREQUENCY, Buffers
+from asyncnn.devices.device_buffers import FREQUENCY, RELAXED, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
@@ -27,6 +27,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
+    counted,
     error_for,
     failure_of,
 )
@@ -38,6 +39,7 @@ from asyncnn.hal.interfaces import (
     OneShot,
     cause_of_death,
 )
+from asyncnn.hal.operations import check_operation
 from asyncnn.hal.refusals import (
     CacheArguments,
     PrepareArguments,
@@ -128,8 +130,6 @@ class OlderDriver(PreparingDevice):
     :raises InvalidArgumentError: if it has the calls of no older version.
     """
 
-    hal_hints: Mapping[str, str] = {**FREQUENCY, "Priority": "not used: it has none"}
-
     def __init__(
         self, driver: v1_0.IDevice, settings: DeviceSettings | None = None
     ) -> None:
@@ -137,6 +137,7 @@ class OlderDriver(PreparingDevice):
         if self.version >= _NEWEST:
             raise InvalidArgumentError("the driver is not older than HAL 1.3")
         limits = settings or DeviceSettings()
+        self.hal_hints: Mapping[str, str] = _hints(self.version)
         self.driver = driver
         self._is_closed = False
         self._preparations: set[_Preparation] = set()
@@ -240,9 +241,7 @@ class OlderDriver(PreparingDevice):
         validate_priority(priority)
         validate_model(model, _NEWEST)
         if not compliant_with(model, self.version):
-            lacking = sorted(noncompliant_operations(model, self.version))
-            what = f"operations {lacking}" if lacking else "the pools of the model"
-            raise GeneralFailureError(f"{self.version.title} does not have {what}")
+            raise GeneralFailureError(_lack(model, self.version))
         old = convert_model(model, self.version)
         more = () if self.version < HalVersion.V1_1 else (preference,)
         caches = () if self.version < HalVersion.V1_2 else cache
@@ -336,6 +335,31 @@ class OlderDriver(PreparingDevice):
         cause = self.cause_of_death()
         if cause is not None:
             raise cause
+
+
+def _hints(version: HalVersion) -> dict[str, str]:
+    """Return what a driver makes of hints that came later than its version."""
+    hints = ["Priority"]
+    if version < HalVersion.V1_1:
+        hints += ["ExecutionPreference", RELAXED]
+    return {**FREQUENCY, **dict.fromkeys(hints, f"not used: {version.title} has none")}
+
+
+def _lack(model: Model, version: HalVersion) -> str:
+    """Return what of a validated model a version does not have."""
+    main, lacking = model.main, sorted(noncompliant_operations(model, version))
+    if not lacking:
+        return f"{version.title} does not have the pools of the model"
+    operation = main.operations[lacking[0]]
+    name = getattr(operation.type, "name", operation.type)
+    reason = f"{version.title} does not have {name}"
+    try:
+        check_operation(operation, main.operands, version, model.referenced)
+    except InvalidArgumentError as error:
+        reason = error.message
+    others = len(lacking) - 1
+    more = f", nor {counted(others, 'other operation')} be computed" if others else ""
+    return f"operation {lacking[0]}: {reason}{more}"
 
 
 class _Preparation:
