@@ -41,19 +41,20 @@ static const char *const fields[STRUCTS][FIELDS] = {
 };
 
 /* Kinds of operands and of operations that are remembered, places for them by hash. */
-enum { MOST = 250, TABLE = 512, RANK = 6 };
+enum { MOST = 250, TABLE = 512, RANK = 6, OPERANDS = 64 };
 
 typedef struct {
     PyTypeObject *glance;
     PyTypeObject *types[STRUCTS];
     Py_ssize_t places[STRUCTS][FIELDS]; /* bytes from where an object begins */
     PyObject *enums[ENUMS];             /* what types and lifetimes may be of */
+    PyObject *zero;                     /* what most numbers are */
 } State;
 
 /* What a verdict on operands depends on, in words without padding. */
 typedef struct {
-    int64_t type, lifetime, zero_point, pool, length, rank, dimensions[RANK];
     double scale;
+    int64_t type, lifetime, zero_point, pool, length, rank, dimensions[RANK];
 } Kind;
 
 typedef enum { GIVEN, PENDING, WRITTEN } Progress;
@@ -70,7 +71,7 @@ typedef struct {
     Py_ssize_t operand_count, operation_count;
     Py_ssize_t looked, connected, checked; /* how many of them, so far */
     Py_ssize_t pending;                    /* operands that nothing has written yet */
-    char is_ordered, is_counted;
+    char are_structs, is_ordered, is_counted;
     Known *known;  /* of each operand */
     int *kinds_of; /* number of each operation's kind, -1 where it has none */
     int asked, kind_count, operation_kind_count;
@@ -94,8 +95,9 @@ field(const State *state, int kind, PyObject *object, int number)
 static inline bool
 read_number(const State *state, PyObject *object, int64_t *number, bool may_be_enum)
 {
-    if (!object)
-        return false;
+    *number = 0;
+    if (!object || object == state->zero)
+        return object;
     PyObject *type = (PyObject *)Py_TYPE(object), *const *enums = state->enums;
     bool is_enum = type == enums[0] || type == enums[1] || type == enums[2];
     if (!PyLong_CheckExact(object) && !(may_be_enum && is_enum))
@@ -138,8 +140,7 @@ read_kind(const State *state, PyObject *operand, Kind *kind, int64_t *offset)
 static inline uint64_t
 mixed(uint64_t hash, uint64_t word)
 {
-    hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
-    return hash ^ hash >> 32;
+    return (hash + word) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
 /* ---- operands ------------------------------------------------------------------- */
@@ -150,9 +151,10 @@ place_of_kind(Glance *self, const Kind *kind)
 {
     uint64_t words[sizeof *kind / sizeof(uint64_t)], hash = 0;
     memcpy(words, kind, sizeof words);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    size_t count = sizeof words / sizeof *words - RANK + (size_t)kind->rank;
+    for (size_t i = 0; i < count; i++)
         hash = mixed(hash, words[i]);
-    for (;; hash++) {
+    for (hash >>= 32;; hash++) {
         unsigned char *place = &self->kinds_at[hash % TABLE];
         if (!*place || !memcmp(&self->kinds[*place - 1], kind, sizeof *kind))
             return place;
@@ -170,7 +172,9 @@ look_at_operand(Glance *self, const State *state, Py_ssize_t index, PyObject *ju
     Kind kind = {0};
     int64_t offset = -1, consumers;
     bool is_plain = false;
-    if (Py_TYPE(operand) == state->types[OPERAND]) {
+    if (Py_TYPE(operand) != state->types[OPERAND])
+        self->are_structs = false;
+    else {
         PyObject *declared = field(state, OPERAND, operand, CONSUMERS);
         if (read_number(state, declared, &consumers, false) && consumers >= 0)
             known->unread = consumers;
@@ -221,6 +225,8 @@ typedef struct {
     PyObject *inputs, *outputs; /* tuples, borrowed */
     int64_t type;
     Py_ssize_t reads, count; /* inputs, and all operands */
+    int kinds[OPERANDS];     /* of those, -1 where one has none */
+    bool is_plain;           /* all have one */
 } Read;
 
 static bool
@@ -261,9 +267,8 @@ is_like(const Glance *self, const State *state, const Read *read, Py_ssize_t oth
         || first.reads != read->reads || first.count != read->count)
         return false;
     for (Py_ssize_t i = 0; i < read->count; i++) {
-        const Known *a = operand_of(self, state, read, i);
-        const Known *b = operand_of(self, state, &first, i);
-        if (!a || !b || a->kind < 0 || a->kind != b->kind)
+        const Known *known = operand_of(self, state, &first, i);
+        if (!known || known->kind != read->kinds[i])
             return false;
     }
     return true;
@@ -274,7 +279,9 @@ static int
 kind_of(
     Glance *self, const State *state, Py_ssize_t index, const Read *read, uint64_t hash)
 {
-    for (;; hash++) {
+    if (!read->is_plain)
+        return -1;
+    for (hash >>= 32;; hash++) {
         unsigned char *place = &self->operation_kinds_at[hash % TABLE];
         if (*place && is_like(self, state, read, self->firsts[*place - 1]))
             return *place - 1;
@@ -290,14 +297,18 @@ kind_of(
 
 /* Let an operation read and write; return whether it surely may. is_ordered is apart. */
 static bool
-connect(Glance *self, const State *state, const Read *read, uint64_t *hash)
+connect(Glance *self, const State *state, Read *read, uint64_t *hash)
 {
+    read->is_plain = read->count <= OPERANDS;
     *hash = mixed((uint64_t)read->type, (uint64_t)read->reads);
     for (Py_ssize_t i = 0; i < read->count; i++) {
         Known *known = operand_of(self, state, read, i);
         if (!known || (i >= read->reads && known->progress == GIVEN))
             return false;
         *hash = mixed(*hash, (uint64_t)known->kind);
+        if (i < OPERANDS)
+            read->kinds[i] = known->kind;
+        read->is_plain &= known->kind >= 0;
         if (i < read->reads) {
             known->unread -= known->unread != INT64_MIN;
             self->is_ordered &= known->progress != PENDING;
@@ -402,7 +413,7 @@ Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     self->operations = Py_NewRef(operations);
     self->operand_count = PyTuple_Size(operands);
     self->operation_count = PyTuple_Size(operations);
-    self->is_ordered = true;
+    self->are_structs = self->is_ordered = true;
     self->known = PyMem_Calloc((size_t)self->operand_count, sizeof *self->known);
     self->kinds_of = PyMem_Calloc((size_t)self->operation_count, sizeof *self->kinds_of);
     if (self->known && self->kinds_of)
@@ -473,6 +484,7 @@ static PyMethodDef glance_methods[] = {
 };
 
 static PyMemberDef glance_members[] = {
+    {"are_structs", T_BOOL, offsetof(Glance, are_structs), READONLY, NULL},
     {"is_ordered", T_BOOL, offsetof(Glance, is_ordered), READONLY, NULL},
     {"is_counted", T_BOOL, offsetof(Glance, is_counted), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -503,8 +515,9 @@ static int
 execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    state->zero = PyLong_FromLong(0);
     state->glance = (PyTypeObject *)PyType_FromModuleAndSpec(module, &glance_spec, NULL);
-    return state->glance ? PyModule_AddType(module, state->glance) : -1;
+    return state->zero && state->glance ? PyModule_AddType(module, state->glance) : -1;
 }
 
 static int
@@ -524,6 +537,7 @@ clear(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->glance);
+    Py_CLEAR(state->zero);
     for (int i = 0; i < STRUCTS; i++)
         Py_CLEAR(state->types[i]);
     for (int i = 0; i < ENUMS; i++)

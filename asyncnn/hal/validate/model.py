@@ -13,21 +13,19 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from asyncnn.hal import types
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import bodies_of
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.signature import Form, Pattern, known_pattern, limit
 from asyncnn.hal.types import (
-    DataLocation,
     ExtensionNameAndPrefix,
     HalVersion,
     Memory,
     Model,
     Operand,
     OperandLifeTime,
-    OperandType,
     Operation,
-    OperationType,
     Subgraph,
 )
 from asyncnn.hal.validate.graph import GraphRules
@@ -52,8 +50,8 @@ def _sample(kind: Any) -> Any:
 
 
 if _glances is not None:
-    _samples = map(_sample, (Operand, Operation, DataLocation))
-    _glances.learn(*_samples, OperandType, OperandLifeTime, OperationType)
+    _samples = map(_sample, (Operand, Operation, types.DataLocation))
+    _glances.learn(*_samples, types.OperandType, OperandLifeTime, types.OperationType)
 
 
 def _glance_at(subgraph: Subgraph) -> Any:
@@ -82,12 +80,17 @@ def is_known(
 
 
 def remember(
-    model: Model, version: HalVersion, *, runtime_only_features: bool = False
+    model: Model,
+    version: HalVersion,
+    *,
+    runtime_only_features: bool = False,
+    are_structs: bool = False,
 ) -> None:
     """Let `is_known` know a valid model, while it lives, if it cannot change.
 
     One that has ``runtime_only_features`` is known to those only who take them. The
-    caller vouches for what lies within operands and operations.
+    caller vouches for what lies within operands and operations, and may for that they
+    are structs of these very types.
     """
     if (
         isinstance(model, Model)
@@ -96,22 +99,27 @@ def remember(
         and isinstance(model.extension_name_to_prefix, tuple)
         and isinstance(model.referenced, tuple)
         and all(map(_is_unchangeable_pool, model.pools))
-        and all(map(_is_unchangeable, (model.main, *model.referenced)))
+        and all(
+            _is_unchangeable(each, are_structs)
+            for each in (model.main, *model.referenced)
+        )
     ):
         _known[id(model), version, runtime_only_features] = model
 
 
-def _is_unchangeable(subgraph: Subgraph) -> bool:
+def _is_unchangeable(subgraph: Subgraph, are_structs: bool) -> bool:
     parts = (
         subgraph.operands,
         subgraph.operations,
         subgraph.input_indexes,
         subgraph.output_indexes,
     )
-    return (
-        {*map(type, parts)} == {tuple}
-        and {*map(type, subgraph.operands)} == {Operand}
-        and {*map(type, subgraph.operations)} == {Operation}
+    return {*map(type, parts)} == {tuple} and (
+        are_structs
+        or (
+            {*map(type, subgraph.operands)} == {Operand}
+            and {*map(type, subgraph.operations)} == {Operation}
+        )
     )
 
 
@@ -182,7 +190,12 @@ def validating(
             is_for_drivers &= signatures.are_for_drivers
         if not rules.saw_odd:
             # A driver must not take for known what it has to refuse.
-            remember(model, version, runtime_only_features=not is_for_drivers)
+            remember(
+                model,
+                version,
+                runtime_only_features=not is_for_drivers,
+                are_structs=all(each.are_structs for each in checked),
+            )
 
 
 def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
@@ -202,6 +215,11 @@ class _Checking:
         self._rules = rules
         self._glance = _glance_at(subgraph)
         self._forms: list[Form] = []
+
+    @property
+    def are_structs(self) -> bool:
+        """Whether operands and operations were seen to be of these very types."""
+        return self._glance is not None and bool(self._glance.are_structs)
 
     def checking_forms(self) -> Steps[None]:
         """Check operands by themselves, and that types and indices exist.
