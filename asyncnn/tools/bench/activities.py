@@ -37,7 +37,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.driver.server import Server
-from asyncnn.tools.bench.processes import READY, Pipe, process
+from asyncnn.tools.bench.processes import READY, Pipe, process, until_closed
 from asyncnn.tools.bench.rounds import percentile
 
 Watched: TypeAlias = Callable[[], Awaitable[object]]
@@ -422,15 +422,9 @@ def beating_driver(
 async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> None:
     """Be such a driver process until the other end of ``pipe`` goes."""
     settings = with_options(DeviceSettings(), options)
-    ended = asyncio.Event()
     heartbeat = Heartbeat()
 
-    def obey() -> None:
-        try:
-            order = pipe.recv_bytes()
-        except EOFError:
-            ended.set()
-            return
+    def obey(order: bytes) -> None:
         if order == _START:
             gc.collect()
             heartbeat.start()
@@ -438,13 +432,7 @@ async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> N
         else:
             pipe.send_bytes(msgspec.json.encode(heartbeat.stop()))
 
-    loop = asyncio.get_running_loop()
+    opened = open_device(name, settings=settings)
     with contextlib.closing(heartbeat):
-        async with (
-            open_device(name, settings=settings) as device,
-            Server(device.hal, path),
-        ):
-            loop.add_reader(pipe.fileno(), obey)
-            pipe.send_bytes(READY)
-            await ended.wait()
-            loop.remove_reader(pipe.fileno())
+        async with opened as device, Server(device.hal, path):
+            await until_closed(pipe, obey)

@@ -387,7 +387,6 @@ async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
     async with _caching(files) as (device, caches, others):
         # What its first load takes, such as the code of libraries, others share.
         first = await _load(device, others)
-        before = processes.resident_kib()
-        second = await _load(device, caches)
-        pipe.send(processes.resident_kib() - before)
+        with processes.telling_growth(pipe, processes.resident_kib):
+            second = await _load(device, caches)
         del first, second
