@@ -22,13 +22,12 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import measure, metered, timed_await
+from asyncnn.tools.bench.rounds import ENERGY, measure
 from asyncnn.tools.other_runtimes import litert_version
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
 
 _ACCELERATED, _MEASURED, _REFERENCE = "accelerated", "measured", "reference"
 _FLOAT16, _AS_FLOAT16 = "float16", replace(OWN_PROCESS, relaxed_as_float16=True)
-_ENERGY = "'s energy"
 _BATCH_US = 20_000.0
 _MOST_ROUNDS = 5
 _DIGITS = 3
@@ -73,16 +72,14 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
                 for name, each in others.items()
             }
             figures = await measure(
-                [
-                    metered(name + _ENERGY, timed_await(name, run))
-                    for name, run in runs.items()
-                ],
+                runs,
                 rounds=min(rounds, _MOST_ROUNDS),
                 batch_us=_BATCH_US,
+                energy=True,
             )
         time, power = (
             rounded(figures[_MEASURED + what].ratio_to(figures[_REFERENCE + what]))
-            for what in ("", _ENERGY)
+            for what in ("", ENERGY)
         )
         half = figures.get(_FLOAT16)
         return ModelTime(
