@@ -134,7 +134,7 @@ class TestOptions:
 
 
 def test_a_limit_that_is_no_number_is_refused_by_its_name() -> None:
-    with pytest.raises(TypeError, match="DeviceSettings.max_run_bytes is a str"):
+    with pytest.raises(TypeError, match="max_run_bytes is a str"):
         DeviceSettings(max_run_bytes="1")  # type: ignore[arg-type]
 
 
