@@ -30,7 +30,7 @@ from asyncnn.runtime.framework import CPU, Fallback
 from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
-from asyncnn.runtime.framework.steps import Partitioned, Step
+from asyncnn.runtime.framework.steps import DeviceStep, Partitioned
 from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 
 MOST_GROWTHS = 8
@@ -95,7 +95,7 @@ class SteppedRun(IExecutionCallback):
         self._space: Space | None = None
         self._answer: ExecutionResult | None = None
         self._instead: ExecutionResult | None = None
-        self._failed: Step | None = None
+        self._failed: DeviceStep | None = None
         self._is_whole = False
         self._is_calling = False
         self._is_outstanding = False
@@ -181,7 +181,7 @@ class SteppedRun(IExecutionCallback):
             self._end(result.status, (), result.reason)
 
     @property
-    def _step(self) -> Step:
+    def _step(self) -> DeviceStep:
         return self._model.whole if self._is_whole else self._model.steps[self._index]
 
     def _execute_next(self) -> None:
@@ -206,7 +206,7 @@ class SteppedRun(IExecutionCallback):
         if answer is not None:
             self._take(answer)
 
-    def _is_left_out(self, step: Step) -> bool:
+    def _is_left_out(self, step: DeviceStep) -> bool:
         member = step.member
         return (
             member.health.has_failed
@@ -324,7 +324,7 @@ class SteppedRun(IExecutionCallback):
             if position >= 0:
                 self._shapes[position] = shape
 
-    def _went(self, step: Step) -> RouteStep:
+    def _went(self, step: DeviceStep) -> RouteStep:
         """Return how a partition went, and count it if it was not as planned."""
         failure, failed = self._instead, self._failed
         self._instead = self._failed = None
@@ -370,7 +370,7 @@ class SteppedRun(IExecutionCallback):
             # A device that was given up may write to the old place at any time.
             self._space.move_outputs(self._index)
 
-    def _prepare_on_cpu(self, step: Step) -> None:
+    def _prepare_on_cpu(self, step: DeviceStep) -> None:
         loop = asyncio.get_running_loop()
         with acting_for(self._client):
             self._task = loop.create_task(step.prepare_on_cpu())
