@@ -36,6 +36,9 @@ from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 MOST_GROWTHS = 8
 """Attempts to find room for a tensor of unknown size."""
 
+MOST_LATE_S = 1.0
+"""Seconds after a deadline in which a device has to say that it was missed."""
+
 LEFT_OUT = "it is left out after failures"
 
 PARTITION_PREFIX = "partition on "
@@ -98,6 +101,7 @@ class SteppedRun(IExecutionCallback):
         self._is_outstanding = False
         self._is_clean = True
         self._task: asyncio.Task[IPreparedModel] | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.is_over = False
         model.host.active.add(self)
 
@@ -129,6 +133,9 @@ class SteppedRun(IExecutionCallback):
     ) -> None:
         """Take the outcome of a partition, and begin the next."""
         self._is_outstanding = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         self.unlink_to_death()
         reason, self.reason = self.reason, ""
         answer = ExecutionResult(status, output_shapes, timing, reason)
@@ -232,7 +239,19 @@ class SteppedRun(IExecutionCallback):
             return failed(error)
         finally:
             self._is_calling = False
+        if self._is_outstanding and deadline is not None:
+            patience_s = (deadline - time.monotonic_ns()) / 1e9 + MOST_LATE_S
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(patience_s, self._give_up)
         return self._answer
+
+    def _give_up(self) -> None:
+        """End, as the device says nothing; it may write yet, so nobody else does."""
+        self._patience = None
+        member, status = self._step.member, ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        member.health.failed(status)
+        self._end(status, (), f"{member.name} has not answered")
+        self.die()
 
     def _take(self, answer: ExecutionResult) -> None:
         """Take the outcome of the partition that was executed."""
