@@ -89,7 +89,7 @@ SECTIONS = {
             Limits("bound", "executor", 0.75, inf, above_us=50, below_us=500),
             Limits("awaited", "to_thread", inf, inf),
         ),
-        measured_models.every,
+        list,
         contenders.alone,
     ),
     "tiny": Section(
@@ -108,7 +108,7 @@ SECTIONS = {
             Limits("prepared", "created", 6.0, 6.0, below_us=2000),
             Limits("prepared", "created", 2.0, 3.0, above_us=2000),
         ),
-        measured_models.every,
+        list,
         contenders.preparing,
     ),
     "cached": Section(
@@ -172,7 +172,7 @@ SECTIONS = {
             Limits("whole", "awaited", 1.03, 1.05, above_us=200),
             Limits("halves", "awaited", inf, inf),
         ),
-        measured_models.every,
+        list,
         contenders.framework,
     ),
     "serving": Section(

@@ -225,11 +225,6 @@ HEAVY_BYTES = 1_000_000
 """Weights of models that are cached and whose memory is measured."""
 
 
-def every(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return all of them."""
-    return models
-
-
 def long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
     """Return those that LiteRT takes more than `LONG_US` for."""
     return [each for each in models if each.us > LONG_US]

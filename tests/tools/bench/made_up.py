@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from asyncnn.tools.bench import (
     bench_accelerated,
@@ -18,7 +18,7 @@ from asyncnn.tools.bench import (
     bench_waits,
 )
 from asyncnn.tools.bench.activities import Pulse
-from asyncnn.tools.bench.benches import Placement
+from asyncnn.tools.bench.benches import PlacedReport, Placement
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.measured_models import (
     LITERT,
@@ -44,18 +44,23 @@ def figures(**us: float) -> dict[str, Figure]:
 
 def awaiting(*, met: bool) -> Report:
     """Return a report on awaiting."""
-    measured = figures(**dict.fromkeys(bench_waits.AwaitingReport.CONTENDERS, 100.0))
-    measured |= figures(run=30.0 if met else 31.0)
-    (verdict,) = judge([bench_waits.AWAITING_GOAL], measured)
-    placed = bench_waits.AwaitingPlacement(
-        placement="pinned to 1",
+    found = placed(bench_waits.AwaitingReport, run=30.0 if met else 31.0)
+    (verdict,) = found.verdicts
+    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
+    pinned = bench_waits.AwaitingPlacement(**asdict(found), **judged)
+    return bench_waits.AwaitingReport(**_BASIS, placements=(pinned,))
+
+
+def placed(kind: type[PlacedReport], *refused: str, **us: float) -> Placement:
+    """Return a placement where others than ``us`` and who is refused take 100."""
+    named = [name for name in kind.CONTENDERS if name not in refused]
+    measured = figures(**dict.fromkeys(named, 100.0) | us)
+    return Placement(
+        placement="apart",
         figures=measured,
-        verdicts=(verdict,),
-        ratio=verdict.ratio,
-        limit=verdict.limit,
-        met=verdict.met,
+        verdicts=judge(kind.GOALS, measured),
+        refusals=dict.fromkeys(refused, REFUSAL),
     )
-    return bench_waits.AwaitingReport(**_BASIS, placements=(placed,))
 
 
 def steps(*, met: bool) -> Report:
@@ -96,26 +101,17 @@ def threads(*, met: bool) -> Report:
 
 def fence(*, met: bool) -> Report:
     """Return a report on fences."""
-    measured = figures(**dict.fromkeys(bench_waits.FenceReport.CONTENDERS, 100.0))
-    measured |= figures(pending=150.0 if met else 151.0, chain=1.0, pipeline=1.0)
-    verdicts = judge(bench_waits.FENCE_GOALS, measured)
-    placed = Placement(placement="apart", figures=measured, verdicts=verdicts)
-    return bench_waits.FenceReport(**_BASIS, placements=(placed,))
+    us = {"pending": 150.0 if met else 151.0, "chain": 1.0, "pipeline": 1.0}
+    found = placed(bench_waits.FenceReport, **us)
+    return bench_waits.FenceReport(**_BASIS, placements=(found,))
 
 
 def service(*, met: bool) -> Report:
     """Return a report on the service, without one of its peers."""
-    measured = figures(**dict.fromkeys(bench_waits.ServiceReport.CONTENDERS, 100.0))
-    measured |= figures(execute=160.0 if met else 161.0, image=5.0)
-    del measured["grpc_aio"]
-    placed = Placement(
-        placement="apart",
-        figures=measured,
-        verdicts=judge(bench_waits.SERVICE_GOALS, measured),
-        refusals={"grpc_aio": REFUSAL},
-    )
+    us = {"execute": 160.0 if met else 161.0, "image": 5.0}
+    found = placed(bench_waits.ServiceReport, "grpc_aio", **us)
     return bench_waits.ServiceReport(
-        **_BASIS, placements=(placed,), exchange=Exchange(218, 95)
+        **_BASIS, placements=(found,), exchange=Exchange(218, 95)
     )
 
 
