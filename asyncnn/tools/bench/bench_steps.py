@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
@@ -31,7 +31,6 @@ from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.service.process import driver_process
 from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
 from asyncnn.tools.bench.noop import hal_execution
 from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
@@ -355,19 +354,11 @@ async def _least_us(way: Way, rounds: int) -> float:
     return least_ns / _TIMED_RUNS / 1000
 
 
-@asynccontextmanager
-async def _opened(device: str, transport: str) -> AsyncIterator[Device]:
+def _opened(device: str, transport: str) -> AbstractAsyncContextManager[Device]:
     settings = msgspec.structs.replace(OWN_PROCESS, inline_below_us=0)
-    async with AsyncExitStack() as stack:
-        if transport == REMOTE:
-            driver = stack.enter_context(
-                driver_process(device=device, settings=settings)
-            )
-            yield await stack.enter_async_context(connect(driver.path))
-        else:
-            yield await stack.enter_async_context(
-                open_device(device, settings=settings)
-            )
+    if transport == REMOTE:
+        return connect(device=device, settings=settings)
+    return open_device(device, settings=settings)
 
 
 async def _ways(prepared: PreparedModel) -> AsyncIterator[tuple[str, Way]]:
