@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -277,17 +278,13 @@ def _better_than_estimates() -> str:
     from asyncnn.devices.measured_capabilities import load_measurement
 
     command = "asyncnn capabilities --measure"
-    try:
+    with suppress(GeneralFailureError):
         found = load_measurement()
-    except GeneralFailureError:
-        found = None
-    if found is None:
-        return command
-    if not found.model_times:
-        return f"{command} --again, without --no-models"
-    if not found.is_in_force:
-        return "what was measured is in force from the next boot of the machine on"
-    return f"{command} --again"
+        if found is not None and found.model_times and not found.is_in_force:
+            return "what was measured is in force from the next boot of the machine on"
+        if found is not None:
+            return f"{command} --again"
+    return command
 
 
 def _support(report: "OperationReport") -> str:

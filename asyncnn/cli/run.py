@@ -181,15 +181,9 @@ def _print_path(report: "PathReport") -> None:
 def _print_route(report: "PathReport", device: str) -> None:
     """Print who has computed, unless that was who was named."""
     named = device.partition(":")[2].split(",")
-    if not report.fell_back and all(step.device in named for step in report.route):
-        return
-    operations: dict[tuple[str, str, str], int] = {}
-    for step in report.route:
-        way = step.device, step.instead_of, step.reason
-        operations[way] = operations.get(way, 0) + len(step.operations)
-    for (by, instead_of, reason), count in operations.items():
-        instead = f" instead of {instead_of}: {reason}" if instead_of else ""
-        typer.echo(f"  {options.counted(count, 'operation')} on {by}{instead}")
+    if report.fell_back or any(step.device not in named for step in report.route):
+        for line in dict.fromkeys(map(str, report.route)):
+            typer.echo(f"  {line}")
 
 
 def _times(report: "PathReport") -> str:

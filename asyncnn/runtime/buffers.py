@@ -161,10 +161,7 @@ class DeviceBuffer:
         """
         if is_scalar(self._type) and shape:
             raise InvalidArgumentError(f"{what}: its contents are a scalar")
-        try:
-            combine_dimensions(self.dimensions, shape)
-        except InvalidArgumentError as error:
-            raise error.at(what) from None
+        _merged(what, self.dimensions, shape)
 
     def __repr__(self) -> str:
         return f"<DeviceBuffer {self.dtype} {list(self.dimensions)}>"
@@ -208,34 +205,33 @@ def _combined(
         differs from the first or from ``dimensions``.
     """
     first = slots[0].info
-    kind = first.type, first.scale, first.zero_point
+    kind = str(first.dtype), first.scale, first.zero_point
     seen = set()
     for slot in slots:
-        info = slot.info
+        info, wrong = slot.info, ""
+        own = str(info.dtype), info.scale, info.zero_point
         role = id(slot.hal), slot.is_output, slot.position
-        if role in seen:
-            raise InvalidArgumentError(f"{what}: {info.name} is given twice")
-        seen.add(role)
         if slot.device not in (None, device):
-            raise InvalidArgumentError(f"{what}: {info.name} is of another device")
-        if (info.type, info.scale, info.zero_point) != kind:
-            raise InvalidArgumentError(
-                f"{what}: {info.name} is {_kind(info)}, {first.name} {_kind(first)}"
-            )
-        try:
-            dimensions = combine_dimensions(dimensions, info.dimensions)
-        except InvalidArgumentError as error:
-            raise error.at(f"{what}: {info.name}") from None
+            wrong = "is of another device"
+        elif role in seen:
+            wrong = "is given twice"
+        elif own != kind:
+            wrong = f"has dtype, scale and zero point {own}, {first.name} {kind}"
+        if wrong:
+            raise InvalidArgumentError(f"{what}: {info.name} {wrong}")
+        seen.add(role)
+        dimensions = _merged(f"{what}: {info.name}", dimensions, info.dimensions)
     if dimensions == first.dimensions:
         return first
     return msgspec.structs.replace(first, dimensions=dimensions)
 
 
-def _kind(info: TensorInfo) -> str:
-    """Return the dtype and quantisation of a tensor in words."""
-    if not info.scale:
-        return str(info.dtype)
-    return f"{info.dtype} of scale {info.scale:g} and zero point {info.zero_point}"
+def _merged(what: str, first: Dimensions, second: Dimensions) -> Dimensions:
+    """Return `combine_dimensions`, whose error says ``what`` does not fit."""
+    try:
+        return combine_dimensions(first, second)
+    except InvalidArgumentError as error:
+        raise error.at(what) from None
 
 
 def no_place_for_buffers() -> InvalidArgumentError:

@@ -27,7 +27,6 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
-    counted,
     error_for,
     failure_of,
 )
@@ -347,19 +346,16 @@ def _hints(version: HalVersion) -> dict[str, str]:
 
 def _lack(model: Model, version: HalVersion) -> str:
     """Return what of a validated model a version does not have."""
-    main, lacking = model.main, sorted(noncompliant_operations(model, version))
+    lacking = sorted(noncompliant_operations(model, version))
     if not lacking:
         return f"{version.title} does not have the pools of the model"
-    operation = main.operations[lacking[0]]
-    name = getattr(operation.type, "name", operation.type)
-    reason = f"{version.title} does not have {name}"
+    what = f"{version.title} does not have operations {lacking}"
+    operation, operands = model.main.operations[lacking[0]], model.main.operands
     try:
-        check_operation(operation, main.operands, version, model.referenced)
+        check_operation(operation, operands, version, model.referenced)
     except InvalidArgumentError as error:
-        reason = error.message
-    others = len(lacking) - 1
-    more = f", nor {counted(others, 'other operation')} be computed" if others else ""
-    return f"operation {lacking[0]}: {reason}{more}"
+        return f"{what}: {error.message}"
+    return what
 
 
 class _OlderPreparation:
