@@ -170,10 +170,8 @@ def _checked(own: str, name: str, most: int) -> str:
     )
 
 
-def open_object(name: str, *, hint: str = "") -> Descriptor:
+def open_object(name: str) -> Descriptor:
     """Open an object of this user, by a name of `posix_name`.
-
-    The ``hint`` goes on, where there is none.
 
     :raises GeneralFailureError: if there is none, or others may access it.
     :raises ResourceExhaustedTransientError: if descriptors have run out.
@@ -182,7 +180,8 @@ def open_object(name: str, *, hint: str = "") -> Descriptor:
     if found is None:
         raise GeneralFailureError(
             f"there is no shared memory {name!r}",
-            hint=f"the process that makes it has to run{hint}",
+            hint="the process that makes it has to run; names of programs without "
+            "asyncnn are given with a slash in front",
         )
     return found
 
@@ -344,8 +343,7 @@ def open_posix_array(
     """
     dimensions, element, size = dimensions_of(shape, dtype)
     path = posix_name(name)
-    foreign = f"; one that is not of asyncnn has the name '/{name}' here"
-    found = open_object(path, hint="" if name.startswith("/") else foreign)
+    found = open_object(path)
     with os_errors(path):
         if os.fstat(found.fd).st_size < size:
             raise GeneralFailureError(f"{path} has less than {size} bytes")

@@ -149,9 +149,8 @@ class DeviceBuffer:
                 )
         self._check_shape("reading the buffer", shape)
         array = self._make_array(shape, self.dtype)
-        status = await self.hal.copy_to(_pool(array))
-        why = "it holds nothing yet, or something is writing it"
-        _check(self.hal, status, "reading the buffer", why)
+        status, why = await self.hal.copy_to(_pool(array)), "it holds nothing yet"
+        _check(self.hal, status, "reading the buffer", f"{why}, or is being written")
         return array
 
     def _check_shape(self, what: str, shape: Dimensions) -> None:
@@ -205,21 +204,18 @@ def _combined(
         differs from the first or from ``dimensions``.
     """
     first = slots[0].info
-    kind = str(first.dtype), first.scale, first.zero_point
-    seen = set()
-    for slot in slots:
+    kinds = [(str(s.info.dtype), s.info.scale, s.info.zero_point) for s in slots]
+    roles = [(id(slot.hal), slot.is_output, slot.position) for slot in slots]
+    for number, (slot, kind) in enumerate(zip(slots, kinds, strict=True)):
         info, wrong = slot.info, ""
-        own = str(info.dtype), info.scale, info.zero_point
-        role = id(slot.hal), slot.is_output, slot.position
         if slot.device not in (None, device):
             wrong = "is of another device"
-        elif role in seen:
+        elif roles[number] in roles[:number]:
             wrong = "is given twice"
-        elif own != kind:
-            wrong = f"has dtype, scale and zero point {own}, {first.name} {kind}"
+        elif kind != kinds[0]:
+            wrong = f"has dtype, scale and zero point {kind}, {first.name} {kinds[0]}"
         if wrong:
             raise InvalidArgumentError(f"{what}: {info.name} {wrong}")
-        seen.add(role)
         dimensions = _merged(f"{what}: {info.name}", dimensions, info.dimensions)
     if dimensions == first.dimensions:
         return first
@@ -265,6 +261,5 @@ def _check(
     :raises AsyncnnError: if it is not NONE.
     """
     if status is not ErrorStatus.NONE:
-        is_general = status is ErrorStatus.GENERAL_FAILURE
-        why = failure if is_general else status.name
+        why = failure if status is ErrorStatus.GENERAL_FAILURE else status.name
         raise error_of(mortal, status, f"{what} failed: {why}")

@@ -10,7 +10,7 @@ Source: the HAL's runtime (VersionedInterfaces) and HAL 1.0 to 1.2/IDevice.hal.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -136,7 +136,11 @@ class OlderDriver(PreparingDevice):
         if self.version >= _NEWEST:
             raise InvalidArgumentError("the driver is not older than HAL 1.3")
         limits = settings or DeviceSettings()
-        self.hal_hints: Mapping[str, str] = _hints(self.version)
+        later = ["Priority"]
+        if self.version < HalVersion.V1_1:
+            later += ["ExecutionPreference", RELAXED]
+        why = f"not used: {self.version.title} has none"
+        self.hal_hints = {**FREQUENCY, **dict.fromkeys(later, why)}
         self.driver = driver
         self._is_closed = False
         self._preparations: set[_OlderPreparation] = set()
@@ -334,14 +338,6 @@ class OlderDriver(PreparingDevice):
         cause = self.cause_of_death()
         if cause is not None:
             raise cause
-
-
-def _hints(version: HalVersion) -> dict[str, str]:
-    """Return what a driver makes of hints that came later than its version."""
-    hints = ["Priority"]
-    if version < HalVersion.V1_1:
-        hints += ["ExecutionPreference", RELAXED]
-    return {**FREQUENCY, **dict.fromkeys(hints, f"not used: {version.title} has none")}
 
 
 def _lack(model: Model, version: HalVersion) -> str:
