@@ -14,6 +14,7 @@ a driver process.
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.driver.server import Server
-from asyncnn.tools.bench.processes import READY, Pipe, process
+from asyncnn.tools.bench.processes import READY, Pipe, process, until_closed
 from asyncnn.tools.bench.rounds import percentile
 
 Watched: TypeAlias = Callable[[], Awaitable[object]]
@@ -69,7 +70,7 @@ class Sizes(msgspec.Struct, frozen=True):
         return self.input_bytes // (4 * _COLUMNS), _COLUMNS
 
 
-class Stage(msgspec.Struct, frozen=True):
+class Scene(msgspec.Struct, frozen=True):
     """Where activities take place: a device without a cache and one with.
 
     Both are one device of this process, or one driver; ``folder`` is the cache's.
@@ -114,17 +115,7 @@ class Stage(msgspec.Struct, frozen=True):
         return {path.stat().st_ino for path in self.folder.iterdir()}
 
 
-async def _idling(stage: Stage) -> Watched:
-    async def act() -> None: ...
-
-    return act
-
-
-async def _preparing(stage: Stage) -> Watched:
-    return partial(stage.plain.prepare, stage.model())
-
-
-async def _querying(stage: Stage) -> Watched:
+async def _querying(stage: Scene) -> Watched:
     model = stage.model().model
 
     async def act() -> tuple[bool, ...]:
@@ -139,29 +130,21 @@ async def _querying(stage: Stage) -> Watched:
     return act
 
 
-async def _explaining(stage: Stage) -> Watched:
-    return partial(explain, stage.plain, stage.model())
-
-
-async def _saving(stage: Stage) -> Watched:
-    return partial(stage.cached.prepare, stage.model())
-
-
-async def _loading(stage: Stage) -> Watched:
+async def _loading(stage: Scene) -> Watched:
     return partial(stage.loaded, await stage.saved())
 
 
-async def _running_first(stage: Stage) -> Watched:
+async def _running_first(stage: Scene) -> Watched:
     prepared = await stage.plain.prepare(stage.model())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _running_loaded_first(stage: Stage) -> Watched:
+async def _running_loaded_first(stage: Scene) -> Watched:
     prepared = await stage.loaded(await stage.saved())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _releasing(stage: Stage) -> Watched:
+async def _releasing(stage: Scene) -> Watched:
     held = [await stage.plain.prepare(stage.model())]
     await held[0].run([long_models_input()])
 
@@ -171,7 +154,7 @@ async def _releasing(stage: Stage) -> Watched:
     return act
 
 
-async def _running_large(layout: str, stage: Stage) -> Watched:
+async def _running_large(layout: str, stage: Scene) -> Watched:
     """Run large inputs of a layout through one operation, one after the other."""
     shape = stage.sizes.input_shape
     x = large_input(layout, shape)
@@ -256,18 +239,32 @@ def large_input(layout: str, shape: tuple[int, int]) -> Array:
 
 
 class Activity(NamedTuple):
-    """What is done, and in words."""
+    """What is done, and in words; ``make`` may have to be awaited for it."""
 
     description: str
-    prepare: Callable[[Stage], Awaitable[Watched]]
+    make: Callable[[Scene], Watched | Awaitable[Watched]]
+
+    async def prepare(self, stage: Scene) -> Watched:
+        """Make what is needed; return what is watched."""
+        made = self.make(stage)
+        return await made if inspect.isawaitable(made) else made
 
 
 ACTIVITIES = {
-    IDLE: Activity("nothing", _idling),
-    PREPARE: Activity("a long model: prepared", _preparing),
+    IDLE: Activity("nothing", lambda stage: partial(asyncio.sleep, 0)),
+    PREPARE: Activity(
+        "a long model: prepared",
+        lambda stage: partial(stage.plain.prepare, stage.model()),
+    ),
     "query": Activity("which operations are supported", _querying),
-    "explain": Activity("explained, operation by operation", _explaining),
-    "save": Activity("prepared and saved in a cache", _saving),
+    "explain": Activity(
+        "explained, operation by operation",
+        lambda stage: partial(explain, stage.plain, stage.model()),
+    ),
+    "save": Activity(
+        "prepared and saved in a cache",
+        lambda stage: partial(stage.cached.prepare, stage.model()),
+    ),
     "load": Activity("loaded from the cache", _loading),
     "first_run": Activity("first run", _running_first),
     "first_run_loaded": Activity("first run after loading", _running_loaded_first),
@@ -422,15 +419,9 @@ def beating_driver(
 async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> None:
     """Be such a driver process until the other end of ``pipe`` goes."""
     settings = with_options(DeviceSettings(), options)
-    ended = asyncio.Event()
     heartbeat = Heartbeat()
 
-    def obey() -> None:
-        try:
-            order = pipe.recv_bytes()
-        except EOFError:
-            ended.set()
-            return
+    def obey(order: bytes) -> None:
         if order == _START:
             gc.collect()
             heartbeat.start()
@@ -438,13 +429,7 @@ async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> N
         else:
             pipe.send_bytes(msgspec.json.encode(heartbeat.stop()))
 
-    loop = asyncio.get_running_loop()
+    opened = open_device(name, settings=settings)
     with contextlib.closing(heartbeat):
-        async with (
-            open_device(name, settings=settings) as device,
-            Server(device.hal, path),
-        ):
-            loop.add_reader(pipe.fileno(), obey)
-            pipe.send_bytes(READY)
-            await ended.wait()
-            loop.remove_reader(pipe.fileno())
+        async with opened as device, Server(device.hal, path):
+            await until_closed(pipe, obey)

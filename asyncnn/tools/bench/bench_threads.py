@@ -74,7 +74,7 @@ class Files(NamedTuple):
     large: Path
 
 
-class _Runs(NamedTuple):
+class _ModelRuns(NamedTuple):
     """One run of each; ``compute`` is that of the large one, on the calling thread."""
 
     small: qos_load.Run
@@ -119,17 +119,19 @@ _PEERS: dict[str, Callable[[Path], Callable[[], object]]] = {
 """What runs a file on the calling thread."""
 
 
-async def _contenders(files: Files, place: Place) -> dict[str, _Runs]:
+async def _contenders(files: Files, place: Place) -> dict[str, _ModelRuns]:
     device = await place.device()
     urgent = await device.prepare(load(files.small), priority=Priority.HIGH)
     long = await device.prepare(load(files.large), priority=Priority.LOW)
     run_long = partial(long.run, inputs_of(long))
-    found = {ASYNCNN: _Runs(partial(urgent.run, inputs_of(urgent)), run_long)}
+    found = {ASYNCNN: _ModelRuns(partial(urgent.run, inputs_of(urgent)), run_long)}
     for name, runner in _PEERS.items():
         with place.noted(name):
             small, large = map(runner, files)
             in_thread = partial(asyncio.to_thread, small)
-            found[name] = _Runs(in_thread, partial(asyncio.to_thread, large), large)
+            found[name] = _ModelRuns(
+                in_thread, partial(asyncio.to_thread, large), large
+            )
     for each in found.values():
         await asyncio.gather(each.small(), each.large())
     return found
@@ -153,7 +155,7 @@ async def serving(files: Files, place: Place) -> Started:
 async def urgent(files: Files, place: Place) -> Started:
     """Run the small model beside long runs, in milliseconds."""
 
-    async def p99_ms(runs: _Runs) -> float:
+    async def p99_ms(runs: _ModelRuns) -> float:
         async with qos_load.saturated(runs.large, _LONG_RUNS):
             samples = await qos_load.latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
         return percentile(samples, 0.99) / 1000
@@ -162,7 +164,7 @@ async def urgent(files: Files, place: Place) -> Started:
 
 
 async def _each_in_turn(
-    files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
+    files: Files, place: Place, value: Callable[[_ModelRuns], Awaitable[float]]
 ) -> Started:
     contenders = await _contenders(files, place)
     return {n: Once(partial(value, runs)) for n, runs in contenders.items()}
@@ -303,7 +305,7 @@ async def _serve(pipe: processes.Pipe, socket: Path) -> None:
     )
     opened = open_device("accelerated", settings=settings)
     async with opened as device, Server(device.hal, socket):
-        await asyncio.to_thread(_send_memory, pipe)
+        await processes.until_closed(pipe, partial(_tell, pipe))
 
 
 async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> None:
@@ -312,13 +314,15 @@ async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> Non
     async with connect(socket, cache_dir=cache) as device:
         prepared = await device.prepare(load(model))
         await prepared.run(inputs_of(prepared))
-        await asyncio.to_thread(_send_memory, pipe)
+        await processes.until_closed(pipe, partial(_tell, pipe))
 
 
-def _hold_peer(name: str, pipe: processes.Pipe, model: Path, socket: Path) -> None:
+async def _hold_peer(
+    name: str, pipe: processes.Pipe, model: Path, socket: Path
+) -> None:
     run = _PEERS[name](model)
     run()
-    _send_memory(pipe)
+    await processes.until_closed(pipe, partial(_tell, pipe))
 
 
 _HOLDERS: dict[str, Callable[..., object]] = {
@@ -327,13 +331,8 @@ _HOLDERS: dict[str, Callable[..., object]] = {
 }
 
 
-def _send_memory(pipe: processes.Pipe) -> None:
-    """Be ready; send what this process takes once asked; stay until the pipe closes."""
-    with contextlib.suppress(EOFError):
-        pipe.send_bytes(processes.READY)
-        pipe.recv_bytes()
-        pipe.send(processes.proportional_kib())
-        pipe.recv_bytes()
+def _tell(pipe: processes.Pipe, order: bytes) -> None:
+    pipe.send(processes.proportional_kib())
 
 
 class Rows(NamedTuple):
