@@ -38,9 +38,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.descriptors import duplicated, handles_of
-from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.client.asking import SentCache
 from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 
@@ -48,7 +48,7 @@ _ATTEMPTS = 5
 _PAUSE_S = 0.05
 
 
-class Order:
+class ModelOrder:
     """What it takes to have a model once more: it, or the files it was loaded from.
 
     :raises ResourceExhaustedTransientError: if the files cannot be kept open.
@@ -92,7 +92,7 @@ class SupervisedModel(SynchronousByCallback, FencedByLaunch):
 
     def __init__(
         self,
-        order: Order,
+        order: ModelOrder,
         remote: RemoteDevice,
         prepared: IPreparedModel,
         wait_s: float,

@@ -34,7 +34,7 @@ from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.pools import Numbers
+from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.decoding import MessageFile, encode_given
@@ -141,7 +141,7 @@ def to_send(
     return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
 
 
-class Queries(msgspec.Struct, frozen=True, eq=False):
+class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     """The queries of a connection. Belongs to the event loop.
 
     All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
@@ -216,7 +216,7 @@ class PreparationListener(Protocol):
         ...
 
 
-class Preparations(msgspec.Struct, eq=False):
+class RequestedPreparations(msgspec.Struct, eq=False):
     """Preparations under way, by number. Belongs to the event loop.
 
     ``release`` has the driver release a prepared model, or stop preparing it.
