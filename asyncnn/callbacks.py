@@ -318,7 +318,7 @@ def preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
     if status is ErrorStatus.NONE:
         return PreparationFailedError("no prepared model was delivered")
     if status is ErrorStatus.GENERAL_FAILURE and not reason:
-        return PreparationFailedError(unexplained("preparation", status))
+        return PreparationFailedError(f"preparation failed: {status.name}")
     return error_for(status, reason or unexplained("preparation", status))
 
 

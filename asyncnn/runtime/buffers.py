@@ -188,9 +188,8 @@ async def allocate_buffer(
         BufferDesc(dimensions), models, *roles
     )
     wanted = math.prod(info.dimensions) * info.dtype.itemsize
-    memory = f"no room for {wanted:,} bytes" if wanted else "no memory for it"
-    # Which of both it is, the HAL does not say.
-    _check(device, status, what, f"the device has none of {info.dtype}, or {memory}")
+    why = f"the device has none of {info.dtype}, or no memory for {wanted:,} bytes"
+    _check(device, status, what, why)  # the HAL does not say which of both
     assert buffer is not None
     return DeviceBuffer(buffer, token, info, make_array)
 
@@ -217,8 +216,6 @@ def _combined(
         if wrong:
             raise InvalidArgumentError(f"{what}: {info.name} {wrong}")
         dimensions = _merged(f"{what}: {info.name}", dimensions, info.dimensions)
-    if dimensions == first.dimensions:
-        return first
     return msgspec.structs.replace(first, dimensions=dimensions)
 
 

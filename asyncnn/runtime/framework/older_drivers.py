@@ -345,10 +345,10 @@ def _lack(model: Model, version: HalVersion) -> str:
     lacking = sorted(noncompliant_operations(model, version))
     if not lacking:
         return f"{version.title} does not have the pools of the model"
-    what = f"{version.title} does not have operations {lacking}"
-    operation, operands = model.main.operations[lacking[0]], model.main.operands
+    what, main = f"{version.title} does not have operations {lacking}", model.main
     try:
-        check_operation(operation, operands, version, model.referenced)
+        first = main.operations[lacking[0]]
+        check_operation(first, main.operands, version, model.referenced)
     except InvalidArgumentError as error:
         return f"{what}: {error.message}"
     return what

@@ -99,10 +99,8 @@ class Preparer:
             if self._fallback is Fallback.FORBID or whole:
                 for each in failed:  # nothing computes instead
                     each.member.failed(each.error.status, had_time=each.had_time)
-                place = next((f.place for f in failed if f.error is error), "")
-                if place:
-                    raise error.at(place) from error
-                raise
+                places = [each.place for each in failed if each.error is error]
+                raise (error.at(places[0]) if places else error) from None
             reason = reason_of_error(error)
             done = await self._all_on_cpu(arguments, reason, plan.refusals)
             # Only now: what the CPU fails with as well, the model is the cause of.
