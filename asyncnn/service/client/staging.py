@@ -36,7 +36,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import allocate
 from asyncnn.memory.slabs import Part, allocate_in_slab
-from asyncnn.service.client.pools import Pool, Sendable
+from asyncnn.service.client.sent_pools import Pool, Sendable
 
 ALIGNMENT_BYTES = 64
 MIN_SLAB_BYTES = 64
@@ -203,7 +203,7 @@ class Staged:
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
-            self._place_beside([pools[index] for index in layout.kept])
+            self._place_beside(list(map(pools.__getitem__, layout.kept)))
 
     def _place_beside(self, kept: Sequence[Pool]) -> None:
         layout = self.layout
