@@ -74,7 +74,7 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
-    from asyncnn.devices.auto_device import usual_device_name
+    from asyncnn.devices.own_devices import usual_device_name
     from asyncnn.runtime.framework.device_registry import registered_devices
     from asyncnn.runtime.opening_devices import connect, open_device
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import console
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
-from asyncnn.devices.auto_device import OWN_DEVICES
+from asyncnn.devices.own_devices import own_device
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.runtime.device import Device
@@ -106,7 +106,7 @@ def isolating(
     can be translated, to outputs of the shapes that they declare, need no such process.
     """
     settings = replace(settings, extensions=(), isolated=True)
-    own = name if name in OWN_DEVICES else None
+    own = name if name and own_device(name) else None
     given = partial(open_device, own, settings=settings, isolated=True)
 
     @asynccontextmanager

@@ -22,7 +22,11 @@ import msgspec
 import asyncnn
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import read_private, state_folder, write_private
-from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    ResourceExhaustedError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +83,15 @@ class EngineVerdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Tried(NamedTuple):
     """A library that is tried: the ``key`` of its files, and ``what`` it is.
 
-    ``module`` is run with library and version; ``trials`` counts the changes to what
-    it tries and tells.
+    ``module`` is run with library, version and ``arguments``; ``trials`` counts the
+    changes to what it tries and tells.
     """
 
     key: str
     what: str
     module: str
     trials: int
+    arguments: tuple[str, ...] = ()
 
     def reason_against(
         self, library: Path, version: str, *, command: Sequence[str] | None = None
@@ -100,7 +105,7 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library, or no process can be started.
         """
-        subject = VerdictSubject.here(library, version, self.trials)
+        subject = self._subject(library, version)
         verdict = self._kept(subject)
         if verdict is None:
             try:
@@ -122,13 +127,18 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library.
         """
-        verdict = self._kept(VerdictSubject.here(library, version, self.trials))
+        verdict = self._kept(self._subject(library, version))
         return "" if verdict is None else verdict.told
 
     def command(self, library: Path, version: str) -> list[str]:
         """Return the command of the test."""
         # -P: a module of the same name in the current folder must not be imported.
-        return [sys.executable, "-P", "-m", self.module, str(library), version]
+        command = [sys.executable, "-P", "-m", self.module, str(library), version]
+        return [*command, *self.arguments]
+
+    def _subject(self, library: Path, version: str) -> VerdictSubject:
+        tried = " ".join((version, *self.arguments))
+        return VerdictSubject.here(library, tried, self.trials)
 
     def _file(self, subject: VerdictSubject) -> Path:
         """Return where a verdict is kept.
@@ -220,7 +230,7 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     """Run a test; return 0, or 1 with the reason as the last line written.
 
     It is ``os.EX_TEMPFAIL`` where memory, descriptors or threads have run out. What it
-    returns is told.
+    returns is told. So it is where the library lacks something else, which may come.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
     # Whoever asked may be gone, and what hangs may be a library, which hears no signal.
@@ -228,6 +238,9 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         told = run()
+    except EngineUnavailableError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        return os.EX_TEMPFAIL
     except (TrialError, unusable, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1

@@ -2,35 +2,50 @@
 
 import os
 import threading
-from pathlib import Path
+
+import msgspec
 
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
+from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
-from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    EngineUnavailableError,
+    failure_of,
+    shortage_of,
+)
 
 TRIED = Tried(
     "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 2
 )
+
+_PROVIDER_HINT = "the device onnxruntime computes on the CPU"
 
 _lock = threading.Lock()
 _loaded: "list[LoadedOnnxRuntime]" = []
 
 
 class LoadedOnnxRuntime:
-    """The library of this process: its ``version``, and the kernels of regions."""
+    """The library of this process: its ``version``, and the kernels of regions.
 
-    def __init__(self, path: Path, version: str) -> None:
+    These are by the providers that they are on; None is the CPU.
+    """
+
+    def __init__(self, library: OnnxRuntimeLibrary, version: str) -> None:
         self.version = version
-        self.regions = OnnxRegions(OnnxRuntimeLibrary(path))
+        self.library = library
+        self.regions: dict[ExecutionProvider | None, OnnxRegions] = {}
 
 
-def load_onnx_runtime() -> LoadedOnnxRuntime:
-    """Return ONNX Runtime.
+def load_onnx_runtime(
+    provider: ExecutionProvider | None = None,
+) -> LoadedOnnxRuntime:
+    """Return ONNX Runtime with kernels of regions on the CPU, or on a provider.
 
-    The first time on a machine it is tried in a process of its own, which takes about a
-    second. From any thread, but none that runs an event loop.
+    The first time on a machine each is tried in a process of its own, which takes about
+    a second. From any thread, but none that runs an event loop.
 
     :raises EngineUnavailableError: if it is not there, or does not work here.
     :raises ResourceExhaustedError: if it cannot be loaded for want of something.
@@ -38,22 +53,47 @@ def load_onnx_runtime() -> LoadedOnnxRuntime:
     with _lock:
         if not _loaded:
             _loaded.append(_load())
-        return _loaded[0]
+        loaded = _loaded[0]
+        if provider not in loaded.regions:
+            if provider is not None:
+                _try_provider(loaded.library, provider)
+            loaded.regions[provider] = OnnxRegions(loaded.library, provider)
+        return loaded
 
 
 def _load() -> LoadedOnnxRuntime:
     path, version = found()
     try:
-        reason = TRIED.reason_against(path, version)
-        if reason:
-            raise RuntimeApiError(reason)
-        return LoadedOnnxRuntime(path, version)
+        _require_tried(TRIED)
+        return LoadedOnnxRuntime(OnnxRuntimeLibrary(path), version)
     except (RuntimeApiError, OSError) as error:
-        if shortage_of(error) is not None:
-            raise failure_of(error, f"{PACKAGE} cannot be loaded") from error
-        raise EngineUnavailableError(
-            f"{PACKAGE} {version} does not work here: {error}", hint=KNOWN_HINT
-        ) from error
+        raise _unavailable(f"{PACKAGE} {version}", error, KNOWN_HINT) from error
+
+
+def _try_provider(library: OnnxRuntimeLibrary, provider: ExecutionProvider) -> None:
+    """Raise an error unless regions work on a provider."""
+    name = library.provider_name(provider)
+    tried = TRIED._replace(
+        key=f"{TRIED.key}-{provider.name}",
+        what=f"{name} of {TRIED.what}",
+        arguments=(msgspec.json.encode(provider).decode(),),
+    )
+    try:
+        _require_tried(tried)
+    except (RuntimeApiError, OSError) as error:
+        raise _unavailable(tried.what, error, _PROVIDER_HINT) from error
+
+
+def _require_tried(tried: Tried) -> None:
+    reason = tried.reason_against(*found())
+    if reason:
+        raise RuntimeApiError(reason)
+
+
+def _unavailable(what: str, error: Exception, hint: str) -> AsyncnnError:
+    if shortage_of(error) is not None:
+        return failure_of(error, f"{what} cannot be loaded")
+    return EngineUnavailableError(f"{what} does not work here: {error}", hint=hint)
 
 
 def _renew() -> None:
