@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asyncnn.devices.auto_device import AutoDevice
 from msgspec.structs import replace
 
 import asyncnn
 from asyncnn import NamedModel
 from asyncnn.cli.serving import isolating
 from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices.accelerated import AutoDevice
 from asyncnn.extensions.regions import DECLARED, LITERT, ONNX
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
