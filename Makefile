@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # `quick-measured` also records coverage, and takes half as long again.
 QUICK_TIER ?= quick
+# `exhaustive-unmeasured` leaves out what `coverage-of-cases` runs.
+EXHAUSTIVE_TIER ?= exhaustive
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
 .PHONY: demo test test-rest test-all test-exhaustive test-uvloop test-pythons coverage \
@@ -27,7 +29,7 @@ test-rest: test-exhaustive test-uvloop coverage
 test-all: test test-rest
 
 test-exhaustive: $(READY)
-	$(BIN)/python -m tests.tiers exhaustive
+	$(BIN)/python -m tests.tiers $(EXHAUSTIVE_TIER)
 
 # What waits on the loop, on another one. Processes that tests start stay on asyncio.
 test-uvloop: $(READY)

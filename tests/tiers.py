@@ -43,13 +43,16 @@ class Part(msgspec.Struct, frozen=True):
     folders: tuple[str, ...] = ("tests",)
     text: str = ""
     """What files of tests have in them; all files if it is empty."""
+    left_out: tuple[str, ...] = ()
+    """Folders whose tests another part runs."""
     is_alone: bool = False
 
     def arguments(self) -> list[str]:
         text = "mark.alone" if self.is_alone else self.text
         places = files_with(text, self.folders) if text else self.folders
         shared = () if self.is_alone else PARALLEL
-        return ["-m", self.chosen, *self.options, *shared, *places]
+        left_out = [f"--ignore={folder}" for folder in self.left_out]
+        return ["-m", self.chosen, *self.options, *shared, *left_out, *places]
 
     def arguments_of_repetition(self) -> list[str]:
         """Choose those that failed, wherever they ran."""
@@ -85,6 +88,10 @@ OF_ONE_CASE_EACH = tuple(
 TIERS: dict[str, tuple[Part, ...]] = {
     "quick": both("quick", "not exhaustive and "),
     "exhaustive": both("exhaustive", "exhaustive and "),
+    "exhaustive-unmeasured": (
+        Part("exhaustive", "exhaustive and not alone", left_out=OF_ONE_CASE_EACH),
+        Part("exhaustive, alone", "exhaustive and alone", is_alone=True),
+    ),
     "uvloop": both("uvloop", "", "--loop", "uvloop", folders=WAITING, text="async"),
     "eager": both("eager", "not exhaustive and ", "--eager", folders=WAITING),
     "quick-measured": (
@@ -95,7 +102,10 @@ TIERS: dict[str, tuple[Part, ...]] = {
         Part("cases, measured", "exhaustive and not alone", MEASURED, OF_ONE_CASE_EACH),
     ),
 }
-"""Parts by tier. Those that record coverage leave out tests `alone`, which it slows."""
+"""Parts by tier. Those that record coverage leave out tests `alone`, which it slows.
+
+`exhaustive-unmeasured` is what `cases-measured` leaves of `exhaustive`.
+"""
 
 Pytest = Callable[[Sequence[str]], int]
 

@@ -180,14 +180,14 @@ def _show(report: "CapabilitiesReport", *, json: bool, whose: str = "") -> None:
     device = whose or "the device"
     screen.print(f"time: of {device}, relative to plain NumPy on the CPU")
     if report.model_times:
-        by_models = Table("reference model", "time", "power")
+        by_models = Table("reference model", "time", "power", "float16")
         for name, each in report.model_times.items():
-            power = each.power
-            used = "" if power is None else f"{power:.2f}"
-            by_models.add_row(name, f"{each.time:.2f}", used)
+            figures = each.time, each.power, each.float16
+            by_models.add_row(name, *("" if f is None else f"{f:.2f}" for f in figures))
         screen.print(by_models)
         device = whose or "the accelerated device"
         screen.print(f"time: of {device}, relative to the reference one")
+        screen.print("float16: its time computing float32 as that, relative to time")
     if report.measured_at is not None:
         source = f"measured on {report.measured_at:%Y-%m-%d} with {report.surroundings}"
         if not whose and not report.is_in_force:

@@ -274,8 +274,8 @@ def print_explanation(explanation: "Explanation") -> None:
     if explanation.translated:
         engine, _ = ENGINES[explanation.translated]
         typer.echo(f"{explanation.device} runs the file translated, not by {engine}")
-    for hint in explanation.unused_hints:
-        typer.echo(f"{explanation.device} makes no use of the hint {hint}")
+    for hint, told in explanation.hal_hints.items():
+        typer.echo(f"{explanation.device}: the hint {hint} is {told}")
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")

@@ -9,8 +9,10 @@ region goes to the engine that its file is for.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncnn.devices.device_buffers import RELAXED
 from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.engine_device import EngineDevice, loaded
+from asyncnn.devices.measured_capabilities import FLOAT16_GAINS
 from asyncnn.devices.private_files import state_folder
 from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.errors import EngineUnavailableError
@@ -60,8 +62,30 @@ class AcceleratedDevice(EngineDevice):
         self._add(
             f"LiteRT {engine.version}, {engine.name}", LiteRtRegions(engine).extension()
         )
-        self._delegate = LiteRtDelegate(engine, _weights_folder(self._settings))
+        self._delegate = LiteRtDelegate(
+            engine,
+            _weights_folder(self._settings),
+            float16=self._decide_on_float16(engine),
+        )
         return self._delegate
+
+    def _decide_on_float16(self, engine: "Engine") -> bool:
+        """Return whether relaxed models are computed as float16, and note why."""
+        share = None if self._measured is None else self._measured.float16_share
+        chosen = self._settings.relaxed_as_float16
+        is_used = share is not None and share < FLOAT16_GAINS
+        if chosen is not None:
+            is_used, why = chosen, "by DeviceSettings.relaxed_as_float16"
+        elif share is None:
+            why = "not measured before this boot: asyncnn capabilities --measure"
+        else:
+            why = f"float16 takes {share:.2f} times as long as float32"
+        if not engine.computes_float16:
+            is_used, why = False, f"LiteRT's {engine.name} has float32 alone"
+        self._float16_share = share if is_used and share is not None else 1.0
+        told = f"{'used' if is_used else 'not used'}: {why}"
+        self.hal_hints = {**self.hal_hints, RELAXED: told}
+        return is_used
 
 
 class AutoDevice(AcceleratedDevice):

@@ -119,7 +119,7 @@ def _recording(
         sum(map(len, of_model)),
         plans,
         program.extensions.versions(model),
-        version_of(program.delegate),
+        version_of(program.delegate, model),
     )
 
 

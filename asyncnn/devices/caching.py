@@ -190,7 +190,7 @@ class ModelCaches:
         data = view(model.pools[0])
         if self._extensions.versions(model) != record.extensions:
             raise GeneralFailureError("the model cache is for other extensions")
-        if version_of(self._delegate) != record.engine:
+        if version_of(self._delegate, model) != record.engine:
             raise GeneralFailureError("the model cache is for another engine")
         values = memoryview(model.operand_values)
         plans: dict[int, Callable[[], PlanRecord]] = {}

@@ -47,13 +47,12 @@ from asyncnn.qos import Client, calling_client
 logger = logging.getLogger(__name__)
 
 
-UNUSED_HINTS = (
-    "BufferRole.frequency",
-    "Model.relax_computation_float32_to_float16",
-)
-"""What decides nothing: a buffer has one layout, the model's, and all memory is the
-same; and float16 gains nothing on the CPUs that were measured, see docs/accelerated.md.
-"""
+FREQUENCY = {
+    "BufferRole.frequency": "not used: a buffer has one layout, and all memory is alike"
+}
+RELAXED = "Model.relax_computation_float32_to_float16"
+HAL_HINTS: Mapping[str, str] = {**FREQUENCY, RELAXED: "not used: kernels have float32"}
+"""What is made of hints of the HAL, in words."""
 
 _TOKENS_FROM = 1 << 31
 """Tokens are large, so that nobody takes one for a small number."""

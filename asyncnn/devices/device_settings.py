@@ -29,6 +29,8 @@ from asyncnn.qos import Policy
 
 logger = logging.getLogger(__name__)
 
+FOR_ENGINES = "most_threads", "packed_weights_dir", "relaxed_as_float16"
+
 
 class DeviceSettings(msgspec.Struct, frozen=True):
     """Limits and trade-offs of an in-process device.
@@ -76,6 +78,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``most_threads`` are those that an execution of a model for FAST_SINGLE_ANSWER may
     have, where its engine has threads, lanes are idle, and it was measured to gain.
 
+    With ``relaxed_as_float16``, the accelerated device has its engine compute float32
+    as float16 where a model allows that; None where it was measured to gain by it.
+
     ``policy`` orders what competes. With ``refuses_unmeetable_deadlines`` an execution
     is not begun if its deadline comes sooner than any that its model has lately needed.
     After ``idle_after_s`` without work, buffers and threads are given back; those of
@@ -105,6 +110,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     capabilities_file: str = ""
     lanes: int | None = None
     most_threads: int = 4
+    relaxed_as_float16: bool | None = None
     policy: Policy = Policy()
     refuses_unmeetable_deadlines: bool = False
     idle_after_s: float = 2.0

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from asyncnn import __version__
-from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.device_settings import FOR_ENGINES, DeviceSettings
 from asyncnn.devices.measured_capabilities import sped_up
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.engine import Program
@@ -33,12 +33,14 @@ class EngineDevice(ReferenceDevice):
     Plans run on as many worker threads as there are CPUs for this process.
     """
 
-    unused_settings: tuple[str, ...] = ("packed_weights_dir",)
+    unused_settings: tuple[str, ...] = FOR_ENGINES[1:]
 
     def __init__(self, settings: DeviceSettings | None = None) -> None:
         super().__init__(settings)
         self.engines: dict[str, str] = {}
         self._delegate: Delegate | None = None
+        self._float16_share = 1.0
+        """What relaxed models take of the time of others, where the engine gains."""
 
     def _add(self, engine: str, extension: Extension) -> None:
         """Note an engine, and the extension whose regions it runs."""
@@ -60,7 +62,10 @@ class EngineDevice(ReferenceDevice):
         status, capabilities = super().get_capabilities_1_3()
         floats, integers = self._shares()
         return status, sped_up(
-            capabilities, floats or _FLOAT_SHARE, integers or _INTEGER_SHARE
+            capabilities,
+            floats or _FLOAT_SHARE,
+            integers or _INTEGER_SHARE,
+            self._float16_share,
         )
 
     @property

@@ -91,6 +91,9 @@ Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 ExecTimes: TypeAlias = dict[ReferenceWorkload, Ratio]
 """The device's time for each workload, divided by the CPU's."""
 
+FLOAT16_GAINS = 0.9
+"""Relaxed models are computed as float16 where that takes less than so many times."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Tells this boot of the machine from all others."""
 
@@ -98,12 +101,15 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class ModelTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The accelerated device's time for a model, divided by the reference device's.
 
-    ``power`` is its energy likewise, None where that was not measured.
+    ``power`` is its energy likewise, None where that was not measured. ``float16`` is
+    the accelerated device's time where float32 is computed as that, divided by its time
+    without; None for quantised models, and where it cannot be told to.
     """
 
     time: Ratio
     quantized: bool
     power: Ratio | None = None
+    float16: Ratio | None = None
 
 
 class Blas(msgspec.Struct, frozen=True):
@@ -197,6 +203,13 @@ class CapabilityMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             geometric_mean([each.power or each.time for each in found]),
         )
 
+    @property
+    def float16_share(self) -> float | None:
+        """The geometric mean of what models take as float16, None without any."""
+        times = self.model_times.values()
+        found = [each.float16 for each in times if each.float16 is not None]
+        return geometric_mean(found) if found else None
+
     def __post_init__(self) -> None:
         missing = [name for name in ReferenceWorkload if name not in self.exec_times]
         if missing:
@@ -237,12 +250,17 @@ def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilitie
 
 
 def sped_up(
-    capabilities: Capabilities, floats: PerformanceInfo, integers: PerformanceInfo
+    capabilities: Capabilities,
+    floats: PerformanceInfo,
+    integers: PerformanceInfo,
+    relaxed: float = 1.0,
 ) -> Capabilities:
     """Return ``capabilities`` with times and energy of tensors multiplied.
 
-    ``floats`` are the factors of float tensors, ``integers`` those of quantised ones.
+    ``floats`` are the factors of float tensors, ``integers`` those of quantised ones,
+    ``relaxed`` is what relaxed floats have beside that.
     """
+    half = PerformanceInfo(relaxed, relaxed)
     same = PerformanceInfo(_SAME_AS_CPU, _SAME_AS_CPU)
 
     def scaled(info: PerformanceInfo, by: PerformanceInfo) -> PerformanceInfo:
@@ -256,10 +274,12 @@ def sped_up(
         is_float = type_ in (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16)
         return floats if is_float else same
 
-    relaxed = capabilities.relaxed_float32_to_float16_performance_tensor
+    scalar = capabilities.relaxed_float32_to_float16_performance_scalar
+    tensor = scaled(capabilities.relaxed_float32_to_float16_performance_tensor, floats)
     return replace(
         capabilities,
-        relaxed_float32_to_float16_performance_tensor=scaled(relaxed, floats),
+        relaxed_float32_to_float16_performance_scalar=scaled(scalar, half),
+        relaxed_float32_to_float16_performance_tensor=scaled(tensor, half),
         operand_performance=tuple(
             OperandPerformance(entry.type, scaled(entry.info, factor_of(entry.type)))
             for entry in capabilities.operand_performance

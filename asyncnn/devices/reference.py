@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
@@ -16,8 +16,8 @@ from asyncnn.devices import process_wide
 from asyncnn.devices.cache_files import DATA_FILES, MODEL_FILES
 from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches, Prepare
-from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
-from asyncnn.devices.device_settings import DeviceSettings, warn_of_unused
+from asyncnn.devices.device_buffers import HAL_HINTS, Buffers
+from asyncnn.devices.device_settings import FOR_ENGINES, DeviceSettings, warn_of_unused
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.measured_capabilities import (
     CapabilityMeasurement,
@@ -90,10 +90,10 @@ class ReferenceDevice(PreparingDevice):
     """
 
     name = "asyncnn-reference"
-    unused_settings: tuple[str, ...] = ("most_threads", "packed_weights_dir")
-    unused_hints: tuple[str, ...] = UNUSED_HINTS
-    seals_caches: bool = True
+    unused_settings: tuple[str, ...] = FOR_ENGINES
     """Fields of `DeviceSettings` that have no effect."""
+    hal_hints: Mapping[str, str] = HAL_HINTS
+    seals_caches: bool = True
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from asyncnn.engine.job import Job
 from asyncnn.hal.operations.bound import Array, BoundOperation
+from asyncnn.hal.types import Model
 from asyncnn.kernels.kernel import EngineKernel, NativeKernel, PreparedKernel
 from asyncnn.pacing import Steps
 
@@ -102,9 +103,8 @@ class DelegatedKernel(EngineKernel):
 class Delegate(Protocol):
     """An engine that computes segments of plans in place of the kernels."""
 
-    @property
-    def version(self) -> str:
-        """What the division of a model depends on; caches of another are not used."""
+    def version_for(self, *, relaxed: bool) -> str:
+        """Return what a model's plans depend on; caches of another are not used."""
         ...
 
     def claims(self, operation: BoundOperation) -> int | None:
@@ -136,9 +136,12 @@ class Delegate(Protocol):
         ...
 
 
-def version_of(delegate: Delegate | None) -> str:
-    """Return the version of ``delegate``; empty without one."""
-    return "" if delegate is None else delegate.version
+def version_of(delegate: Delegate | None, model: Model) -> str:
+    """Return the version of ``delegate`` for ``model``; empty without one."""
+    if delegate is None:
+        return ""
+    relaxed = model.relax_computation_float32_to_float16
+    return delegate.version_for(relaxed=relaxed)
 
 
 Replace = Callable[[Step], Step]

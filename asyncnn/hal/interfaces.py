@@ -476,12 +476,12 @@ def has_measured_capabilities(device: object) -> bool:
     return bool(getattr(device, "has_measured_capabilities", False))
 
 
-def unused_hints(device: object) -> tuple[str, ...]:
-    """Return the hints of the HAL that a device takes and makes no use of.
+def hal_hints(device: object) -> dict[str, str]:
+    """Return what a device makes of hints of the HAL, in words.
 
     It says so itself, by an attribute of this name.
     """
-    return tuple(getattr(device, "unused_hints", ()))
+    return dict(getattr(device, "hal_hints", {}))
 
 
 def refusal_of(prepared: object, what: str) -> str:

@@ -29,7 +29,7 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
-from asyncnn.hal.interfaces import has_measured_capabilities, unused_hints
+from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.routes import EngineShare, IEngineShares
@@ -143,9 +143,9 @@ class Explanation(msgspec.Struct, frozen=True):
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
-    ``hint`` says what to do about the problem, where that is known. ``unused_hints``
-    are those of the HAL that the device makes no use of. What is expected are
-    ``are_estimates`` unless the device's capabilities were measured.
+    ``hint`` says what to do about the problem, where that is known. ``hal_hints`` say
+    what the device makes of hints of the HAL. What is expected are ``are_estimates``
+    unless the device's capabilities were measured.
     """
 
     device: str
@@ -157,7 +157,7 @@ class Explanation(msgspec.Struct, frozen=True):
     unsupported: tuple[UnsupportedOperator, ...] = ()
     hint: str = ""
     translated: str = ""
-    unused_hints: tuple[str, ...] = ()
+    hal_hints: dict[str, str] = {}
     are_estimates: bool = True
 
     @property
@@ -220,7 +220,7 @@ async def explain(
         context.problem,
         operations,
         translated="" if region is None else region.extension,
-        unused_hints=unused_hints(device.hal),
+        hal_hints=hal_hints(device.hal),
         are_estimates=not has_measured_capabilities(device.hal),
     )
     hal = device.hal

@@ -181,9 +181,9 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         return self._inner().seals_caches
 
     @property
-    def unused_hints(self) -> tuple[str, ...]:
-        """Hints of the HAL that the driver's device makes no use of."""
-        return self._inner().unused_hints
+    def hal_hints(self) -> dict[str, str]:
+        """What the driver's device makes of hints of the HAL, in words."""
+        return self._inner().hal_hints
 
     @property
     def has_measured_capabilities(self) -> bool:

@@ -80,7 +80,7 @@ class Welcome(_Message, frozen=True):
     max_pools: int
     max_pool_bytes: int
     seals_caches: bool = False
-    unused_hints: tuple[str, ...] = ()
+    hal_hints: dict[str, str] = {}
     has_measured_capabilities: bool = False
 
 

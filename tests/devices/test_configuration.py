@@ -12,7 +12,7 @@ from asyncnn.qos import Policy
 from tests.devices.process_facts import NAME, facts
 
 USUAL = DeviceSettings()
-FOR_ENGINES = "most_threads", "packed_weights_dir"
+FOR_ENGINES = "most_threads", "packed_weights_dir", "relaxed_as_float16"
 
 
 @pytest.fixture
@@ -145,7 +145,9 @@ async def test_settings_without_effect_are_told_once(
     class Named(device):  # type: ignore[misc, valid-type]
         name = f"asyncnn-{device.__name__}-here"
 
-    settings = DeviceSettings(most_threads=2, packed_weights_dir="weights")
+    settings = DeviceSettings(
+        most_threads=2, packed_weights_dir="weights", relaxed_as_float16=False
+    )
     for _ in range(2):
         async with Named(settings), Named():
             pass

@@ -145,7 +145,6 @@ class Chain:
 
     def __init__(self, way: Way, links: int, elements: int = 4) -> None:
         self._way, self._elements = way, elements
-        self.version = "scripted 1"
         self.graphs: list[Graph] = []
         self.total = links * (links + 1) // 2
         builder = ModelBuilder()
@@ -164,6 +163,9 @@ class Chain:
         self, x: Array, y: Array, deadline_ns: int | None = None
     ) -> PlanExecution:
         return PlanExecution(self.program, self.plan, [x], [y], deadline_ns=deadline_ns)
+
+    def version_for(self, *, relaxed: bool) -> str:
+        return "scripted 1"
 
     def claims(self, operation: BoundOperation) -> int | None:
         return 1

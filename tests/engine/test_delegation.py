@@ -40,8 +40,6 @@ class Kernels:
     ``work`` tells whether it came to its end; it looks at ``stop`` for interrupts.
     """
 
-    version = "kernels 1"
-
     def __init__(
         self,
         claimed: Collection[OperationType],
@@ -56,6 +54,9 @@ class Kernels:
         self._cuts = cuts
         self._refuses = refuses
         self._work = work
+
+    def version_for(self, *, relaxed: bool) -> str:
+        return "kernels 1"
 
     def claims(self, operation: BoundOperation) -> int | None:
         return 1 if operation.type in self._claimed else None

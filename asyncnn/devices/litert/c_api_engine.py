@@ -58,6 +58,9 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 """By LiteRT's element types, which are TFLite's."""
 
+_FLOAT16_FLAGS = 1 | 2 | 4
+"""Of XNNPACK: signed and unsigned codes, as ever, and FORCE_FP16."""
+
 
 class CApiEngine(Engine):
     """The engine on a library that has passed its self-test.
@@ -66,16 +69,19 @@ class CApiEngine(Engine):
     """
 
     name = "c_api"
+    computes_float16 = True
 
     def __init__(self, path: Path, version: str) -> None:
         super().__init__(version)
         self._library = LiteRtLibrary(path)
 
     def _compile(
-        self, model: Source, threads: int, weights: PackedWeights | None
+        self, model: Source, threads: int, weights: PackedWeights | None, float16: bool
     ) -> CompiledGraph:
         memory = ModelMemory(model)
         options: dict[str, int | str] = {"num_threads": threads}
+        if float16:
+            options["flags"] = _FLOAT16_FLAGS
         if weights is None or not may_be_packed(model):
             return CApiGraph(self._library, memory, options)
         content = model.content if isinstance(model, GraphFile) else model

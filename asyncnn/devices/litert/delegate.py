@@ -1,13 +1,14 @@
 """Lets LiteRT compute the parts of plans that it does well."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from asyncnn.devices.compiled_graph import GraphKernel
+from asyncnn.devices.compiled_graph import CompiledGraph, GraphKernel
 from asyncnn.devices.litert.claims import WrittenOperation, written
 from asyncnn.devices.litert.cuts import SEGMENT_NS, barriers, cuts
 from asyncnn.devices.litert.graph_file import GraphFile
@@ -18,6 +19,7 @@ from asyncnn.devices.litert.writer import write_file
 from asyncnn.engine.costs import estimated_ns
 from asyncnn.engine.delegation import DelegatedKernel, KernelRecord, Segment, Step
 from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import BoundOperation
 
 WRITER_VERSION = 6
@@ -33,16 +35,27 @@ They are compiled all the same if the plan is a job by that.
 WORTH_SHARING_BYTES = 2**20
 """To find and check weights of smaller files takes longer than to pack them again."""
 
+_IN_FLOAT16 = "float32", "int32", "bool"
+"""What segments consist of that may be computed so: codes keep their precision."""
+
 
 class LiteRtDelegate:
     """A `Delegate` that has segments computed by an `Engine`.
 
     Packed weights of models that are cached are kept in ``weights_folder``, if any, and
-    mapped from there; see `PackedWeights`.
+    mapped from there; see `PackedWeights`. With ``float16``, segments of relaxed models
+    that have no other type of numbers are computed as that.
     """
 
-    def __init__(self, engine: Engine, weights_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        weights_folder: Path | None = None,
+        *,
+        float16: bool = False,
+    ) -> None:
         self._engine = engine
+        self._float16 = float16
         self._weights_folder = weights_folder
         # What is claimed but in no plan in the end goes with the operation.
         self._made: WeakKeyDictionary[BoundOperation, WrittenOperation]
@@ -51,6 +64,11 @@ class LiteRtDelegate:
         self.version = (
             f"{engine.name} {engine.version}, writer {WRITER_VERSION}, speeds {told}"
         )
+
+    def version_for(self, *, relaxed: bool) -> str:
+        """See `Delegate`."""
+        is_other = relaxed and self._float16
+        return f"{self.version}, float16" if is_other else self.version
 
     def claims(self, operation: BoundOperation) -> int | None:
         """See `Delegate`: LiteRT computes what it can as the HAL wants it."""
@@ -89,16 +107,26 @@ class LiteRtDelegate:
         self, segment: Segment, identity: bytes, file: GraphFile
     ) -> "_SegmentKernel":
         size = len(file.content) + sum(each.data.size for each in file.apart)
+        float16 = self._float16 and all(
+            _may_be_float16(step.operation) for step in segment.steps
+        )
         weights = None
         if size >= WORTH_SHARING_BYTES:
-            weights = self._weights(segment, identity)
-        return _SegmentKernel(self._engine, segment, file, weights)
+            # Of one subgraph there are several segments; shapes are in the file.
+            told = f"{segment.inputs} {segment.outputs}".encode()
+            content = (identity or secrets.token_bytes(16)) + told
+            key = weights_key(content, self.version_for(relaxed=float16))
+            weights = PackedWeights(key, self._weights_folder if identity else None)
+        compile_file = partial(self._engine.compile, file, float16=float16)
+        return _SegmentKernel(compile_file, segment, file, weights)
 
-    def _weights(self, segment: Segment, identity: bytes) -> PackedWeights:
-        # Of one subgraph there are several segments; shapes are in the file.
-        told = f"{segment.inputs} {segment.outputs}".encode()
-        key = weights_key((identity or secrets.token_bytes(16)) + told, self.version)
-        return PackedWeights(key, self._weights_folder if identity else None)
+
+def _may_be_float16(operation: BoundOperation) -> bool:
+    """Tell whether it is relaxed, with no numbers but those that this is about."""
+    return operation.relaxed and all(
+        operand is None or dtype_of(operand.type).name in _IN_FLOAT16
+        for operand in (*operation.inputs, *operation.outputs)
+    )
 
 
 class _SegmentKernel(GraphKernel, DelegatedKernel):
@@ -106,7 +134,7 @@ class _SegmentKernel(GraphKernel, DelegatedKernel):
 
     def __init__(
         self,
-        engine: Engine,
+        compile_file: Callable[..., CompiledGraph],
         segment: Segment,
         file: GraphFile,
         weights: PackedWeights | None,
@@ -117,8 +145,8 @@ class _SegmentKernel(GraphKernel, DelegatedKernel):
         # long.
         is_shared = weights is not None and weights.is_kept
         super().__init__(
-            lambda threads: engine.compile(file, threads=threads, weights=weights),
-            engine.compile(file, weights=weights if is_shared else None),
+            lambda threads: compile_file(threads=threads, weights=weights),
+            compile_file(weights=weights if is_shared else None),
         )
 
     def record(self) -> KernelRecord:

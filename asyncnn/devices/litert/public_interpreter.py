@@ -32,7 +32,7 @@ class InterpreterEngine(Engine):
         self._interpreter: Any = importlib.import_module(_MODULE).Interpreter
 
     def _compile(
-        self, model: Source, threads: int, weights: PackedWeights | None
+        self, model: Source, threads: int, weights: PackedWeights | None, float16: bool
     ) -> CompiledGraph:
         # Packed weights are of no use here.
         content = model.joined() if isinstance(model, GraphFile) else bytes(model)

@@ -15,7 +15,7 @@ from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
 from asyncnn.devices.cache_format import CacheKey
-from asyncnn.devices.device_buffers import UNUSED_HINTS, Buffers
+from asyncnn.devices.device_buffers import HAL_HINTS, RELAXED, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
@@ -27,6 +27,7 @@ from asyncnn.hal.interfaces import (
     IBuffer,
     IPreparedModel,
     cause_of_death,
+    hal_hints,
     has_measured_capabilities,
 )
 from asyncnn.hal.performance import performance_of
@@ -124,8 +125,14 @@ class FrameworkDevice(PreparingDevice):
         await self._key.read_at_opening()
         return self
 
-    unused_hints: tuple[str, ...] = UNUSED_HINTS
     seals_caches: bool = True
+
+    @property
+    def hal_hints(self) -> dict[str, str]:
+        """What is made of hints of the HAL, for relaxed models by each device."""
+        told = {each.name: hal_hints(each.hal).get(RELAXED) for each in self.members}
+        of_each = "; ".join(f"{each} ({name})" for name, each in told.items() if each)
+        return {**HAL_HINTS, RELAXED: of_each or HAL_HINTS[RELAXED]}
 
     @property
     def has_measured_capabilities(self) -> bool:

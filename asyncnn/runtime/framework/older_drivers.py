@@ -10,7 +10,7 @@ Source: the HAL's runtime (VersionedInterfaces) and HAL 1.0 to 1.2/IDevice.hal.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar, cast
@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar, cast
 from asyncnn.burst.server import OpenBursts
 from asyncnn.deadlines import check_deadline, told_late
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.device_buffers import Buffers
+from asyncnn.devices.device_buffers import FREQUENCY, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
@@ -127,7 +127,7 @@ class OlderDriver(PreparingDevice):
     :raises InvalidArgumentError: if it has the calls of no older version.
     """
 
-    unused_hints = ("BufferRole.frequency", "Priority")
+    hal_hints: Mapping[str, str] = {**FREQUENCY, "Priority": "not used: it has none"}
 
     def __init__(
         self, driver: v1_0.IDevice, settings: DeviceSettings | None = None

@@ -161,9 +161,9 @@ class RemoteDevice(PreparingDevice):
         return self._open().facts.seals_caches
 
     @property
-    def unused_hints(self) -> tuple[str, ...]:
-        """Hints of the HAL that the driver's device makes no use of."""
-        return self._open().facts.unused_hints
+    def hal_hints(self) -> dict[str, str]:
+        """What the driver's device makes of hints of the HAL, in words."""
+        return self._open().facts.hal_hints
 
     @property
     def has_measured_capabilities(self) -> bool:

@@ -18,9 +18,9 @@ from asyncnn.hal.interfaces import (
     IDevice,
     IPreparedModel,
     IWatched,
+    hal_hints,
     has_measured_capabilities,
     seals_caches,
-    unused_hints,
 )
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
@@ -398,7 +398,7 @@ class Session:
                 max_pools=self._limits.max_pools,
                 max_pool_bytes=self._limits.max_pool_bytes,
                 seals_caches=seals_caches(device),
-                unused_hints=unused_hints(device),
+                hal_hints=hal_hints(device),
                 has_measured_capabilities=has_measured_capabilities(device),
             )
         )

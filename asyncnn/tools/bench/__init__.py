@@ -6,6 +6,6 @@ first needed.
 
 The function that measures a benchmark is named by its command; it returns a report.
 Reports are built of what `report` defines: contenders, goals and tables. `rounds`
-measures, `placed` in more than one placement, `environment` pins, `processes` starts
+measures, `benches` in more than one placement, `environment` pins, `processes` starts
 what answers, `peers` and `measured_models` have who is measured beside.
 """

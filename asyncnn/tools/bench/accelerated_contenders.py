@@ -1,9 +1,8 @@
 """What ``asyncnn bench accelerated`` measures of a model: how its contenders start.
 
-A section starts its contenders and measures them, by batches or by turns that give
-figures once in each round. Most are of the device itself; others are of what surrounds
-a run: a framework, for a model that needs no partition and for the same in two; a loop
-that has other work; and a process that has just started.
+A function starts those of a section, by name. Most are of the device itself; others are
+of what surrounds a run: a framework, for a model that needs no partition and for the
+same in two; a loop that has other work; and a process that has just started.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from collections.abc import (
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -46,7 +45,9 @@ from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import translating
+from asyncnn.tools.bench import qos_load
 from asyncnn.tools.bench.activities import Heartbeat, beating_driver
+from asyncnn.tools.bench.benches import Place, Started
 from asyncnn.tools.bench.measured_models import (
     Candidate,
     in_executor,
@@ -56,7 +57,6 @@ from asyncnn.tools.bench.measured_models import (
 )
 from asyncnn.tools.bench.noop import LENGTH, tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
-from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.processes import (
     cached_in,
     hold_interpreter,
@@ -65,30 +65,8 @@ from asyncnn.tools.bench.processes import (
     temporary_folder,
     told,
 )
-from asyncnn.tools.bench.qos_load import (
-    Run,
-    cancelled,
-    freed_us,
-    latencies_us,
-    longest_step_us,
-    out_of_time,
-    request_us,
-    saturated,
-)
-from asyncnn.tools.bench.rounds import (
-    Batch,
-    Figure,
-    Turn,
-    in_turn,
-    measure,
-    percentile,
-    timed_await,
-    timed_call,
-    turn_of,
-)
+from asyncnn.tools.bench.rounds import Batches, Once, percentile
 from asyncnn.tools.other_runtimes import LiteRt
-
-Figures: TypeAlias = dict[str, Figure]
 
 CONCURRENCIES = 8, 64
 
@@ -107,67 +85,64 @@ _PIECE_NS = 90_000
 _AWAITED = {"one_thread": on_one_thread, "executor": in_executor}
 
 
-async def alone(candidate: Candidate, place: Place) -> Figures:
+async def alone(candidate: Candidate, place: Place) -> Started:
     """Run one after the other, of everybody."""
-    inputs = candidate.inputs
-    batches: list[Batch] = []
+    inputs, started = candidate.inputs, Started()
     device = await place.device()
     with place.noted("device", "awaited", "bound"):
         prepared = await device.prepare(candidate.named)
-        batches.append(_on_device(prepared, inputs))
-        batches.append(timed_await("awaited", lambda: prepared.run(inputs)))
-        batches.append(timed_await("bound", prepared.reusable(inputs).run))
+        started["device"] = _on_device(prepared, inputs)
+        started["awaited"] = partial(prepared.run, inputs)
+        started["bound"] = prepared.reusable(inputs).run
     if "device" not in place.refusals and 0 < candidate.us < INLINE_BELOW_US:
         inline = await (await place.device(_INLINE)).prepare(candidate.named)
-        batches.append(timed_await("inline", lambda: inline.run(inputs)))
+        started["inline"] = partial(inline.run, inputs)
     with place.noted("litert", *_AWAITED):
         peer = LiteRt(candidate.file)
         peer.set_inputs(inputs)
-        batches.append(timed_call("litert", peer.invoke))
+        started["litert"] = peer.invoke
         for name, entered in _AWAITED.items():
-            batches.append(timed_await(name, await place.enter(entered(peer, inputs))))
+            started[name] = await place.enter(entered(peer, inputs))
     with place.noted("onnx", "to_thread"):
         session = OnnxRuntime(candidate.named)
         feed = session.converted(inputs)
-        batches.append(timed_call("onnx", session.bound(feed)))
-        batches.append(timed_await("to_thread", session.awaited(feed)))
-    return await measure(batches, rounds=place.rounds)
+        started["onnx"] = session.bound(feed)
+        started["to_thread"] = session.awaited(feed)
+    return started
 
 
-def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
+def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         outputs = [await prepared.run(inputs, measure=True) for _ in range(runs)]
         timings = [each.timing for each in outputs if each.timing is not None]
         return {"device": [(each.on_device_ns or 0) / 1000 for each in timings]}
 
-    return batch
+    return Batches(batch)
 
 
-async def tiny(candidate: Candidate, place: Place) -> Figures:
+async def tiny(candidate: Candidate, place: Place) -> Started:
     """Add, beside NumPy in `asyncio.to_thread`."""
     x, y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
     prepared = await (await place.device()).prepare(candidate.named)
-    batches = [
-        timed_await("awaited", lambda: prepared.run([x, y])),
-        timed_await("to_thread", lambda: asyncio.to_thread(np.add, x, y)),
-    ]
-    return await measure(batches, rounds=place.rounds)
+    return {
+        "awaited": lambda: prepared.run([x, y]),
+        "to_thread": lambda: asyncio.to_thread(np.add, x, y),
+    }
 
 
-async def preparing(candidate: Candidate, place: Place) -> Figures:
+async def preparing(candidate: Candidate, place: Place) -> Started:
     """Prepare a model, beside creating an interpreter of its file."""
-    batches = []
-    device = await place.device()
+    started, device = Started(), await place.device()
     with place.noted("prepared"):
         await device.prepare(candidate.named)
-        batches.append(timed_await("prepared", lambda: device.prepare(candidate.named)))
+        started["prepared"] = partial(device.prepare, candidate.named)
     with place.noted("created"):
         LiteRt(candidate.file)
-        batches.append(timed_call("created", lambda: LiteRt(candidate.file)))
-    return await measure(batches, rounds=place.rounds)
+        started["created"] = partial(LiteRt, candidate.file)
+    return started
 
 
-async def cached(candidate: Candidate, place: Place) -> Figures:
+async def cached(candidate: Candidate, place: Place) -> Started:
     """Prepare a model from a cache, beside preparing it anew.
 
     Some of that may be left to the first run. So a figure is what preparing and that
@@ -178,20 +153,19 @@ async def cached(candidate: Candidate, place: Place) -> Figures:
     settings, cache = cached_in(place.stack.enter_context(temporary_folder()))
     anew, cached = await place.device(settings), await place.device(settings, cache)
     await cached.prepare(named, identity=identity)
-    batches = [
-        _until_bound("anew", lambda: anew.prepare(named), inputs),
-        _until_bound(
+    return {
+        "anew": _until_bound("anew", lambda: anew.prepare(named), inputs),
+        "cached": _until_bound(
             "cached", lambda: cached.prepare(named, identity=identity), inputs
         ),
-    ]
-    return await measure(batches, rounds=place.rounds)
+    }
 
 
 def _until_bound(
     figure: str,
     prepare: Callable[[], Awaitable[PreparedModel]],
     inputs: Sequence[Array],
-) -> Batch:
+) -> Batches:
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         samples = []
         for _ in range(runs):
@@ -207,7 +181,7 @@ def _until_bound(
             samples.append((first_ended - started - later_ns) / 1000)
         return {figure: samples}
 
-    return batch
+    return Batches(batch)
 
 
 class _Parted(LiteRtDelegate):
@@ -225,7 +199,7 @@ def _parted(named: NamedModel) -> Program:
     return Program(completed(translating(named)).model, delegate=_Parted(load_engine()))
 
 
-async def cancelling(candidate: Candidate, place: Place) -> Figures:
+async def cancelling(candidate: Candidate, place: Place) -> Started:
     """Wait for a lane that goes on with what was cancelled, or has missed its time.
 
     Beside that, the longest part between two barriers, or step of a kernel.
@@ -237,25 +211,23 @@ async def cancelling(candidate: Candidate, place: Place) -> Figures:
     probe = await device.prepare(tiny_addition())
     vectors = inputs_of(probe)
 
-    async def part() -> Mapping[str, float]:
-        return {"part": longest_step_us(parted, inputs)}
+    async def part() -> float:
+        return qos_load.longest_step_us(parted, inputs)
 
-    def stopping(name: str, stop: Callable[..., Any]) -> Turn:
-        async def turn() -> Mapping[str, float]:
-            us, processor_us = await freed_us(
-                partial(stop, prepared, inputs),
-                lambda: probe.run(vectors),
-                candidate.us * 1e-6,
-            )
-            return {name: us, f"{name}_cpu": processor_us}
+    async def stopped(name: str, stop: Callable[..., Any]) -> Mapping[str, float]:
+        us, processor_us = await qos_load.freed_us(
+            partial(stop, prepared, inputs),
+            lambda: probe.run(vectors),
+            candidate.us * 1e-6,
+        )
+        return {name: us, f"{name}_cpu": processor_us}
 
-        return turn
-
-    turns = [part, stopping("cancelled", cancelled), stopping("deadline", out_of_time)]
-    return await in_turn(turns, rounds=place.rounds)
+    stops = {"cancelled": qos_load.cancelled, "deadline": qos_load.out_of_time}
+    stopping = {n: Once(partial(stopped, n, stop)) for n, stop in stops.items()}
+    return {"part": Once(part), **stopping}
 
 
-async def priorities(candidate: Candidate, place: Place) -> Figures:
+async def priorities(candidate: Candidate, place: Place) -> Started:
     """Run a small model urgently while others saturate the device."""
     parted, inputs = _parted(candidate.named), candidate.inputs
     device = await place.device()
@@ -265,9 +237,9 @@ async def priorities(candidate: Candidate, place: Place) -> Figures:
     run = partial(urgent.run, inputs_of(urgent))
 
     async def turn() -> Mapping[str, float]:
-        part_us = longest_step_us(parted, inputs)
+        part_us = qos_load.longest_step_us(parted, inputs)
         idle_us = await _p99_us(run)
-        async with saturated(partial(low.run, inputs), _BACKGROUND):
+        async with qos_load.saturated(partial(low.run, inputs), _BACKGROUND):
             busy_us = await _p99_us(run)
         return {
             "saturated": busy_us,
@@ -275,18 +247,17 @@ async def priorities(candidate: Candidate, place: Place) -> Figures:
             "idle_and_part": idle_us + part_us,
         }
 
-    turns = [turn]
-    return await in_turn(turns, rounds=place.rounds)
+    return {"saturated": Once(turn)}
 
 
-async def _p99_us(run: Run) -> float:
-    return percentile(await latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
+async def _p99_us(run: qos_load.Run) -> float:
+    return percentile(await qos_load.latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
 
 
-async def serving(candidate: Candidate, place: Place) -> Figures:
+async def serving(candidate: Candidate, place: Place) -> Started:
     """Answer requests of many tasks at once."""
     inputs = candidate.inputs
-    servers: dict[str, Run] = {}
+    servers: dict[str, qos_load.Run] = {}
     for name, lanes in {"awaited": OWN_PROCESS.lanes, "one_lane": 1}.items():
         with place.noted(name):
             device = await place.device(replace(OWN_PROCESS, lanes=lanes))
@@ -301,15 +272,14 @@ async def serving(candidate: Candidate, place: Place) -> Figures:
     for run in servers.values():
         await run()
 
-    turns = [
-        turn_of(f"{name}_{count}", partial(request_us, run, count, candidate.us))
+    return {
+        f"{name}_{count}": Once(partial(qos_load.request_us, run, count, candidate.us))
         for count in CONCURRENCIES
         for name, run in servers.items()
-    ]
-    return await in_turn(turns, rounds=place.rounds)
+    }
 
 
-async def driver(candidate: Candidate, place: Place) -> Figures:
+async def driver(candidate: Candidate, place: Place) -> Started:
     """Run by a burst of a driver process, beside the device in this process."""
     inputs = candidate.inputs
     path = place.stack.enter_context(temporary_folder()) / "driver.sock"
@@ -317,15 +287,14 @@ async def driver(candidate: Candidate, place: Place) -> Figures:
     prepared = await (await place.device()).prepare(candidate.named)
     served = await (await place.enter(connect(path))).prepare(candidate.named)
     burst = await place.enter(served.burst(spins=False))
-    batches = [
-        timed_await("burst", lambda: burst.run(inputs)),
-        timed_await("remote", lambda: served.run(inputs)),
-        timed_await("awaited", lambda: prepared.run(inputs)),
-    ]
-    return await measure(batches, rounds=place.rounds)
+    return {
+        "burst": partial(burst.run, inputs),
+        "remote": partial(served.run, inputs),
+        "awaited": partial(prepared.run, inputs),
+    }
 
 
-async def heartbeat(candidate: Candidate, place: Place) -> Figures:
+async def heartbeat(candidate: Candidate, place: Place) -> Started:
     """Listen to the loop while it serves and while it is idle, in turn."""
     prepared = await (await place.device()).prepare(candidate.named)
     run = partial(prepared.run, candidate.inputs)
@@ -338,14 +307,13 @@ async def heartbeat(candidate: Candidate, place: Place) -> Figures:
 
     async def turn() -> Mapping[str, float]:
         idle_us = await listened_us()
-        async with saturated(run, _LOAD):
+        async with qos_load.saturated(run, _LOAD):
             return {"idle": idle_us, "busy": await listened_us()}
 
-    turns = [turn]
-    return await in_turn(turns, rounds=place.rounds)
+    return {"busy": Once(turn)}
 
 
-async def memory(candidate: Candidate, place: Place) -> Figures:
+async def memory(candidate: Candidate, place: Place) -> Started:
     """Have processes with the model ready tell their private memory, in KiB.
 
     Each has had another one ready before, so that what code takes is not counted. The
@@ -354,11 +322,9 @@ async def memory(candidate: Candidate, place: Place) -> Figures:
     """
     models = candidate.file, place.stack.enter_context(small_model())
 
-    def held(name: str, hold: Callable[..., object]) -> Turn:
-        async def turn() -> Mapping[str, float]:
-            return {name: told(hold, *models)}
-
-        return turn
+    async def held(hold: Callable[..., object]) -> float:
+        kib: float = told(hold, *models)
+        return kib
 
     async def sharing() -> Mapping[str, float]:
         with temporary_folder() as folder, ExitStack() as stack:
@@ -366,8 +332,11 @@ async def memory(candidate: Candidate, place: Place) -> Figures:
             kib = [stack.enter_context(each).recv() for each in started]
         return {"first": kib[0], "second": kib[-1]}
 
-    turns = [held("device", hold_prepared), held("litert", hold_interpreter), sharing]
-    return await in_turn(turns, rounds=place.rounds)
+    return {
+        "device": Once(partial(held, hold_prepared)),
+        "litert": Once(partial(held, hold_interpreter)),
+        "first": Once(sharing),
+    }
 
 
 class _Half:
@@ -400,26 +369,22 @@ async def _framework(*devices: Any) -> AsyncIterator[Device]:
         yield Device("framework", hal)
 
 
-async def framework(candidate: Candidate, place: Place) -> Figures:
+async def framework(candidate: Candidate, place: Place) -> Started:
     """Run a model on the device, through a framework, and in two partitions."""
     inputs = candidate.inputs
     device = await place.device()
     prepared = await device.prepare(candidate.named)
     whole = await place.enter(_framework(device.hal))
     through = await whole.prepare(candidate.named)
-    batches = [
-        timed_await("awaited", lambda: prepared.run(inputs)),
-        timed_await("whole", lambda: through.run(inputs)),
-    ]
+    models = {"awaited": prepared, "whole": through}
     halves = (_Half(device.hal, is_later=later) for later in (False, True))
     parted = await place.enter(_framework(*halves))
     with place.noted("halves"):
-        divided = await parted.prepare(candidate.named)
-        batches.append(timed_await("halves", lambda: divided.run(inputs)))
-    return await measure(batches, rounds=place.rounds)
+        models["halves"] = await parted.prepare(candidate.named)
+    return {name: partial(model.run, inputs) for name, model in models.items()}
 
 
-async def beside(candidate: Candidate, place: Place) -> Figures:
+async def beside(candidate: Candidate, place: Place) -> Started:
     """Run on the device and in an executor while the loop has other work."""
     inputs = candidate.inputs
 
@@ -431,12 +396,12 @@ async def beside(candidate: Candidate, place: Place) -> Figures:
             await asyncio.sleep(0)
 
     prepared = await (await place.device()).prepare(candidate.named)
-    batches = [timed_await("awaited", lambda: prepared.run(inputs))]
+    started = Started(awaited=partial(prepared.run, inputs))
     with place.noted("executor"):
         run = await place.enter(in_executor(LiteRt(candidate.file), inputs))
-        batches.append(timed_await("executor", run))
+        started["executor"] = run
     place.stack.callback(asyncio.create_task(busy()).cancel)
-    return await measure(batches, rounds=place.rounds)
+    return started
 
 
 _FIRST_RESULTS = {
@@ -458,21 +423,18 @@ model.invoke()
 }
 
 
-async def starting(candidate: Candidate, place: Place) -> Figures:
+async def starting(candidate: Candidate, place: Place) -> Started:
     """Await processes that end with their first result, and a driver's first one."""
 
-    def first_result(name: str, program: str) -> Turn:
-        async def turn() -> Mapping[str, float]:
-            started = time.perf_counter()
-            command = sys.executable, "-c", program, str(candidate.file)
-            ending = await asyncio.create_subprocess_exec(
-                *command, stderr=subprocess.DEVNULL
-            )
-            if await ending.wait():
-                raise GeneralFailureError(f"{name} does not start")
-            return {name: (time.perf_counter() - started) * 1000}
-
-        return turn
+    async def first_result_ms(name: str, program: str) -> float:
+        started = time.perf_counter()
+        command = sys.executable, "-c", program, str(candidate.file)
+        ending = await asyncio.create_subprocess_exec(
+            *command, stderr=subprocess.DEVNULL
+        )
+        if await ending.wait():
+            raise GeneralFailureError(f"{name} does not start")
+        return (time.perf_counter() - started) * 1000
 
     async def connected() -> Mapping[str, float]:
         started = time.perf_counter()
@@ -482,5 +444,8 @@ async def starting(candidate: Candidate, place: Place) -> Figures:
             ms = (time.perf_counter() - started) * 1000
         return {"connected": ms, "a second": 1000.0}
 
-    turns = [*(first_result(*each) for each in _FIRST_RESULTS.items()), connected]
-    return await in_turn(turns, rounds=place.rounds)
+    programs = {
+        name: Once(partial(first_result_ms, name, program))
+        for name, program in _FIRST_RESULTS.items()
+    }
+    return {**programs, "connected": Once(connected)}

@@ -6,7 +6,6 @@ section of the report, with its contenders, the models that it suits, and limits
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -15,45 +14,12 @@ import msgspec
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    ONE_CPU,
-    describe_environment,
-    installed_versions,
-    placement,
-)
-from asyncnn.tools.bench.measured_models import (
-    LITERT,
-    Candidate,
-    candidates,
-    every,
-    first_servable,
-    heavy,
-    heavy_floats,
-    long_ones,
-    longest,
-    model_files,
-    servable,
-)
+from asyncnn.tools.bench import environment, measured_models, report
+from asyncnn.tools.bench.benches import Place, Started, measure_workload
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES
-from asyncnn.tools.bench.placed import Place
-from asyncnn.tools.bench.report import (
-    Bars,
-    Cell,
-    Goal,
-    Report,
-    Table,
-    Verdict,
-    judge,
-    ratio_cell,
-    refusal_notes,
-    verdict_cell,
-)
-from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figure
+from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figures, Progress
 from asyncnn.tools.other_runtimes import litert_version
-
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 
 
 class Limits(NamedTuple):
@@ -70,12 +36,14 @@ class Limits(NamedTuple):
     above_us: float = 0.0
     below_us: float = inf
 
-    def goal_of(self, *, gates: bool) -> Goal:
+    def goal_of(self, *, gates: bool) -> report.Goal:
         """Return the goal, or the gate."""
-        return Goal(self.figure, self.peer, self.gate if gates else self.goal)
+        return report.Goal(self.figure, self.peer, self.gate if gates else self.goal)
 
 
-Picks: TypeAlias = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+Picks: TypeAlias = Callable[
+    [Sequence[measured_models.Candidate]], Sequence[measured_models.Candidate]
+]
 
 
 class Section(NamedTuple):
@@ -86,13 +54,13 @@ class Section(NamedTuple):
     contenders: Mapping[str, str]
     limits: Sequence[Limits]
     picks: Picks
-    measure: Callable[[Candidate, Place], Awaitable[dict[str, Figure]]]
+    start: Callable[[measured_models.Candidate, Place], Awaitable[Started]]
 
 
 SECTIONS = {
     "alone": Section(
         "one run at a time, microseconds",
-        ONE_CPU,
+        environment.ONE_CPU,
         {
             "device": "device",
             "awaited": "awaited",
@@ -121,39 +89,39 @@ SECTIONS = {
             Limits("bound", "executor", 0.75, inf, above_us=50, below_us=500),
             Limits("awaited", "to_thread", inf, inf),
         ),
-        every,
+        measured_models.every,
         contenders.alone,
     ),
     "tiny": Section(
         "an addition of four floats, microseconds",
-        ONE_CPU,
+        environment.ONE_CPU,
         {"awaited": "awaited", "to_thread": "asyncio.to_thread(np.add)"},
         (Limits("awaited", "to_thread", 0.3, 0.3),),
-        lambda models: [Candidate("ADD [4]", tiny_addition())],
+        lambda models: [measured_models.Candidate("ADD [4]", tiny_addition())],
         contenders.tiny,
     ),
     "preparing": Section(
         "preparing, microseconds",
-        ONE_CPU,
+        environment.ONE_CPU,
         {"prepared": "device.prepare", "created": "interpreter created"},
         (
             Limits("prepared", "created", 6.0, 6.0, below_us=2000),
             Limits("prepared", "created", 2.0, 3.0, above_us=2000),
         ),
-        every,
+        measured_models.every,
         contenders.preparing,
     ),
     "cached": Section(
         "preparing float models with 1 MB of weights, binding included, microseconds",
-        ONE_CPU,
+        environment.ONE_CPU,
         {"cached": "from the cache", "anew": "anew"},
         (Limits("cached", "anew", 0.15, 0.3),),
-        heavy_floats,
+        measured_models.heavy_floats,
         contenders.cached,
     ),
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             "device": "device",
             "litert": "LiteRT",
@@ -164,52 +132,52 @@ SECTIONS = {
             Limits("device", "litert", 1.1, 1.5),
             Limits("second", "first", 0.3, 0.5),
         ),
-        heavy,
+        measured_models.heavy,
         contenders.memory,
     ),
     "cancelling": Section(
         "until the lane is free, 95th percentile, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             "cancelled": "cancelled",
             "deadline": "deadline",
             "cancelled_cpu": "cancelled, CPU",
             "deadline_cpu": "deadline, CPU",
-            "part": "longest part",
+            "part": "measured_models.longest part",
         },
         (
             Limits("cancelled", "part", 1.2, 2.0),
             Limits("deadline", "part", 1.2, 2.0),
         ),
-        long_ones,
+        measured_models.long_ones,
         contenders.cancelling,
     ),
     "priorities": Section(
         "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             "saturated": "HIGH, saturated",
             "idle": "HIGH, idle",
             "idle_and_part": "idle and a part of LOW",
         },
         (Limits("saturated", "idle_and_part", 1.5, 2.0),),
-        longest,
+        measured_models.longest,
         contenders.priorities,
     ),
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {"awaited": "device", "whole": "whole model", "halves": "two partitions"},
         (
             Limits("whole", "awaited", 1.03, 1.05, above_us=200),
             Limits("halves", "awaited", inf, inf),
         ),
-        every,
+        measured_models.every,
         contenders.framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             f"{name}_{count}": f"{title}, {count}"
             for count in contenders.CONCURRENCIES
@@ -232,12 +200,12 @@ SECTIONS = {
                 )
             ),
         ),
-        servable,
+        measured_models.servable,
         contenders.serving,
     ),
     "driver": Section(
         "through a driver process, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             "burst": "by burst",
             "remote": "awaited",
@@ -247,20 +215,20 @@ SECTIONS = {
             Limits("burst", "awaited", 1.05, 1.10),
             Limits("burst", "remote", 1.0, inf),
         ),
-        long_ones,
+        measured_models.long_ones,
         contenders.driver,
     ),
     "beside": Section(
         "awaited while the loop is busy in pieces of 90 us, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {"awaited": "awaited", "executor": "executor"},
         (Limits("awaited", "executor", 0.75, inf),),
-        servable,
+        measured_models.servable,
         contenders.beside,
     ),
     "starting": Section(
         "from starting a process, or a driver, to the first result, milliseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {
             "device": "device",
             "litert": "LiteRT",
@@ -271,15 +239,15 @@ SECTIONS = {
             Limits("device", "litert", 2.0, inf),
             Limits("connected", "a second", 0.5, inf),
         ),
-        first_servable,
+        measured_models.first_servable,
         contenders.starting,
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
-        ALL_CPUS,
+        environment.ALL_CPUS,
         {"busy": "serving at full load", "idle": "idle"},
         (Limits("busy", "idle", 1.5, 3.0),),
-        first_servable,
+        measured_models.first_servable,
         contenders.heartbeat,
     ),
 }
@@ -301,26 +269,23 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     rounds: dict[str, tuple[float, ...]]
     values: dict[str, float]
     ratios: dict[str, float]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[report.Verdict, ...]
     refusals: dict[str, str] = {}
 
-    def cell(self, limits: Limits) -> Cell:
+    def cell(self, limits: Limits) -> report.Cell:
         """Return the cell of the ratio of a figure to its peer."""
         pair = f"{limits.figure} / {limits.peer}"
-        cell = verdict_cell(self.verdicts, limits.figure, limits.peer)
+        cell = report.verdict_cell(self.verdicts, limits.figure, limits.peer)
         if cell == "-" and pair in self.ratios:
-            return ratio_cell(f"{self.ratios[pair]:.3f}", "", None)
+            return report.ratio_cell(f"{self.ratios[pair]:.3f}", "", None)
         return cell
 
     def value(self, contender: str) -> str:
         """Return a figure as text, a dash for none."""
-        value = self.values.get(contender)
-        if value is None:
-            return "-"
-        return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
+        return report.figure_text(self.values.get(contender))
 
 
-class AcceleratedReport(Report, frozen=True, kw_only=True):
+class AcceleratedReport(report.Report, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench accelerated --json``.
 
     ``sections`` are measurements, ``placements`` say where they were made.
@@ -336,13 +301,7 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
         """That each section says it."""
         return "placed as each section says"
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every section."""
-        for measured in self.sections.values():
-            for each in measured:
-                yield from (verdict.met for verdict in each.verdicts)
-
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[report.Table]:
         """Yield, for each section that has models, tables of figures and of ratios."""
         for name, measured in self.sections.items():
             if not measured:
@@ -352,13 +311,13 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
                 (each.model, *map(each.value, section.contenders)) for each in measured
             ]
             headings = ("", *section.contenders.values())
-            yield Table(f"{name}: {section.title}", headings, [figures])
+            yield report.Table(f"{name}: {section.title}", headings, [figures])
             pairs = {(each.figure, each.peer): each for each in section.limits}
             ratios = [
                 (each.model, *map(each.cell, pairs.values())) for each in measured
             ]
             headings = ("", *(f"{figure} / {peer}" for figure, peer in pairs))
-            yield Table(f"{name}: ratios", headings, [ratios])
+            yield report.Table(f"{name}: ratios", headings, [ratios])
 
     def notes(self) -> Iterator[str]:
         """Yield where sections were measured, and who was left out, and why."""
@@ -369,10 +328,10 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
             yield f"{name}: {where if measured else 'no model suits it'}"
         for name, measured in self.sections.items():
             refusals = {each.model: each.refusals for each in measured}
-            for note in refusal_notes(refusals, SECTIONS[name].contenders):
+            for note in report.refusal_notes(refusals, SECTIONS[name].contenders):
                 yield f"{name}: {note}"
 
-    def bars(self) -> Bars:
+    def bars(self) -> report.Bars:
         """Return a group for each model that runs alone."""
         titles = SECTIONS["alone"].contenders
         return {
@@ -383,15 +342,19 @@ class AcceleratedReport(Report, frozen=True, kw_only=True):
 
 def judge_section(
     name: str,
-    candidate: Candidate,
-    figures: Mapping[str, Figure],
+    candidate: measured_models.Candidate,
+    figures: Figures,
     refusals: dict[str, str],
     *,
     gates: bool = False,
 ) -> Measurement:
     """Derive medians, ratios and verdicts; a figure without its peer has none."""
     section = SECTIONS[name]
-    litert_us = figures[LITERT].us if name == "alone" and LITERT in figures else None
+    litert_us = (
+        figures[measured_models.LITERT].us
+        if name == "alone" and measured_models.LITERT in figures
+        else None
+    )
     us = candidate.us if litert_us is None else litert_us
     pairs = {
         (each.figure, each.peer)
@@ -411,7 +374,7 @@ def judge_section(
             f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
             for figure, peer in sorted(pairs)
         },
-        verdicts=judge(chosen, figures),
+        verdicts=report.judge(chosen, figures),
         refusals=refusals,
     )
 
@@ -434,23 +397,23 @@ def bench(
     :raises InvalidArgumentError: if there is no such folder, model or section.
     """
     chosen = _chosen(section or (), SECTIONS)
-    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
+    peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     measured: dict[str, list[Measurement]] = {name: [] for name in chosen}
     placements: dict[str, str] = {}
     refusals: dict[str, str] = {}
-    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
-        found = candidates(paths, refusals)
+    with measured_models.model_files(folder, pattern, mobilenet=mobilenet) as paths:
+        found = measured_models.candidates(paths, refusals)
         turns = [
             (name, each) for name in chosen for each in SECTIONS[name].picks(found)
         ]
         labels = [f"{name}: {each.name}" for name, each in turns]
         for (name, each), _ in zip(turns, progress(labels), strict=True):
-            with placement(SECTIONS[name].cpus) as where:
+            with environment.placement(SECTIONS[name].cpus) as where:
                 result = asyncio.run(_measured(SECTIONS[name], each, rounds))
             placements[name] = where
             measured[name].append(judge_section(name, each, *result, gates=gates))
     return AcceleratedReport(
-        environment=describe_environment(**peers),
+        environment=environment.describe_environment(**peers),
         rounds=rounds,
         sections={name: tuple(each) for name, each in measured.items()},
         placements=placements,
@@ -459,13 +422,11 @@ def bench(
 
 
 async def _measured(
-    section: Section, candidate: Candidate, rounds: int
-) -> tuple[dict[str, Figure], dict[str, str]]:
+    section: Section, candidate: measured_models.Candidate, rounds: int
+) -> tuple[Figures, dict[str, str]]:
     """Measure a model; one that nobody could measure has the reason for everybody."""
     try:
-        async with AsyncExitStack() as stack:
-            place = Place(stack, rounds=rounds)
-            return await section.measure(candidate, place), place.refusals
+        return await measure_workload(section.start, candidate, rounds)
     except AsyncnnError as error:
         return {}, dict.fromkeys(section.contenders, str(error))
 

@@ -31,21 +31,8 @@ from asyncnn.callbacks import IExecutionCallback
 from asyncnn.fmq import IS_COMPILED, LoopPoller, MessageQueue
 from asyncnn.logs import SparseLogger
 from asyncnn.runtime.device import Device
-from asyncnn.tools.bench import peers
-from asyncnn.tools.bench.environment import (
-    CpuPair,
-    describe_environment,
-    installed_versions,
-)
-from asyncnn.tools.bench.noop import (
-    LENGTH,
-    NoOpDevice,
-    addition_request,
-    no_op_driver_on,
-    tiny_addition,
-)
-from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.placed import (
+from asyncnn.tools.bench import noop, peers
+from asyncnn.tools.bench.benches import (
     Group,
     Place,
     PlacedReport,
@@ -54,9 +41,15 @@ from asyncnn.tools.bench.placed import (
     Starting,
     placements,
 )
+from asyncnn.tools.bench.environment import (
+    CpuPair,
+    describe_environment,
+    installed_versions,
+)
+from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.processes import READY, Pipe, hogs, process
 from asyncnn.tools.bench.report import Goal, Table, Verdict, judge
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure, Figures
 
 MESSAGE_BYTES = 256
 MESSAGES = 2000
@@ -96,9 +89,9 @@ MILLISECOND = "a millisecond"
 @contextlib.asynccontextmanager
 async def burst_execution(cpu: int) -> AsyncIterator[Call]:
     """Execute a ready request, at the HAL, in a driver process on another CPU."""
-    async with no_op_driver_on(cpu) as device:
-        prepared = await device.prepare(tiny_addition())
-        request = addition_request(prepared)
+    async with noop.no_op_driver_on(cpu) as device:
+        prepared = await device.prepare(noop.tiny_addition())
+        request = noop.addition_request(prepared)
         with await BurstController.open(prepared.hal) as burst:
             yield partial(burst.execute, request)
 
@@ -106,8 +99,8 @@ async def burst_execution(cpu: int) -> AsyncIterator[Call]:
 @contextlib.asynccontextmanager
 async def burst_run(cpu: int) -> AsyncIterator[Call]:
     """Run a model on arrays in place, as an application would, likewise."""
-    async with no_op_driver_on(cpu) as device:
-        prepared = await device.prepare(tiny_addition())
+    async with noop.no_op_driver_on(cpu) as device:
+        prepared = await device.prepare(noop.tiny_addition())
         async with prepared.burst() as burst:
             yield burst.run_in_place
 
@@ -115,16 +108,16 @@ async def burst_run(cpu: int) -> AsyncIterator[Call]:
 @contextlib.asynccontextmanager
 async def burst_parts() -> AsyncIterator[Mapping[str, Call]]:
     """Yield the parts of an execution, one call each."""
-    async with NoOpDevice() as device:
-        prepared = await Device("no-op", device).prepare(tiny_addition())
-        request = addition_request(prepared)
+    async with noop.NoOpDevice() as device:
+        prepared = await Device("no-op", device).prepare(noop.tiny_addition())
+        request = noop.addition_request(prepared)
         slots = PoolSlots(lambda _: None)
         pools = [pool for pool in request.pools if isinstance(pool, hal.Memory)]
         shape = RequestShape.of(request.inputs, request.outputs, len(pools))
         packet = shape.encode(slots.of(pools), hal.MeasureTiming.NO)
         binder = Binder(prepared.hal, slots, SparseLogger(logging.getLogger(__name__)))
         await binder.bind(packet)
-        shapes = (hal.OutputShape((LENGTH,), True),)
+        shapes = (hal.OutputShape((noop.LENGTH,), True),)
         result = ResultShape.of(hal.ErrorStatus.NONE, shapes)
         arguments = (request, hal.MeasureTiming.NO, None, None, _Unheard())
         with (
@@ -392,12 +385,6 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
     headline: Verdict | None = None
     is_ring_compiled: bool = IS_COMPILED
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every placement, and the headline's."""
-        yield from super().outcomes()
-        if self.headline is not None:
-            yield self.headline.met
-
     def time(self, placement: Placement, contender: str) -> str:
         """Return the median and the 99th percentile as text."""
         if contender not in placement.us:
@@ -435,7 +422,7 @@ def burst(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
 
 
 def judge_burst(
-    figures: Mapping[str, Figure], is_apart: bool, *, gates: bool = False
+    figures: Figures, is_apart: bool, *, gates: bool = False
 ) -> tuple[Verdict, ...]:
     """Hold figures against the goals, or the gates; what was not measured is left out.
 
@@ -449,7 +436,7 @@ def judge_burst(
 
 
 def judge_headline(
-    placements: Collection[tuple[bool, Mapping[str, Figure]]], *, gates: bool = False
+    placements: Collection[tuple[bool, Figures]], *, gates: bool = False
 ) -> Verdict | None:
     """Hold a burst across CPUs against a Pipe in whatever placement suits it best.
 

@@ -9,7 +9,7 @@ nor saturate.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.model_file import load
+from asyncnn.tools.bench import report
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.measured_models import (
     LITERT,
@@ -35,22 +36,12 @@ from asyncnn.tools.bench.measured_models import (
     largest_difference,
     random_inputs,
 )
-from asyncnn.tools.bench.report import (
-    Goal,
-    Row,
-    Subject,
-    SubjectsReport,
-    Table,
-    Verdict,
-    judge,
-    verdict_cell,
-)
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
-    Batch,
-    Figure,
+    Call,
+    Figures,
+    Progress,
     measure,
-    timed_call,
 )
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
@@ -210,21 +201,19 @@ def kernel_file(case: Case, *, seed: int = 0) -> bytes:
     return writer.finish(inputs, [result])
 
 
-Progress: TypeAlias = Callable[[Sequence[Case]], Iterable[Case]]
-
 ENGINE = "engine"
 """The plan on given arrays, called: the kernel, its step and what leads to it."""
 
 CONTENDERS = {ENGINE: "engine", LITERT: "LiteRT"}
 
-GOAL_OF_EACH = Goal(ENGINE, LITERT, 25.0)
-GOAL_OF_MEDIAN = Goal(ENGINE, LITERT, 8.0)
+GOAL_OF_EACH = report.Goal(ENGINE, LITERT, 25.0)
+GOAL_OF_MEDIAN = report.Goal(ENGINE, LITERT, 8.0)
 """For the median of the ratios of all kernels."""
 
 _BATCH_US = 20_000.0
 
 
-class MeasuredKernel(Subject, frozen=True, kw_only=True):
+class MeasuredKernel(report.Subject, frozen=True, kw_only=True):
     """What was measured of one kernel, by `ENGINE` and `LITERT`.
 
     ``difference_to_ref`` is that of the engine's result to the one of LiteRT's
@@ -232,20 +221,20 @@ class MeasuredKernel(Subject, frozen=True, kw_only=True):
     """
 
     kernel: str
-    verdict: Verdict
+    verdict: report.Verdict
     difference_to_ref: Difference | None
 
     def outcomes(self) -> Iterator[bool]:
         """Yield that of the one goal."""
         yield self.verdict.met
 
-    def cells(self) -> Row:
+    def cells(self) -> report.Row:
         """Return the difference and the verdict."""
         differs = difference_text(self.difference_to_ref)
-        return differs, verdict_cell([self.verdict], ENGINE, LITERT)
+        return differs, report.verdict_cell([self.verdict], ENGINE, LITERT)
 
 
-class KernelsReport(SubjectsReport, frozen=True, kw_only=True):
+class KernelsReport(report.SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench kernels --json``.
 
     ``median_verdict`` is None unless all kernels were measured.
@@ -255,19 +244,13 @@ class KernelsReport(SubjectsReport, frozen=True, kw_only=True):
     OTHERS = ("differs", "/ LiteRT")
 
     kernels: tuple[MeasuredKernel, ...]
-    median_verdict: Verdict | None
+    median_verdict: report.Verdict | None
 
-    def subjects(self) -> dict[str, Subject]:
+    def subjects(self) -> dict[str, report.Subject]:
         """Return the kernels by name."""
         return {kernel.kernel: kernel for kernel in self.kernels}
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of each kernel, and the one of their median."""
-        yield from super().outcomes()
-        if self.median_verdict is not None:
-            yield self.median_verdict.met
-
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[report.Table]:
         """Yield the one table; the median comes last if it was judged."""
         (table,) = super().tables()
         yield table.ended("median", self.median_verdict, -1)
@@ -300,29 +283,29 @@ def kernels(
 
 
 def _bench_kernel(case: Case, rounds: int) -> MeasuredKernel:
-    batches, difference = _contenders(case)
-    figures = asyncio.run(measure(batches, rounds=rounds, batch_us=_BATCH_US))
+    calls, difference = _contenders(case)
+    figures = asyncio.run(measure(calls, rounds=rounds, batch_us=_BATCH_US))
     return judge_kernel(case.name, figures, difference)
 
 
 def judge_kernel(
-    kernel: str, figures: dict[str, Figure], difference: Difference | None
+    kernel: str, figures: Figures, difference: Difference | None
 ) -> MeasuredKernel:
     """Hold the figures of a kernel against its goal."""
-    (verdict,) = judge([GOAL_OF_EACH], figures)
+    (verdict,) = report.judge([GOAL_OF_EACH], figures)
     return MeasuredKernel(
         kernel=kernel, figures=figures, verdict=verdict, difference_to_ref=difference
     )
 
 
-def judge_median(kernels: Sequence[MeasuredKernel]) -> Verdict | None:
+def judge_median(kernels: Sequence[MeasuredKernel]) -> report.Verdict | None:
     """Hold the median ratio against its goal, if ``kernels`` are all there are."""
     if len(kernels) < len(CASES):
         return None
     return GOAL_OF_MEDIAN.judge(median(kernel.verdict.ratio for kernel in kernels))
 
 
-def _contenders(case: Case) -> tuple[list[Batch], Difference | None]:
+def _contenders(case: Case) -> tuple[dict[str, Call], Difference | None]:
     """Return what to measure, and how far the results are apart."""
     with TemporaryDirectory(prefix="asyncnn-bench-") as folder:
         path = Path(folder, f"{case.name}.tflite")
@@ -333,7 +316,7 @@ def _contenders(case: Case) -> tuple[list[Batch], Difference | None]:
     for interpreter in (peer, reference):
         interpreter.set_inputs(inputs)
     difference = largest_difference(outputs, reference.first_outputs())
-    return [timed_call(ENGINE, call), timed_call(LITERT, peer.invoke)], difference
+    return {ENGINE: call, LITERT: peer.invoke}, difference
 
 
 def _engine_call(

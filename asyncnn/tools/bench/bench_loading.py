@@ -11,14 +11,7 @@ how much its resident memory grows; what is mapped and not touched is not reside
 """
 
 import os
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +19,6 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from asyncnn.callbacks import PreparedModelFuture
@@ -38,6 +30,8 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench import processes, report
+from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
 from asyncnn.tools.bench.measured_models import (
     LITERT,
@@ -46,38 +40,16 @@ from asyncnn.tools.bench.measured_models import (
     model_files,
     weights_bytes,
 )
-from asyncnn.tools.bench.processes import (
-    READY,
-    Pipe,
-    resident_kib,
-    temporary_folder,
-    told,
-)
-from asyncnn.tools.bench.report import (
-    Cell,
-    Goal,
-    Row,
-    Subject,
-    SubjectsReport,
-    Verdict,
-    judge,
-    noted,
-    ratio_cell,
-    refusal_notes,
-    verdict_cell,
-)
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
+    Batches,
     Call,
-    Figure,
+    Figures,
+    Progress,
     measure,
     timed,
-    timed_await,
 )
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
-
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
-Figures: TypeAlias = dict[str, Figure]
 
 MATTERS_ABOVE_BYTES = 1_000_000
 """Files, or weights, as large as this have every goal."""
@@ -94,28 +66,22 @@ PACKAGES = ("basic_pitch", "pymicro_wakeword", "pyopen_wakeword")
 """Packages whose files are measured if they are installed; none is imported."""
 
 
-class LoadedModel(Subject, frozen=True, kw_only=True):
-    """What was measured of one file of ``size`` bytes, and what became of the goals."""
+class LoadedModel(report.Subject, frozen=True, kw_only=True):
+    """What was measured of one file of ``size`` bytes."""
 
     size: int
-    verdicts: tuple[Verdict, ...] = ()
-    refusals: Mapping[str, str] = msgspec.field(default_factory=dict)
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal whether it was met."""
-        return (verdict.met for verdict in self.verdicts)
-
-    def cells(self) -> Row:
+    def cells(self) -> report.Row:
         """Return the size, and the ratios of both devices, with their goals."""
         return (f"{self.size / 1e6:.2f}", *map(self._cell, (REFERENCE, ACCELERATED)))
 
-    def _cell(self, figure: str) -> Cell:
+    def _cell(self, figure: str) -> report.Cell:
         if self.verdicts or not {figure, LITERT} <= self.figures.keys():
-            return verdict_cell(self.verdicts, figure, LITERT)
+            return report.verdict_cell(self.verdicts, figure, LITERT)
         return f"{self.figures[figure].ratio_to(self.figures[LITERT]):.3f}"
 
 
-class LoadingReport(SubjectsReport, frozen=True, kw_only=True):
+class LoadingReport(report.SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench loading --json``."""
 
     CONTENDERS: ClassVar[Mapping[str, str]] = {
@@ -132,11 +98,6 @@ class LoadingReport(SubjectsReport, frozen=True, kw_only=True):
     def subjects(self) -> dict[str, LoadedModel]:
         """Return the models by name."""
         return self.models
-
-    def notes(self) -> Iterator[str]:
-        """Yield who could not be measured, and why."""
-        refusals = {name: model.refusals for name, model in self.models.items()}
-        return refusal_notes(refusals, self.CONTENDERS)
 
 
 def loading(
@@ -200,21 +161,21 @@ async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel
             LITERT_REF: partial(LiteRt, path, reference=True),
         }
         for name in (REFERENCE, ACCELERATED):
-            with noted(refusals, name):
+            with report.noted(refusals, name):
                 opened = open_device(name, settings=OWN_PROCESS)
                 device = await stack.enter_async_context(opened)
                 calls[name] = partial(_load_and_prepare, device, path)
-        batches = []
+        started: Started = {}
         for name, call in calls.items():
-            with noted(refusals, name):
-                batches.append(await timed(name, call))
-        figures = await measure(batches, rounds=rounds)
+            with report.noted(refusals, name):
+                started[name] = Batches(await timed(name, call))
+        figures = await measure(started, rounds=rounds)
     size = path.stat().st_size  # noqa: ASYNC240 - nothing else runs
-    goals = [Goal(name, LITERT, limit) for name in (REFERENCE, ACCELERATED)]
+    goals = [report.Goal(name, LITERT, limit) for name in (REFERENCE, ACCELERATED)]
     return LoadedModel(
         figures=figures,
         size=size,
-        verdicts=judge(goals, figures) if size >= MATTERS_ABOVE_BYTES else (),
+        verdicts=report.judge(goals, figures) if size >= MATTERS_ABOVE_BYTES else (),
         refusals=refusals,
     )
 
@@ -238,7 +199,7 @@ _MEASURED, _WARMING = "measured", "warming"
 Caches: TypeAlias = tuple[Sequence[Handle], Sequence[Handle]]
 
 
-class CachedModel(Subject, frozen=True, kw_only=True):
+class CachedModel(report.Subject, frozen=True, kw_only=True):
     """What was measured of one model; sizes are in bytes.
 
     ``growth_bytes`` is that of the resident memory of another process. A model that
@@ -275,17 +236,19 @@ class CachedModel(Subject, frozen=True, kw_only=True):
         """Yield those of the goals that it has."""
         return (met for met in (self.saves_time, self.saves_memory) if met is not None)
 
-    def cells(self) -> Row:
+    def cells(self) -> report.Row:
         """Return ratio and growth, with their goals."""
         return (
-            ratio_cell(f"{self.ratio:.3f}", f"<= {TIME_LIMIT:g}", self.saves_time),
-            ratio_cell(
+            report.ratio_cell(
+                f"{self.ratio:.3f}", f"<= {TIME_LIMIT:g}", self.saves_time
+            ),
+            report.ratio_cell(
                 f"{self.growth:.1%}", f"< {GROWTH_LIMIT:.0%}", self.saves_memory
             ),
         )
 
 
-class CacheReport(SubjectsReport, frozen=True, kw_only=True):
+class CacheReport(report.SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench cache --json``."""
 
     CONTENDERS: ClassVar[Mapping[str, str]] = {
@@ -299,7 +262,7 @@ class CacheReport(SubjectsReport, frozen=True, kw_only=True):
 
     models: tuple[CachedModel, ...]
 
-    def subjects(self) -> dict[str, Subject]:
+    def subjects(self) -> dict[str, report.Subject]:
         """Return the models by name."""
         return {model.model: model for model in self.models}
 
@@ -319,7 +282,7 @@ def cache(
     with (
         model_files(folder, pattern, mobilenet=mobilenet) as paths,
         placement(ONE_CPU) as where,
-        temporary_folder() as files,
+        processes.temporary_folder() as files,
     ):
         by_size = sorted(paths, key=lambda path: path.stat().st_size)
         largest = {path.parent: path for path in by_size}.values()
@@ -345,7 +308,7 @@ def _cached_model(
         figures=figures,
         ratio=figures["loaded"].ratio_to(figures["anew"]),
         weights_bytes=weights_bytes(named.model),
-        growth_bytes=told(grow_by_loading, files) * 1024,
+        growth_bytes=processes.told(grow_by_loading, files) * 1024,
         is_largest=is_largest,
     )
 
@@ -391,14 +354,14 @@ async def _measure_cache(named: NamedModel, files: Path, rounds: int) -> Figures
 
         await _prepare(device, model, others)
         await _prepare(device, model, caches)
-        batches = (
-            timed_await("anew", lambda: _prepare(device, model)),
-            timed_await("saved", lambda: _prepare(device, model, caches)),
-            timed_await("loaded", lambda: _load(device, caches)),
-            timed_await("anew_run", prepare_and_run),
-            timed_await("loaded_run", load_and_run),
-        )
-        return await measure(batches, rounds=rounds)
+        started: Started = {
+            "anew": partial(_prepare, device, model),
+            "saved": partial(_prepare, device, model, caches),
+            "loaded": partial(_load, device, caches),
+            "anew_run": prepare_and_run,
+            "loaded_run": load_and_run,
+        }
+        return await measure(started, rounds=rounds)
 
 
 async def _prepare(
@@ -418,13 +381,13 @@ async def _load(device: IDevice, caches: Caches) -> IPreparedModel:
     return await callback
 
 
-async def grow_by_loading(pipe: Pipe, files: Path) -> None:
+async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
     """Load a model, which nothing here has prepared; send by how many KiB this grew."""
-    pipe.send_bytes(READY)
+    pipe.send_bytes(processes.READY)
     async with _caching(files) as (device, caches, others):
         # What its first load takes, such as the code of libraries, others share.
         first = await _load(device, others)
-        before = resident_kib()
+        before = processes.resident_kib()
         second = await _load(device, caches)
-        pipe.send(resident_kib() - before)
+        pipe.send(processes.resident_kib() - before)
         del first, second

@@ -23,13 +23,8 @@ from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    PeerMissingError,
-    describe_environment,
-    installed_versions,
-    placement,
-)
+from asyncnn.tools.bench import environment, report
+from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.measured_models import (
     LITERT,
     LITERT_REF,
@@ -41,26 +36,13 @@ from asyncnn.tools.bench.measured_models import (
     model_files,
     random_inputs,
 )
-from asyncnn.tools.bench.report import (
-    Bars,
-    Goal,
-    Measured,
-    Outcome,
-    Row,
-    SingleReport,
-    Table,
-    Verdict,
-    judge,
-    noted,
-    refusal_notes,
-)
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
-    Batch,
-    Figure,
+    Batches,
+    Call,
+    Figures,
+    Progress,
     measure,
-    timed_await,
-    timed_call,
 )
 from asyncnn.tools.other_runtimes import (
     LiteRt,
@@ -71,7 +53,6 @@ from asyncnn.tools.other_runtimes import (
 )
 from asyncnn.tools.samples import random_sample, telling_open_axes
 
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 Run: TypeAlias = Callable[[], Awaitable[Any]]
 
 DEVICE = "device"
@@ -137,7 +118,7 @@ def figure_of(device: str) -> str:
     return AWAITED if device == _REFERENCE else device
 
 
-class MeasuredModel(Measured, frozen=True, kw_only=True):
+class MeasuredModel(report.Measured, frozen=True, kw_only=True):
     """What was measured of one model.
 
     A figure that is missing has its reason under the contender's name in ``refusals``.
@@ -147,8 +128,6 @@ class MeasuredModel(Measured, frozen=True, kw_only=True):
 
     model: str
     ratios: dict[str, float]
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str]
     difference_to_ref: Difference | None = None
     accelerated_difference: Difference | None = None
     file: str = ""
@@ -161,21 +140,25 @@ class MeasuredModel(Measured, frozen=True, kw_only=True):
 
     def outcomes(self) -> Iterator[bool]:
         """Yield those of the goals whose peers were measured."""
-        yield from (verdict.met for verdict in self.verdicts)
+        yield from super().outcomes()
         if self.is_exact is not None:
             yield self.is_exact
 
-    def goals(self, name: str) -> Iterator[Row]:
+    def goals(self, name: str) -> Iterator[report.Row]:
         """Yield a row for each goal that was judged."""
         for each in self.verdicts:
-            limit = Outcome(f"{each.limit:.3g}", each.met)
+            limit = report.Outcome(f"{each.limit:.3g}", each.met)
             yield f"{name}: {each.figure} / {each.peer}", f"{each.ratio:.3f}", limit
         if self.is_exact is not None:
             differs = difference_text(self.accelerated_difference)
-            yield f"{name}: accelerated differs", differs, Outcome("0", self.is_exact)
+            yield (
+                f"{name}: accelerated differs",
+                differs,
+                report.Outcome("0", self.is_exact),
+            )
 
 
-class ModelsReport(SingleReport, frozen=True, kw_only=True):
+class ModelsReport(report.SingleReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench models --json``.
 
     ``devices`` are the names of those that were measured, the default one first.
@@ -192,12 +175,7 @@ class ModelsReport(SingleReport, frozen=True, kw_only=True):
             for each in self.models
         }
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every model."""
-        for model in self.models:
-            yield from model.outcomes()
-
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[report.Table]:
         """Yield a table of all models, and one of the goals if any has some."""
         first, *others = self.devices
         rows = [
@@ -212,17 +190,17 @@ class ModelsReport(SingleReport, frozen=True, kw_only=True):
             for name, each in self.named().items()
         ]
         headings = ("", first, "engine", "ratio", *others, "differs")
-        yield Table("microseconds of an awaited run", headings, [rows])
+        yield report.Table("microseconds of an awaited run", headings, [rows])
         goals = [row for name, each in self.named().items() for row in each.goals(name)]
         if goals:
-            yield Table("goals", ("", "measured", "at most"), [goals])
+            yield report.Table("goals", ("", "measured", "at most"), [goals])
 
     def notes(self) -> Iterator[str]:
         """Yield which models could not be measured with what, and why."""
         refusals = {name: each.refusals for name, each in self.named().items()}
-        return refusal_notes(refusals, TITLES)
+        return report.refusal_notes(refusals, TITLES)
 
-    def bars(self) -> Bars:
+    def bars(self) -> report.Bars:
         """Return a group for each model, a bar for each contender."""
         return {
             name: {TITLES.get(key, key): us for key, us in each.us.items()}
@@ -230,7 +208,7 @@ class ModelsReport(SingleReport, frozen=True, kw_only=True):
         }
 
 
-def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
+def goals_for(model: str, ref_us: float | None) -> tuple[report.Goal, ...]:
     """Return the goals of ``model``.
 
     ``ref_us`` is what LiteRT's reference kernels take, None if that is unknown.
@@ -239,14 +217,14 @@ def goals_for(model: str, ref_us: float | None) -> tuple[Goal, ...]:
     limits = _LIMITS.get(model, {} if is_tiny else _GENERAL)
     accelerated = _ACCELERATED_LIMITS.get(model, {})
     return (
-        *(Goal(DEVICE, peer, limit) for peer, limit in limits.items()),
-        *(Goal(ACCELERATED, peer, limit) for peer, limit in accelerated.items()),
+        *(report.Goal(DEVICE, peer, limit) for peer, limit in limits.items()),
+        *(report.Goal(ACCELERATED, peer, limit) for peer, limit in accelerated.items()),
     )
 
 
 def judge_model(
     model: str,
-    figures: dict[str, Figure],
+    figures: Figures,
     refusals: dict[str, str],
     *,
     is_own: bool = True,
@@ -271,7 +249,7 @@ def judge_model(
             for peer in PEERS
             if DEVICE in figures and peer in figures
         },
-        verdicts=judge(goals, figures),
+        verdicts=report.judge(goals, figures),
         refusals=refusals,
         is_exact=is_exact,
         **told,
@@ -291,15 +269,15 @@ def bench(
 
     ``progress`` iterates over their paths. Goals are judged if no folder is named.
     """
-    peers = installed_versions("onnxruntime")
-    with suppress(PeerMissingError):
+    peers = environment.installed_versions("onnxruntime")
+    with suppress(environment.PeerMissingError):
         peers["litert"] = litert_version()
     found = model_files(folder, pattern, mobilenet=mobilenet, suffixes=MODEL_SUFFIXES)
-    with found as paths, placement(ALL_CPUS) as where:
+    with found as paths, environment.placement(environment.ALL_CPUS) as where:
         order = _Order(input_shapes, rounds, is_own=folder is None)
         devices, models = asyncio.run(_measure(paths, order, progress))
     return ModelsReport(
-        environment=describe_environment(**peers),
+        environment=environment.describe_environment(**peers),
         rounds=rounds,
         placement=where,
         devices=tuple(devices),
@@ -324,7 +302,7 @@ async def _measure(
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         for name in names:
-            with noted(refusals, figure_of(name)):
+            with report.noted(refusals, figure_of(name)):
                 opened = open_device(name, settings=OWN_PROCESS)
                 devices[name] = await stack.enter_async_context(opened)
         models = [
@@ -341,7 +319,7 @@ class _File:
         self._path = path
         self._order = order
         self._refusals = refusals
-        self._batches: list[Batch] = []
+        self._started: Started = {}
         self._outputs: dict[str, list[Array]] = {}
 
     async def measured(
@@ -349,19 +327,22 @@ class _File:
     ) -> MeasuredModel:
         """Measure it on devices, of which ``first`` is the default one, and engines."""
         named, kind = None, None
-        with noted(self._refusals, *map(figure_of, devices)):
+        with report.noted(self._refusals, *map(figure_of, devices)):
             kind = kind_of(open_model_file(self._path))
             named = load(self._path, input_shapes=self._order.input_shapes)
         peers = self._peers(kind, named)
         inputs = _inputs(named, peers.values())
         async with AsyncExitStack() as stack:
             for name in devices if named is not None else ():
-                with noted(self._refusals, figure_of(name)), telling_open_axes(named):
+                with (
+                    report.noted(self._refusals, figure_of(name)),
+                    telling_open_axes(named),
+                ):
                     await self._add_device(devices[name], name, named, inputs)
             for name, peer in peers.items():
-                with noted(self._refusals, name):
+                with report.noted(self._refusals, name):
                     await self._add_peer(stack, name, peer, _as_taken(peer, inputs))
-            figures = await measure(self._batches, rounds=self._order.rounds)
+            figures = await measure(self._started, rounds=self._order.rounds)
         ours, engine = figure_of(first), _ENGINES.get(kind, "")
         has_both = ours in figures and engine in figures
         return judge_model(
@@ -392,7 +373,7 @@ class _File:
             opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)
         peers = {}
         for name, open_ in opening.items():
-            with noted(self._refusals, name):
+            with report.noted(self._refusals, name):
                 peers[name] = open_()
         return peers
 
@@ -404,9 +385,9 @@ class _File:
         outputs = await _tried(run)
         self._outputs[figure_of(name)] = list(outputs.values())
         if name == _REFERENCE:
-            self._batches.append(_reference_batch(prepared, inputs))
+            self._started[name] = _reference_batches(prepared, inputs)
         else:
-            self._batches.append(timed_await(name, run))
+            self._started[name] = run
 
     async def _add_peer(
         self,
@@ -417,14 +398,13 @@ class _File:
     ) -> None:
         peer.reset()
         if isinstance(peer, OnnxFile):
-            run: Run = partial(asyncio.to_thread, peer.run, inputs)
+            run: Call = partial(asyncio.to_thread, peer.run, inputs)
         else:
             run = await stack.enter_async_context(in_executor(peer, inputs))
         self._outputs[name] = await _tried(run)
         if isinstance(peer, LiteRt) and name in PEERS:
-            self._batches.append(timed_call(name, peer.invoke))
-        else:
-            self._batches.append(timed_await(name, run))
+            run = peer.invoke
+        self._started[name] = run
 
     def _difference(self, one: str, other: str) -> Difference | None:
         """Return how far the outputs of two are apart; None if one has none."""
@@ -470,8 +450,8 @@ async def _tried(run: Run) -> Any:
     )
 
 
-def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
-    """Return the batch that gives both figures of the reference device."""
+def _reference_batches(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
+    """Return what gives both figures of the reference device."""
 
     async def batch(runs: int) -> Mapping[str, Sequence[float]]:
         clock = time.perf_counter_ns
@@ -484,4 +464,4 @@ def _reference_batch(prepared: PreparedModel, inputs: Sequence[Array]) -> Batch:
             on_device.append((outputs.timing.on_device_ns or 0) / 1000)
         return {DEVICE: on_device, AWAITED: awaited}
 
-    return batch
+    return Batches(batch)

@@ -9,14 +9,16 @@ other programs that compete for the CPUs; there the peer is the idle device.
 import asyncio
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
+from itertools import chain, count
 from math import inf
 from statistics import mean, median
+from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.deadlines import format_duration
@@ -28,13 +30,8 @@ from asyncnn.qos import Scheduler
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service.process import driver_process
-from asyncnn.tools.bench import qos_load
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    ONE_CPU,
-    describe_environment,
-    placement,
-)
+from asyncnn.tools.bench import environment, qos_load
+from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.processes import Pipe, hogs, process
 from asyncnn.tools.bench.qos_load import (
     BACKGROUND,
@@ -48,7 +45,13 @@ from asyncnn.tools.bench.qos_load import (
     saturated,
 )
 from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, percentile, rotated
+from asyncnn.tools.bench.rounds import (
+    DEFAULT_ROUNDS,
+    Once,
+    in_rounds,
+    measure,
+    percentile,
+)
 
 LOADS = (0.7, 0.9, 1.1)
 
@@ -163,10 +166,6 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     low_us: dict[str, float]
     beside: tuple[Beside, ...]
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield that of each goal."""
-        return (verdict.met for verdict in self.verdicts)
-
     def tables(self) -> Iterator[Table]:
         """Yield tables of latencies, one of missed deadlines, and one of the goals."""
         latencies = [
@@ -213,15 +212,15 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
 
 def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
     """Measure with threads wherever the system puts them."""
-    with placement(ALL_CPUS) as where:
+    with environment.placement(environment.ALL_CPUS) as where:
         longest_us, latencies = asyncio.run(_measure_latencies(rounds))
         misses = asyncio.run(_measure_misses(rounds))
         lost = asyncio.run(_measure_loss(rounds))
-    with placement(ONE_CPU) as pinned:
+    with environment.placement(environment.ONE_CPU) as pinned:
         overhead = asyncio.run(_measure_overhead(rounds))
     device, low_us, beside = _measure_beside(rounds)
     return QosReport(
-        environment=describe_environment(),
+        environment=environment.describe_environment(),
         placement=f"{where}; what scheduling costs, {pinned}",
         rounds=rounds,
         latencies=latencies,
@@ -239,35 +238,44 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
     )
 
 
+async def _latencies(
+    contenders: Mapping[str, Sequence[Any]], count: int, rounds: int
+) -> dict[str, Latency]:
+    """Measure urgent runs, each beside a background and programs, of all rounds."""
+
+    async def samples(
+        run: Run,
+        background: Callable[[], Any] = nullcontext,
+        programs: Callable[[], Any] = nullcontext,
+    ) -> list[float]:
+        async with background():
+            with programs():
+                return await qos_load.latencies_us(run, count, _PAUSE_S)
+
+    turns = {name: partial(samples, *each) for name, each in contenders.items()}
+    taken = await in_rounds(turns, rounds)
+    return {
+        name: Latency(*(percentile(list(chain(*each)), share) for share in (0.5, 0.99)))
+        for name, each in taken.items()
+    }
+
+
 async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
-    samples: dict[str, list[float]] = defaultdict(list)
     async with open_device("reference", settings=OWN_PROCESS) as device:
         program = Program(BACKGROUND.build().model)
         longest_us = longest_step_us(program, [BACKGROUND.input()])
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
         high = await device.prepare(URGENT.build(), priority=Priority.HIGH)
-        large, small = BACKGROUND.input(), URGENT.input()
-        device_low, device_high = partial(low.run, [large]), partial(high.run, [small])
+        device_low = partial(low.run, [BACKGROUND.input()])
+        device_high = partial(high.run, [URGENT.input()])
         with closing(qos_load.FifoPool()) as pool:
-            contenders: dict[str, tuple[Run, Run | None]] = {
-                IDLE: (device_high, None),
-                SATURATED: (device_high, device_low),
-                POOL: (pool.run(URGENT), pool.run(BACKGROUND)),
+            in_pool, pool_low = pool.run(URGENT), pool.run(BACKGROUND)
+            contenders = {
+                IDLE: (device_high,),
+                SATURATED: (device_high, partial(saturated, device_low, _DEPTH)),
+                POOL: (in_pool, partial(saturated, pool_low, _DEPTH)),
             }
-            for _ in range(rounds):
-                for name, (urgent, background) in contenders.items():
-                    samples[name] += await _latencies(urgent, background)
-    return longest_us, {name: _latency(each) for name, each in samples.items()}
-
-
-def _latency(samples: Sequence[float]) -> Latency:
-    return Latency(*(percentile(samples, share) for share in (0.5, 0.99)))
-
-
-async def _latencies(urgent: Run, background: Run | None) -> list[float]:
-    busy = nullcontext() if background is None else saturated(background, _DEPTH)
-    async with busy:
-        return await qos_load.latencies_us(urgent, _URGENT_RUNS, _PAUSE_S)
+            return longest_us, await _latencies(contenders, _URGENT_RUNS, rounds)
 
 
 def _measure_beside(rounds: int) -> tuple[str, dict[str, float], list[Beside]]:
@@ -308,19 +316,15 @@ async def _beside(
     high = await device.prepare(SMALL.build(), priority=Priority.HIGH)
     long, run = partial(low.run, [DETECTOR.input()]), partial(high.run, [SMALL.input()])
     low_us = await _median_us(long)
-    samples: dict[str, list[float]] = defaultdict(list)
     await _median_us(run)
-    for number in range(rounds):
-        for load in rotated(list(BESIDE), number):
-            async with AsyncExitStack() as stack:
-                if load in (LOW, LOW_AND_PROGRAMS):
-                    busy = detecting(other) if other else saturated(long, _DEPTH)
-                    await stack.enter_async_context(busy)
-                if load in (PROGRAMS, LOW_AND_PROGRAMS):
-                    stack.enter_context(programs())
-                taken = await qos_load.latencies_us(run, _BESIDE_RUNS, _PAUSE_S)
-                samples[load] += taken
-    found = {load: _latency(samples[load]) for load in BESIDE}
+    detects = partial(detecting, other) if other else partial(saturated, long, _DEPTH)
+    contenders = {
+        IDLE: (run,),
+        PROGRAMS: (run, nullcontext, programs),
+        LOW: (run, detects),
+        LOW_AND_PROGRAMS: (run, detects, programs),
+    }
+    found = await _latencies(contenders, _BESIDE_RUNS, rounds)
     idle = found[IDLE]
     return low_us, [
         Beside(
@@ -336,34 +340,37 @@ async def _beside(
 
 
 async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
-    shares: dict[tuple[float, str], list[float]] = defaultdict(list)
     settings = replace(OWN_PROCESS, inline_below_us=0)
     async with open_device(
         "reference", settings=settings, max_in_flight=4096
     ) as device:
-        prepared = await device.prepare(URGENT.build())
-        x = URGENT.input()
-        pool = qos_load.FifoPool()
-        in_pool = pool.run(URGENT)
-        contenders: dict[str, qos_load.RunUntil] = {
-            "device": qos_load.within(
-                lambda budget_s: prepared.run([x], timeout=budget_s)
-            ),
-            "pool": qos_load.within(lambda budget_s: in_pool()),
-        }
-        await asyncio.gather(*(prepared.run([x]) for _ in range(50)))
-        # What one takes of which many are pending.
-        started = time.perf_counter()
-        await asyncio.gather(*(in_pool() for _ in range(_QUEUED_RUNS)))
-        service_s = (time.perf_counter() - started) / _QUEUED_RUNS
-        for number in range(rounds):
-            for load in LOADS:
-                for name, run in contenders.items():
-                    share = await qos_load.share_missed(
-                        run, service_s, load, _DATED_RUNS // rounds, number
-                    )
-                    shares[load, name].append(share)
-        pool.close()
+        prepared, x = await device.prepare(URGENT.build()), URGENT.input()
+        with closing(qos_load.FifoPool()) as pool:
+            in_pool = pool.run(URGENT)
+            contenders: dict[str, qos_load.RunUntil] = {
+                "device": qos_load.within(
+                    lambda budget_s: prepared.run([x], timeout=budget_s)
+                ),
+                "pool": qos_load.within(lambda budget_s: in_pool()),
+            }
+            await asyncio.gather(*(prepared.run([x]) for _ in range(50)))
+            # What one takes of which many are pending.
+            started = time.perf_counter()
+            await asyncio.gather(*(in_pool() for _ in range(_QUEUED_RUNS)))
+            service_s = (time.perf_counter() - started) / _QUEUED_RUNS
+
+            async def share(load: float, name: str, seeds: Iterator[int]) -> float:
+                run, runs = contenders[name], _DATED_RUNS // rounds
+                return await qos_load.share_missed(
+                    run, service_s, load, runs, next(seeds)
+                )
+
+            turns = {
+                (load, name): partial(share, load, name, count())
+                for load in LOADS
+                for name in contenders
+            }
+            shares = await in_rounds(turns, rounds)
     return tuple(
         Misses(load, mean(shares[load, "device"]), mean(shares[load, "pool"]))
         for load in LOADS
@@ -380,50 +387,54 @@ async def _measure_overhead(rounds: int) -> Overhead:
     plan = program.plan((x.shape,))
     call = qos_load.direct(program, x)
     scheduler = Scheduler("asyncnn-bench", max_pending=_QUEUED_RUNS)
-    scheduled_ns, threaded_ns, ratios = [], [], []
-    for _ in range(rounds * _OVERHEAD_BATCHES):
-        started = time.process_time_ns()
+
+    async def direct() -> None:
         for _ in range(_QUEUED_RUNS):
             call()
-        direct_ns = time.process_time_ns() - started
-        added_ns = -direct_ns + await qos_load.scheduled_ns(
+
+    async def scheduled() -> None:
+        await qos_load.run_scheduled(
             scheduler, lambda: PlanExecution(program, plan, [x], [None]), _QUEUED_RUNS
         )
-        started = time.process_time_ns()
+
+    async def threaded() -> None:
         await asyncio.gather(*(asyncio.to_thread(call) for _ in range(_QUEUED_RUNS)))
-        to_thread_ns = time.process_time_ns() - started - direct_ns
-        scheduled_ns.append(added_ns)
-        threaded_ns.append(to_thread_ns)
-        ratios.append(added_ns / to_thread_ns)
+
+    async def processor_us(work: Callable[[], Awaitable[None]]) -> float:
+        started = time.process_time_ns()
+        await work()
+        return (time.process_time_ns() - started) / 1000 / _QUEUED_RUNS
+
+    turns = {
+        work: partial(processor_us, work) for work in (direct, scheduled, threaded)
+    }
+    taken = await in_rounds(turns, rounds * _OVERHEAD_BATCHES)
     await scheduler.aclose()
+    alone, scheduled_us, threaded_us = map(np.array, taken.values())
+    added_us, to_thread_us = scheduled_us - alone, threaded_us - alone
     return Overhead(
-        scheduled_us=median(scheduled_ns) / _QUEUED_RUNS / 1000,
-        to_thread_us=median(threaded_ns) / _QUEUED_RUNS / 1000,
-        ratio=median(ratios),
+        scheduled_us=median(added_us),
+        to_thread_us=median(to_thread_us),
+        ratio=median(added_us / to_thread_us),
     )
 
 
 async def _measure_loss(rounds: int) -> float:
     """Return the share of time that a mix takes longer with priorities than without."""
-    ratios = []
+    large, small = BACKGROUND.input(), URGENT.input()
     async with open_device("reference", settings=OWN_PROCESS) as device:
-        large, small = BACKGROUND.input(), URGENT.input()
         low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
-        urgent = [
-            await device.prepare(URGENT.build(), priority=priority)
-            for priority in (Priority.LOW, Priority.HIGH)
-        ]
-        for _ in range(rounds):
-            without, preempted = [
-                await _mixed_s(partial(low.run, [large]), partial(model.run, [small]))
-                for model in urgent
-            ]
-            ratios.append(preempted / without)
-    return median(ratios) - 1
+        mixes: Started = {}
+        for name in (Priority.LOW, Priority.HIGH):
+            urgent = await device.prepare(URGENT.build(), priority=name)
+            runs = partial(low.run, [large]), partial(urgent.run, [small])
+            mixes[name.name] = Once(partial(_mixed_us, *runs))
+        figures = await measure(mixes, rounds=rounds)
+    return figures["HIGH"].ratio_to(figures["LOW"]) - 1
 
 
-async def _mixed_s(large: Run, small: Run) -> float:
-    """Return the seconds that a saturated lane needs for a mix of executions."""
+async def _mixed_us(large: Run, small: Run) -> float:
+    """Return what a saturated lane needs for a mix of executions."""
 
     async def trickle() -> None:
         for _ in range(20):
@@ -431,7 +442,7 @@ async def _mixed_s(large: Run, small: Run) -> float:
 
     started = time.perf_counter()
     await asyncio.gather(trickle(), *(large() for _ in range(12)))
-    return time.perf_counter() - started
+    return (time.perf_counter() - started) * 1e6
 
 
 def judge_qos(

@@ -8,11 +8,12 @@ code of libraries does not count; what sessions share, such as weights, does.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import anyio
 
@@ -20,25 +21,12 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench.environment import (
-    ONE_CPU,
-    PeerMissingError,
-    describe_environment,
-    placement,
-)
+from asyncnn.tools.bench import environment
 from asyncnn.tools.bench.measured_models import LITERT, inputs_of, model_files
 from asyncnn.tools.bench.processes import READY, Pipe, private_kib, told
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
-from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    Figure,
-    measure,
-    timed_await,
-    timed_call,
-)
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Figures, Progress, measure
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
-
-Progress: TypeAlias = Callable[[Sequence[Path]], Iterable[Path]]
 
 STEP_LIMIT = 1.15
 """Goal of the time of a step divided by that of a plain run on the same path."""
@@ -132,7 +120,7 @@ def sessions(
     version = litert_version()
     with (
         model_files(folder or package_models(), pattern, mobilenet=False) as paths,
-        placement(ONE_CPU) as where,
+        environment.placement(environment.ONE_CPU) as where,
     ):
         models = [
             _session_model(path, paths, rounds, STEP_GATE if gates else STEP_LIMIT)
@@ -140,7 +128,7 @@ def sessions(
         ]
         device = anyio.run(_device_name)
     return SessionsReport(
-        environment=describe_environment(**{"ai-edge-litert": version}),
+        environment=environment.describe_environment(**{"ai-edge-litert": version}),
         rounds=rounds,
         placement=where,
         device=device,
@@ -155,7 +143,7 @@ def package_models() -> Path:
     """
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise PeerMissingError(
+        raise environment.PeerMissingError(
             f"{PACKAGE}, whose models are measured, is not installed",
             hint="name a folder of models, or pip install --no-deps pymicro-wakeword",
         )
@@ -184,7 +172,7 @@ def _session_model(
     )
 
 
-async def _measure_sessions(path: Path, rounds: int) -> dict[str, Figure]:
+async def _measure_sessions(path: Path, rounds: int) -> Figures:
     litert = LiteRt(path)
     async with open_device() as device, AsyncExitStack() as stack:
         prepared = await device.prepare(load(path))
@@ -192,14 +180,15 @@ async def _measure_sessions(path: Path, rounds: int) -> dict[str, Figure]:
         session = await stack.enter_async_context(prepared.session())
         by_burst = await stack.enter_async_context(prepared.session(path="burst"))
         burst = await stack.enter_async_context(prepared.burst())
-        batches = (
-            timed_await("step", lambda: session.run(inputs)),
-            timed_await("plain", lambda: prepared.run(inputs)),
-            timed_await("burst_step", lambda: by_burst.run(inputs)),
-            timed_await("burst_plain", lambda: burst.run(inputs)),
-            timed_call(LITERT, lambda: litert.run(inputs)),
-        )
-        return await measure(batches, rounds=rounds)
+        runs: dict[str, Callable[..., Any]] = {
+            "step": session.run,
+            "plain": prepared.run,
+            "burst_step": by_burst.run,
+            "burst_plain": burst.run,
+            LITERT: litert.run,
+        }
+        started = {name: partial(run, inputs) for name, run in runs.items()}
+        return await measure(started, rounds=rounds)
 
 
 async def grow_by_sessions(pipe: Pipe, warming: Path, path: Path) -> None:

@@ -129,10 +129,6 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
     steps: tuple[Steps, ...]
     refusals: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each way that has goals whether they are met."""
-        yield from (steps.met for steps in self.steps if steps.met is not None)
-
     def tables(self) -> Iterator[Table]:
         """Yield the one table, with a section for each device and transport."""
         sections: dict[tuple[str, str], list[list[Cell]]] = {}

@@ -17,15 +17,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,52 +33,12 @@ from asyncnn.hal.types import Priority
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    describe_environment,
-    installed_versions,
-    placement,
-)
+from asyncnn.tools.bench import environment, processes, qos_load, report
+from asyncnn.tools.bench.benches import Place, Started, measure_workload
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
-from asyncnn.tools.bench.placed import Place
-from asyncnn.tools.bench.processes import (
-    READY,
-    Pipe,
-    process,
-    proportional_kib,
-    temporary_folder,
-)
-from asyncnn.tools.bench.qos_load import (
-    Run,
-    cancelled,
-    freed_us,
-    latencies_us,
-    out_of_time,
-    request_us,
-    saturated,
-)
-from asyncnn.tools.bench.report import (
-    Cell,
-    Goal,
-    Measured,
-    SingleReport,
-    Table,
-    Verdict,
-    judge,
-    refusal_notes,
-    verdict_cell,
-)
-from asyncnn.tools.bench.rounds import (
-    FEW_ROUNDS,
-    Figure,
-    in_turn,
-    measure,
-    percentile,
-    timed_await,
-    turn_of,
-)
+from asyncnn.tools.bench.rounds import FEW_ROUNDS, Once, Progress, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
@@ -92,7 +50,7 @@ TITLES = {
     ONNX_THREAD: "to_thread, ONNX Runtime",
 }
 
-GOALS = tuple(Goal(ASYNCNN, peer, 1.0) for peer in (LITERT_THREAD, ONNX_THREAD))
+GOALS = tuple(report.Goal(ASYNCNN, peer, 1.0) for peer in (LITERT_THREAD, ONNX_THREAD))
 """They hold for every row: a device that is slower than a thread helps nobody."""
 
 _CONCURRENCY = 64
@@ -108,11 +66,6 @@ _PROCESSES = 4
 _ALONE_US = 400.0
 """About what a run of the small model takes."""
 
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
-
-Figures: TypeAlias = dict[str, Figure]
-"""By contender; where a section has several rows, by row and contender."""
-
 
 class Files(NamedTuple):
     """MobileNets: one of some hundred microseconds, and one of some milliseconds."""
@@ -124,15 +77,15 @@ class Files(NamedTuple):
 class _Runs(NamedTuple):
     """One run of each; ``compute`` is that of the large one, on the calling thread."""
 
-    small: Run
-    large: Run
+    small: qos_load.Run
+    large: qos_load.Run
     compute: Callable[[], object] | None = None
 
 
 @contextlib.contextmanager
 def model_pair() -> Iterator[Files]:
     """Have the files of both models; see `small_model`."""
-    with temporary_folder() as folder, small_model() as small:
+    with processes.temporary_folder() as folder, small_model() as small:
         files = Files(small, folder / "large.tflite")
         files.large.write_bytes(mobilenet_v1(quantized=False))
         yield files
@@ -182,26 +135,27 @@ async def _contenders(files: Files, place: Place) -> dict[str, _Runs]:
     return found
 
 
-async def alone(files: Files, place: Place) -> Figures:
+async def alone(files: Files, place: Place) -> Started:
     """Run the small model, one run after the other, in microseconds."""
     contenders = await _contenders(files, place)
-    batches = [timed_await(name, each.small) for name, each in contenders.items()]
-    return await measure(batches, rounds=place.rounds)
+    return {name: runs.small for name, runs in contenders.items()}
 
 
-async def serving(files: Files, place: Place) -> Figures:
+async def serving(files: Files, place: Place) -> Started:
     """Answer requests of the small model from many tasks, in microseconds."""
     return await _each_in_turn(
-        files, place, lambda runs: request_us(runs.small, _CONCURRENCY, _ALONE_US)
+        files,
+        place,
+        lambda runs: qos_load.request_us(runs.small, _CONCURRENCY, _ALONE_US),
     )
 
 
-async def urgent(files: Files, place: Place) -> Figures:
+async def urgent(files: Files, place: Place) -> Started:
     """Run the small model beside long runs, in milliseconds."""
 
     async def p99_ms(runs: _Runs) -> float:
-        async with saturated(runs.large, _LONG_RUNS):
-            samples = await latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
+        async with qos_load.saturated(runs.large, _LONG_RUNS):
+            samples = await qos_load.latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
         return percentile(samples, 0.99) / 1000
 
     return await _each_in_turn(files, place, p99_ms)
@@ -209,13 +163,12 @@ async def urgent(files: Files, place: Place) -> Figures:
 
 async def _each_in_turn(
     files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
-) -> Figures:
+) -> Started:
     contenders = await _contenders(files, place)
-    turns = [turn_of(name, partial(value, runs)) for name, runs in contenders.items()]
-    return await in_turn(turns, rounds=place.rounds)
+    return {n: Once(partial(value, runs)) for n, runs in contenders.items()}
 
 
-async def stopping(files: Files, place: Place) -> Figures:
+async def stopping(files: Files, place: Place) -> Started:
     """Wait for a thread that computes on for nobody, in milliseconds."""
     peers = await _contenders(files, place)
     one_lane = replace(OWN_PROCESS, inline_below_us=0, lanes=1)
@@ -230,7 +183,7 @@ async def stopping(files: Files, place: Place) -> Figures:
     async def turn() -> Mapping[str, float]:
         found: dict[str, float] = {}
         for row, (stop, wait) in _STOPS.items():
-            us, _processor_us = await freed_us(
+            us, _processor_us = await qos_load.freed_us(
                 partial(stop, prepared, inputs), lambda: probe.run(vectors), run_s
             )
             found[f"{row} {ASYNCNN}"] = us / 1000
@@ -240,7 +193,7 @@ async def stopping(files: Files, place: Place) -> Figures:
                     found[f"{row} {name}"] = ms
         return found
 
-    return await in_turn([turn], rounds=place.rounds)
+    return {ASYNCNN: Once(turn)}
 
 
 async def _until_cancelled(work: Callable[[], object], after_s: float) -> None:
@@ -257,8 +210,8 @@ async def _until_late(work: Callable[[], object], after_s: float) -> None:
 
 
 _STOPS = {
-    "cancelled": (cancelled, _until_cancelled),
-    "deadline": (out_of_time, _until_late),
+    "cancelled": (qos_load.cancelled, _until_cancelled),
+    "deadline": (qos_load.out_of_time, _until_late),
 }
 """How a run of the device is stopped, and how waiting for a thread ends."""
 
@@ -293,10 +246,10 @@ async def _goes_on_ms(
     return percentile(taken, 0.95) * 1000
 
 
-async def crash(files: Files, place: Place) -> Figures:
+async def crash(files: Files, place: Place) -> Started:
     """Wait from the end of a driver to the next result, in milliseconds."""
 
-    async def turn() -> Mapping[str, float]:
+    async def turn() -> float:
         async with connect(supervised=True, device="accelerated") as device:
             prepared = await device.prepare(load(files.small))
             inputs = inputs_of(prepared)
@@ -306,16 +259,16 @@ async def crash(files: Files, place: Place) -> Figures:
             while True:
                 try:
                     await prepared.run(inputs)
-                    return {ASYNCNN: (time.perf_counter() - started) * 1000}
+                    return (time.perf_counter() - started) * 1000
                 except AsyncnnError:
                     if time.perf_counter() - started > _ANOTHER_DRIVER_S:
                         raise
                 await asyncio.sleep(0.001)
 
-    return await in_turn([turn], rounds=place.rounds)
+    return {ASYNCNN: Once(turn)}
 
 
-async def memory(files: Files, place: Place) -> Figures:
+async def memory(files: Files, place: Place) -> Started:
     """Have processes tell what they take, their shares of common pages, in MiB."""
 
     for name, runner in _PEERS.items():
@@ -323,28 +276,25 @@ async def memory(files: Files, place: Place) -> Figures:
             runner(files.small)
     holders = {n: h for n, h in _HOLDERS.items() if n not in place.refusals}
 
-    async def turn() -> Mapping[str, float]:
-        return {name: _held_mib(hold, files.large) for name, hold in holders.items()}
-
-    return await in_turn([turn], rounds=place.rounds)
+    return {n: Once(partial(_held_mib, h, files.large)) for n, h in holders.items()}
 
 
-def _held_mib(hold: Callable[..., object], model: Path) -> float:
-    with temporary_folder() as folder, ExitStack() as stack:
+async def _held_mib(hold: Callable[..., object], model: Path) -> float:
+    with processes.temporary_folder() as folder, ExitStack() as stack:
         socket = folder / "driver.sock"
-        pipes: list[Pipe] = []
+        pipes: list[processes.Pipe] = []
         if hold is _hold_prepared:
-            pipes.append(stack.enter_context(process(None, _serve, socket)))
+            pipes.append(stack.enter_context(processes.process(None, _serve, socket)))
         pipes += [
-            stack.enter_context(process(None, hold, model, socket))
+            stack.enter_context(processes.process(None, hold, model, socket))
             for _ in range(_PROCESSES)
         ]
         for pipe in pipes:
-            pipe.send_bytes(READY)
+            pipe.send_bytes(processes.READY)
         return sum(int(pipe.recv()) for pipe in pipes) / 1024
 
 
-async def _serve(pipe: Pipe, socket: Path) -> None:
+async def _serve(pipe: processes.Pipe, socket: Path) -> None:
     """Be a driver, whose clients share a cache, until the pipe closes."""
     settings = replace(
         OWN_PROCESS,
@@ -356,7 +306,7 @@ async def _serve(pipe: Pipe, socket: Path) -> None:
         await asyncio.to_thread(_send_memory, pipe)
 
 
-async def _hold_prepared(pipe: Pipe, model: Path, socket: Path) -> None:
+async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> None:
     cache = socket.parent / "models"
     cache.mkdir(mode=0o700, exist_ok=True)
     async with connect(socket, cache_dir=cache) as device:
@@ -365,7 +315,7 @@ async def _hold_prepared(pipe: Pipe, model: Path, socket: Path) -> None:
         await asyncio.to_thread(_send_memory, pipe)
 
 
-def _hold_peer(name: str, pipe: Pipe, model: Path, socket: Path) -> None:
+def _hold_peer(name: str, pipe: processes.Pipe, model: Path, socket: Path) -> None:
     run = _PEERS[name](model)
     run()
     _send_memory(pipe)
@@ -377,20 +327,23 @@ _HOLDERS: dict[str, Callable[..., object]] = {
 }
 
 
-def _send_memory(pipe: Pipe) -> None:
+def _send_memory(pipe: processes.Pipe) -> None:
     """Be ready; send what this process takes once asked; stay until the pipe closes."""
     with contextlib.suppress(EOFError):
-        pipe.send_bytes(READY)
+        pipe.send_bytes(processes.READY)
         pipe.recv_bytes()
-        pipe.send(proportional_kib())
+        pipe.send(processes.proportional_kib())
         pipe.recv_bytes()
 
 
 class Rows(NamedTuple):
-    """Figures that are measured together, and their titles and units."""
+    """Figures that are measured together, and their titles and units.
+
+    Where there are several rows, figures are by row and contender.
+    """
 
     titles: Mapping[str, tuple[str, str]]
-    measure: Callable[[Files, Place], Awaitable[Figures]]
+    start: Callable[[Files, Place], Awaitable[Started]]
 
 
 _UNTIL_FREE = "until the thread is free, 95th percentile"
@@ -421,43 +374,40 @@ SECTIONS = {
 _CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
 
 
-class ThreadsRow(Measured, frozen=True, kw_only=True):
+class ThreadsRow(report.Subject, frozen=True, kw_only=True):
     """A figure of all contenders, in its ``unit``, smaller is better."""
 
     title: str
     unit: str
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str]
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the cells of the table."""
-        ratios = (verdict_cell(self.verdicts, g.figure, g.peer) for g in GOALS)
-        return (f"{self.title}, {self.unit}", *map(self.time, TITLES), *ratios)
+    def cells(self) -> report.Row:
+        """Return the cells of both ratios."""
+        return [report.verdict_cell(self.verdicts, g.figure, g.peer) for g in GOALS]
 
 
-class ThreadsReport(SingleReport, frozen=True, kw_only=True):
+class ThreadsReport(report.SubjectsReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench threads --json``: rows by figure."""
 
-    TITLE: ClassVar[str] = "beside a thread of the application; smaller is better"
+    CONTENDERS = TITLES
+    OTHERS = ("/ LiteRT", "/ ONNX Runtime")
+    TITLE = "beside a thread of the application; smaller is better"
 
     rows: dict[str, ThreadsRow]
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every row."""
-        for row in self.rows.values():
-            yield from (verdict.met for verdict in row.verdicts)
+    def subjects(self) -> dict[str, report.Subject]:
+        """Return the rows by their titles."""
+        return {f"{row.title}, {row.unit}": row for row in self.rows.values()}
 
-    def tables(self) -> Iterator[Table]:
-        """Yield the one table."""
-        headings = ("", *TITLES.values(), "/ LiteRT", "/ ONNX Runtime")
-        yield Table(self.TITLE, headings, [[row.cells() for row in self.rows.values()]])
+    def bars(self) -> report.Bars:
+        """Return nothing: their units differ."""
+        return {}
 
     def notes(self) -> Iterator[str]:
         """Yield who was not measured, and why."""
         if "crash" in self.rows:
             yield _CRASH_NOTE
         refusals = {row.title: row.refusals for row in self.rows.values()}
-        yield from refusal_notes(refusals, TITLES)
+        yield from report.refusal_notes(refusals, TITLES)
 
 
 def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsReport:
@@ -465,13 +415,13 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
+    peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     rows: dict[str, ThreadsRow] = {}
-    with model_pair() as files, placement(ALL_CPUS) as where:
+    with model_pair() as files, environment.placement(environment.ALL_CPUS) as where:
         for name in progress(list(SECTIONS)):
             rows |= asyncio.run(_rows(SECTIONS[name], files, rounds))
     return ThreadsReport(
-        environment=describe_environment(**peers),
+        environment=environment.describe_environment(**peers),
         rounds=rounds,
         placement=where,
         rows=rows,
@@ -479,9 +429,7 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
 
 
 async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRow]:
-    async with AsyncExitStack() as stack:
-        place = Place(stack, rounds=rounds)
-        measured = await section.measure(files, place)
+    measured, refusals = await measure_workload(section.start, files, rounds)
     rows = {}
     for row, (title, unit) in section.titles.items():
         names = {name: name if name in measured else f"{row} {name}" for name in TITLES}
@@ -490,7 +438,7 @@ async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRo
             title=title,
             unit=unit,
             figures=figures,
-            verdicts=judge(GOALS, figures),
-            refusals=place.refusals,
+            verdicts=report.judge(GOALS, figures),
+            refusals=refusals,
         )
     return rows

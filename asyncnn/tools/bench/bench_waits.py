@@ -20,7 +20,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from msgspec import structs
@@ -37,82 +37,54 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.process import driver_process
-from asyncnn.tools.bench import peers
-from asyncnn.tools.bench.environment import (
-    ALL_CPUS,
-    ONE_CPU,
-    describe_environment,
-    installed_versions,
-    pinned,
-    placement,
-)
-from asyncnn.tools.bench.noop import (
-    LENGTH,
-    NoOpDevice,
-    addition_request,
-    cutting_model,
-    hal_execution,
-    no_op_driver_on,
-    tiny_addition,
-)
+from asyncnn.tools.bench import benches, environment, noop, peers
 from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
-from asyncnn.tools.bench.placed import (
-    Group,
-    Place,
-    PlacedReport,
-    Placement,
-    Start,
-    called,
-    placed,
-    placements,
-    with_device,
-)
 from asyncnn.tools.bench.report import Goal
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call
 
 Wait = Callable[[], Awaitable[object]]
 
-_X, _Y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
+_X, _Y = np.arange(2 * noop.LENGTH, dtype=np.float32).reshape(2, noop.LENGTH)
 
 
-def _adding(make: Callable[[PreparedModel], Call]) -> Start:
+def _adding(make: Callable[[PreparedModel], Call]) -> benches.Start:
     """Return what starts a contender that runs the addition on the loop's thread."""
 
-    async def start(place: Place) -> Call:
+    async def start(place: benches.Place) -> Call:
         device = await place.shared(open_device, "reference")
-        return make(await device.prepare(tiny_addition()))
+        return make(await device.prepare(noop.tiny_addition()))
 
     return start
 
 
 def _request_call(prepared: PreparedModel) -> Call:
-    output = np.empty(LENGTH, np.float32)
+    output = np.empty(noop.LENGTH, np.float32)
     build = RequestBuilder(prepared.inputs, prepared.outputs)
-    return hal_execution(prepared, build([_X, _Y], [output]))
+    return noop.hal_execution(prepared, build([_X, _Y], [output]))
 
 
 def _engine_call(prepared: PreparedModel) -> Call:
-    program, inputs = Program(tiny_addition().model), [_X, _Y]
+    program, inputs = Program(noop.tiny_addition().model), [_X, _Y]
     plan = program.plan(tuple(array.shape for array in inputs))
     return lambda: PlanExecution(program, plan, inputs, [None]).advance()
 
 
 @asynccontextmanager
-async def _run_on_lane(place: Place) -> AsyncIterator[Call]:
+async def _run_on_lane(place: benches.Place) -> AsyncIterator[Call]:
     settings = DeviceSettings(inline_below_us=0)
     async with open_device("reference", settings=settings) as device:
-        prepared = await device.prepare(tiny_addition())
+        prepared = await device.prepare(noop.tiny_addition())
         yield lambda: prepared.run([_X, _Y])
 
 
-AWAITING = Group(
+AWAITING = benches.Group(
     {
-        "numpy": called(lambda: np.add(_X, _Y)),
+        "numpy": benches.called(lambda: np.add(_X, _Y)),
         "engine": _adding(_engine_call),
         "hal": _adding(_request_call),
         "run": _adding(lambda prepared: lambda: prepared.run([_X, _Y])),
         "run_on_lane": _run_on_lane,
-        "to_thread": called(lambda: asyncio.to_thread(np.add, _X, _Y)),
+        "to_thread": benches.called(lambda: asyncio.to_thread(np.add, _X, _Y)),
     }
 )
 
@@ -120,7 +92,7 @@ AWAITING_GOAL = Goal("run", "to_thread", 0.3)
 """It holds in each placement."""
 
 
-class AwaitingPlacement(Placement, frozen=True, kw_only=True):
+class AwaitingPlacement(benches.Placement, frozen=True, kw_only=True):
     """Figures of one placement; the only verdict's fields once more, by themselves."""
 
     ratio: float
@@ -128,7 +100,7 @@ class AwaitingPlacement(Placement, frozen=True, kw_only=True):
     met: bool
 
 
-class AwaitingReport(PlacedReport, frozen=True, kw_only=True):
+class AwaitingReport(benches.PlacedReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench awaiting --json``."""
 
     CONTENDERS: ClassVar[Mapping[str, str]] = {
@@ -147,22 +119,20 @@ class AwaitingReport(PlacedReport, frozen=True, kw_only=True):
 def awaiting(*, rounds: int = DEFAULT_ROUNDS) -> AwaitingReport:
     """Measure with all threads on one CPU, then wherever the system puts them."""
     return AwaitingReport(
-        environment=describe_environment(),
+        environment=environment.describe_environment(),
         rounds=rounds,
-        placements=tuple(_awaiting(cpus, rounds) for cpus in (ONE_CPU, ALL_CPUS)),
+        placements=tuple(
+            _awaiting(cpus, rounds)
+            for cpus in (environment.ONE_CPU, environment.ALL_CPUS)
+        ),
     )
 
 
 def _awaiting(cpus: str, rounds: int) -> AwaitingPlacement:
-    goals = [AWAITING_GOAL]
-    with placement(cpus) as where:
-        found = placed(where, [AWAITING], goals, rounds)
+    with environment.placement(cpus) as where:
+        found = benches.placed(where, [AWAITING], [AWAITING_GOAL], rounds)
     (verdict,) = found.verdicts
-    judged: dict[str, Any] = {
-        "ratio": verdict.ratio,
-        "limit": verdict.limit,
-        "met": verdict.met,
-    }
+    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
     return AwaitingPlacement(**structs.asdict(found), **judged)
 
 
@@ -213,8 +183,8 @@ async def pending_fence_of_another() -> None:
 
 async def fenced_chain(device: Device) -> Wait:
     """Return the wait for the last of `CHAINED` executions, each after the other."""
-    prepared = await device.prepare(tiny_addition())
-    request = addition_request(prepared)
+    prepared = await device.prepare(noop.tiny_addition())
+    request = noop.addition_request(prepared)
 
     async def chain() -> None:
         wait_for: tuple[hal.ISyncFence, ...] = ()
@@ -247,14 +217,14 @@ def nothing(frame: Array) -> Array:
 @asynccontextmanager
 async def _no_op(cpu: int) -> AsyncIterator[Device]:
     """Have the no-op device in this process, whatever the CPU of the other one."""
-    async with NoOpDevice() as device:
+    async with noop.NoOpDevice() as device:
         yield Device("no-op", device)
 
 
 @asynccontextmanager
 async def pipelined(device: Device) -> AsyncIterator[Wait]:
     """Yield the wait for `FRAMES` frames through a pipeline that stays open."""
-    model = await device.prepare(tiny_addition())
+    model = await device.prepare(noop.tiny_addition())
     names = [f"stage {number}" for number in range(STAGES)]
     stages = [
         Stage(name, model, inputs={"x": f"{before}.{of}", "y": "put.y"})
@@ -272,7 +242,7 @@ async def pipelined(device: Device) -> AsyncIterator[Wait]:
 
 async def one_by_one(device: Device) -> Wait:
     """Return the wait for `FRAMES` frames, each stage of which is awaited."""
-    model = await device.prepare(tiny_addition())
+    model = await device.prepare(noop.tiny_addition())
 
     async def run() -> Array:
         for _ in range(FRAMES):
@@ -285,7 +255,7 @@ async def one_by_one(device: Device) -> Wait:
 
 
 @asynccontextmanager
-async def queued(place: Place) -> AsyncIterator[Wait]:
+async def queued(place: benches.Place) -> AsyncIterator[Wait]:
     """Yield the wait for frames through queues and calls in threads."""
     ends: list[asyncio.Queue[Array]]
     ends = [asyncio.Queue(_IN_FLIGHT) for _ in range(STAGES + 1)]
@@ -320,18 +290,18 @@ def _streamed(
     return run
 
 
-FENCE = Group(
+FENCE = benches.Group(
     {
-        "signalled": called(lambda: _SIGNALLED),
-        "sleep": called(lambda: asyncio.sleep(0)),
-        "pending": called(pending_fence),
-        "asyncio_event": called(pending_event),
-        "eventfd": called(pending_eventfd),
-        "pending_fd": called(pending_fence_of_another),
-        "chain": with_device(no_op_driver_on, fenced_chain),
-        "awaited": with_device(no_op_driver_on, awaited_executions),
-        "pipeline": with_device(_no_op, pipelined),
-        "one_by_one": with_device(_no_op, one_by_one),
+        "signalled": benches.called(lambda: _SIGNALLED),
+        "sleep": benches.called(lambda: asyncio.sleep(0)),
+        "pending": benches.called(pending_fence),
+        "asyncio_event": benches.called(pending_event),
+        "eventfd": benches.called(pending_eventfd),
+        "pending_fd": benches.called(pending_fence_of_another),
+        "chain": benches.with_device(noop.no_op_driver_on, fenced_chain),
+        "awaited": benches.with_device(noop.no_op_driver_on, awaited_executions),
+        "pipeline": benches.with_device(_no_op, pipelined),
+        "one_by_one": benches.with_device(_no_op, one_by_one),
         "queues": queued,
     }
 )
@@ -345,7 +315,7 @@ FENCE_GOALS = (
 """They hold in each placement."""
 
 
-class FenceReport(PlacedReport, frozen=True, kw_only=True):
+class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench fence --json``."""
 
     CONTENDERS: ClassVar[Mapping[str, str]] = {
@@ -361,16 +331,13 @@ class FenceReport(PlacedReport, frozen=True, kw_only=True):
         "one_by_one": f"{FRAMES} frames, {STAGES} stages: each prepared.run awaited",
         "queues": f"{FRAMES} frames, {STAGES} stages: asyncio.Queue and to_thread",
     }
+    GROUPS = (FENCE,)
     GOALS = FENCE_GOALS
 
 
 def fence(*, rounds: int = DEFAULT_ROUNDS) -> FenceReport:
     """Measure with a driver process on another CPU, then on the same one."""
-    return FenceReport(
-        environment=describe_environment(),
-        rounds=rounds,
-        placements=tuple(placements([FENCE], FENCE_GOALS, rounds)),
-    )
+    return FenceReport.measured(rounds)
 
 
 _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
@@ -380,7 +347,7 @@ _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
 async def _driver_on(cpu: int) -> AsyncIterator[Device]:
     """Start a driver process on one CPU and connect to it."""
     with ExitStack() as stack:
-        with pinned(cpu):
+        with environment.pinned(cpu):
             driver = stack.enter_context(driver_process(device="reference"))
         async with connect(driver.path) as device:
             yield device
@@ -388,19 +355,19 @@ async def _driver_on(cpu: int) -> AsyncIterator[Device]:
 
 async def execute_call(device: Device) -> Call:
     """Return the execution of a ready request whose arrays are shared, at the HAL."""
-    prepared = await device.prepare(tiny_addition())
-    return hal_execution(prepared, addition_request(prepared))
+    prepared = await device.prepare(noop.tiny_addition())
+    return noop.hal_execution(prepared, noop.addition_request(prepared))
 
 
 async def _run_call(device: Device) -> Call:
     """Return the run of the same model on arrays of this process, copied both ways."""
-    prepared = await device.prepare(tiny_addition())
+    prepared = await device.prepare(noop.tiny_addition())
     return lambda: prepared.run([_X, _Y])
 
 
 async def image_call(device: Device, image: Array, in_place: bool) -> Call:
     """Return the run of `cutting_model`, ``in_place`` on shared arrays or by copies."""
-    prepared = await device.prepare(cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
+    prepared = await device.prepare(noop.cutting_model(IMAGE_SHAPE, RESULT_SHAPE))
     given, out = image, None
     if in_place:
         given, out = map(shared_array, (IMAGE_SHAPE, RESULT_SHAPE))
@@ -414,16 +381,16 @@ async def image_call(device: Device, image: Array, in_place: bool) -> Call:
 
 _EXCHANGE = peers.exchanged_bytes()
 
-SERVICE = Group(
+SERVICE = benches.Group(
     {
-        "execute": with_device(no_op_driver_on, execute_call),
-        "add": with_device(_driver_on, execute_call),
-        "run": with_device(_driver_on, _run_call),
+        "execute": benches.with_device(noop.no_op_driver_on, execute_call),
+        "add": benches.with_device(_driver_on, execute_call),
+        "run": benches.with_device(_driver_on, _run_call),
         "asyncio_streams": lambda place: peers.streams_echo(place.cpu, _EXCHANGE),
         "grpc_aio": lambda place: peers.grpc_echo(place.cpu, _EXCHANGE),
         "pipe": lambda place: peers.pipe_echo(place.cpu, _EXCHANGE),
-        "image": with_device(_driver_on, image_call, _IMAGE, True),
-        "image_copied": with_device(_driver_on, image_call, _IMAGE, False),
+        "image": benches.with_device(_driver_on, image_call, _IMAGE, True),
+        "image_copied": benches.with_device(_driver_on, image_call, _IMAGE, False),
         "image_pipe": lambda place: peers.pipe_image(place.cpu, _IMAGE),
         "image_executor": lambda place: peers.executor_image(place.cpu, _IMAGE),
     }
@@ -438,7 +405,7 @@ SERVICE_GOALS = (
 """They hold in each placement."""
 
 
-class ServiceReport(PlacedReport, frozen=True, kw_only=True):
+class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench service --json``."""
 
     CONTENDERS: ClassVar[Mapping[str, str]] = {
@@ -453,6 +420,7 @@ class ServiceReport(PlacedReport, frozen=True, kw_only=True):
         "image_pipe": "image: multiprocessing.Pipe, NumPy arrays",
         "image_executor": "image: ProcessPoolExecutor, NumPy arrays, awaited",
     }
+    GROUPS = (SERVICE,)
     GOALS = SERVICE_GOALS
 
     exchange: Exchange
@@ -466,9 +434,4 @@ class ServiceReport(PlacedReport, frozen=True, kw_only=True):
 
 def service(*, rounds: int = DEFAULT_ROUNDS) -> ServiceReport:
     """Measure with the two processes on different CPUs, then on the same one."""
-    return ServiceReport(
-        environment=describe_environment(**installed_versions("grpcio")),
-        rounds=rounds,
-        exchange=_EXCHANGE,
-        placements=tuple(placements([SERVICE], SERVICE_GOALS, rounds)),
-    )
+    return ServiceReport.measured(rounds, "grpcio", exchange=_EXCHANGE)

@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools import pages
 from asyncnn.tools.bench.environment import Environment
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Figures
 
 MICROSECONDS = "microseconds, median over the rounds of medians"
 
@@ -54,7 +54,7 @@ class Goal(msgspec.Struct, frozen=True):
         return Verdict(self.figure, self.peer, self.limit, ratio, ratio <= self.limit)
 
 
-def judge(goals: Iterable[Goal], figures: Mapping[str, Figure]) -> tuple[Verdict, ...]:
+def judge(goals: Iterable[Goal], figures: Figures) -> tuple[Verdict, ...]:
     """Hold figures against those goals both of whose contenders were measured."""
     return tuple(
         goal.judge(figures[goal.figure].ratio_to(figures[goal.peer]))
@@ -106,9 +106,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every goal was met that could be judged."""
         return all(self.outcomes())
 
-    def outcomes(self) -> Iterable[bool]:
-        """Return for each goal that could be judged whether it was met."""
-        raise NotImplementedError
+    def outcomes(self) -> Iterator[bool]:
+        """Yield for each goal that could be judged whether it was met."""
+        yield from _outcomes([getattr(self, name) for name in self.__struct_fields__])
 
     def tables(self) -> Iterable[Table]:
         """Return what was measured, as tables."""
@@ -123,22 +123,49 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return {}
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Contenders that were measured in the same rounds; ``us`` are their medians."""
+def _outcomes(record: object) -> Iterator[bool]:
+    """Yield what became of the goals that are anywhere in a record."""
+    if isinstance(record, Measured):
+        yield from record.outcomes()
+    elif isinstance(record, msgspec.Struct):
+        if (met := getattr(record, "met", None)) is not None:
+            yield met
+    elif isinstance(record, Mapping):
+        yield from _outcomes(list(record.values()))
+    elif isinstance(record, list | tuple):
+        for each in record:
+            yield from _outcomes(each)
 
-    figures: dict[str, Figure]
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Contenders that were measured in the same rounds; ``us`` are their medians.
+
+    Those that were refused have a reason instead.
+    """
+
+    figures: Figures
     us: dict[str, float] = {}
+    verdicts: tuple[Verdict, ...] = ()
+    refusals: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Derive the medians from the figures."""
         self.us.update((name, figure.us) for name, figure in self.figures.items())
 
+    def outcomes(self) -> Iterator[bool]:
+        """Yield for each goal whether it was met."""
+        yield from _outcomes(self.verdicts)
+
     def time(self, contender: str) -> str:
         """Return the microseconds of a contender as text, a dash for none."""
-        us = self.us.get(contender)
-        if us is None:
-            return "-"
-        return f"{us:.0f}" if us >= 1000 else f"{us:.1f}"
+        return figure_text(self.us.get(contender))
+
+
+def figure_text(value: float | None) -> str:
+    """Return a figure as text, a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
 class SingleReport(Report, frozen=True, kw_only=True):
@@ -154,10 +181,6 @@ class SingleReport(Report, frozen=True, kw_only=True):
 
 class Subject(Measured, frozen=True, kw_only=True):
     """What contenders run, such as a model, and their figures with it."""
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield for each goal whether it was met."""
-        raise NotImplementedError
 
     def cells(self) -> Row:
         """Return what a table shows of it beside times."""
@@ -176,14 +199,11 @@ class SubjectsReport(SingleReport, frozen=True, kw_only=True):
     OTHERS: ClassVar[Sequence[str]]
     """Headings of what `Subject.cells` returns."""
 
+    TITLE: ClassVar[str] = MICROSECONDS
+
     def subjects(self) -> Mapping[str, Subject]:
         """Return the subjects by name."""
         raise NotImplementedError
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every subject."""
-        for subject in self.subjects().values():
-            yield from subject.outcomes()
 
     def tables(self) -> Iterator[Table]:
         """Yield the one table."""
@@ -192,7 +212,12 @@ class SubjectsReport(SingleReport, frozen=True, kw_only=True):
             for name, subject in self.subjects().items()
         ]
         headings = ("", *self.CONTENDERS.values(), *self.OTHERS)
-        yield Table(MICROSECONDS, headings, [rows])
+        yield Table(self.TITLE, headings, [rows])
+
+    def notes(self) -> Iterator[str]:
+        """Yield who could not be measured, and why."""
+        refusals = {name: each.refusals for name, each in self.subjects().items()}
+        return refusal_notes(refusals, self.CONTENDERS)
 
     def bars(self) -> Bars:
         """Return a group for each subject, a bar for each contender."""
@@ -220,11 +245,15 @@ def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
 
 
 @contextmanager
-def noted(refusals: dict[str, str], *names: str) -> Iterator[None]:
+def noted(
+    refusals: dict[str, str],
+    *names: str,
+    errors: type[AsyncnnError] = AsyncnnError,
+) -> Iterator[None]:
     """Note why contenders cannot do what the block has them do."""
     try:
         yield
-    except AsyncnnError as error:
+    except errors as error:
         refusals.update(dict.fromkeys(names, str(error)))
 
 

@@ -1,4 +1,4 @@
-"""Measures contenders in interleaved rounds of one process.
+"""The one runner: measures contenders in interleaved rounds of one process.
 
 In each round every contender runs a batch, and the order rotates. A contender's figure
 is the median over the rounds of the batch medians. A ratio is the median of the ratios
@@ -8,7 +8,8 @@ within each round: what slows a whole round down cancels out.
 import inspect
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 DEFAULT_ROUNDS = 7
 MIN_ROUNDS = 5
@@ -27,12 +29,18 @@ FEW_ROUNDS = 3
 
 DEFAULT_BATCH_US = 60_000.0
 
+ENERGY = "'s energy"
+"""Ends the name of the figure of what a contender uses."""
+
 RAPL = Path("/sys/class/powercap")
 _OF_PACKAGES = "intel-rapl:[0-9]/energy_uj"
 
 _MIN_RUNS = 3
 _MAX_RUNS = 2000
 _WARM_UP_RUNS = 3
+
+Progress: TypeAlias = Callable[[Sequence[Any]], Iterable[Any]]
+"""Iterates over what is measured, and shows that."""
 
 Call: TypeAlias = Callable[[], Any]
 """Runs a contender once; what it returns may have to be awaited."""
@@ -48,6 +56,21 @@ class ManyCalls(NamedTuple):
     """
 
     measure: Callable[[int], list[float]]
+
+
+class Batches(NamedTuple):
+    """Runs that time themselves, or have several figures."""
+
+    run: Batch
+
+
+class Once(NamedTuple):
+    """Takes its time once in each round; ``take`` gives its figure, or several."""
+
+    take: Callable[[], Awaitable[float | Mapping[str, float]]]
+
+
+Runs: TypeAlias = Call | ManyCalls | Batches | Once
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -66,47 +89,58 @@ class Figure(msgspec.Struct, frozen=True):
         return median(mine / max(theirs, 1e-3) for mine, theirs in pairs)
 
 
-Turn: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
-"""Takes its time once in each round; returns a value of each figure."""
+Figures: TypeAlias = dict[str, Figure]
+"""By contender."""
 
 
-def turn_of(figure: str, value: Callable[[], Awaitable[float]]) -> Turn:
-    """Return the turn that gives one figure."""
-
-    async def turn() -> Mapping[str, float]:
-        return {figure: await value()}
-
-    return turn
-
-
-async def in_turn(turns: Sequence[Turn], *, rounds: int) -> dict[str, Figure]:
-    """Measure what is not repeated in batches, in rotated order."""
-    values: defaultdict[str, list[float]] = defaultdict(list)
+async def in_rounds(
+    turns: Mapping[K, Callable[[], Awaitable[T]]], rounds: int
+) -> dict[K, list[T]]:
+    """Take turns in rotated order; return what each gives, one for each round."""
+    found: dict[K, list[T]] = {key: [] for key in turns}
     for number in range(rounds):
-        for turn in rotated(turns, number):
-            for figure, value in (await turn()).items():
+        for key in rotated(list(turns), number):
+            found[key].append(await turns[key]())
+    return found
+
+
+async def measure(
+    contenders: Mapping[str, Runs],
+    *,
+    rounds: int = DEFAULT_ROUNDS,
+    batch_us: float = DEFAULT_BATCH_US,
+    energy: bool = False,
+) -> Figures:
+    """Warm up and measure contenders; ``batch_us`` bounds each one's batches.
+
+    A batch has at least three runs, however long they take. With ``energy``, each has
+    a figure of what a run uses as well; see `energy_used`.
+    """
+    turns = {}
+    for name, contender in contenders.items():
+        if isinstance(contender, Once):
+            turns[name] = partial(_taken, name, contender)
+            continue
+        batch = await timed(name, contender)
+        if energy:
+            batch = metered(name + ENERGY, batch)
+        turns[name] = partial(_medians, batch, await _warm_up(batch, batch_us))
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for each in (await in_rounds(turns, rounds)).values():
+        for figures in each:
+            for figure, value in figures.items():
                 values[figure].append(value)
     return {name: Figure(tuple(each)) for name, each in values.items()}
 
 
-async def measure(
-    batches: Sequence[Batch],
-    *,
-    rounds: int = DEFAULT_ROUNDS,
-    batch_us: float = DEFAULT_BATCH_US,
-) -> dict[str, Figure]:
-    """Warm up and measure the contenders; ``batch_us`` bounds each one's batches.
+async def _taken(name: str, contender: Once) -> Mapping[str, float]:
+    taken = await contender.take()
+    return taken if isinstance(taken, Mapping) else {name: taken}
 
-    A batch has at least three runs, however long they take.
-    """
-    sizes = [await _warm_up(batch, batch_us) for batch in batches]
-    contenders = list(zip(batches, sizes, strict=True))
-    medians: defaultdict[str, list[float]] = defaultdict(list)
-    for number in range(rounds):
-        for batch, runs in rotated(contenders, number):
-            for figure, samples in (await batch(runs)).items():
-                medians[figure].append(median(samples))
-    return {name: Figure(tuple(values)) for name, values in medians.items()}
+
+async def _medians(batch: Batch, runs: int) -> Mapping[str, float]:
+    samples = await batch(runs)
+    return {figure: median(each) for figure, each in samples.items()}
 
 
 async def _warm_up(batch: Batch, batch_us: float) -> int:
@@ -136,34 +170,43 @@ def rotated(items: Sequence[T], by: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-def timed_call(figure: str, call: Callable[[], object]) -> Batch:
-    """Return the batch of a function that is called on the loop's thread."""
-
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        clock = time.perf_counter_ns
-        samples = []
-        for _ in range(runs):
-            started = clock()
-            call()
-            samples.append((clock() - started) / 1000)
-        return {figure: samples}
-
-    return batch
+async def timed(figure: str, call: Call | ManyCalls | Batches) -> Batch:
+    """Return the batch of whatever is called; try it, as it may have to be awaited."""
+    if isinstance(call, Batches):
+        return call.run
+    if isinstance(call, ManyCalls):
+        return partial(_many, figure, call)
+    first: Any = call()
+    if not inspect.isawaitable(first):
+        return partial(_called, figure, call)
+    await first
+    return partial(_awaited, figure, call)
 
 
-def timed_await(figure: str, call: Callable[[], Awaitable[object]]) -> Batch:
-    """Return the batch of a function whose result is awaited."""
+async def _many(
+    figure: str, calls: ManyCalls, runs: int
+) -> Mapping[str, Sequence[float]]:
+    return {figure: calls.measure(runs)}
 
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        clock = time.perf_counter_ns
-        samples = []
-        for _ in range(runs):
-            started = clock()
-            await call()
-            samples.append((clock() - started) / 1000)
-        return {figure: samples}
 
-    return batch
+async def _called(figure: str, call: Call, runs: int) -> Mapping[str, Sequence[float]]:
+    clock = time.perf_counter_ns
+    samples = []
+    for _ in range(runs):
+        started = clock()
+        call()
+        samples.append((clock() - started) / 1000)
+    return {figure: samples}
+
+
+async def _awaited(figure: str, call: Call, runs: int) -> Mapping[str, Sequence[float]]:
+    clock = time.perf_counter_ns
+    samples = []
+    for _ in range(runs):
+        started = clock()
+        await call()
+        samples.append((clock() - started) / 1000)
+    return {figure: samples}
 
 
 def metered(figure: str, batch: Batch) -> Batch:
@@ -188,19 +231,3 @@ def energy_used() -> float:
     except (OSError, ValueError):  # of root alone, as a rule
         packages = []
     return float(sum(packages)) if packages else time.process_time_ns() / 1000
-
-
-async def timed(figure: str, call: Call | ManyCalls) -> Batch:
-    """Return the batch of whatever is called; try it, as it may have to be awaited."""
-    if isinstance(call, ManyCalls):
-        measure = call.measure
-
-        async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-            return {figure: measure(runs)}
-
-        return batch
-    first: Any = call()
-    if not inspect.isawaitable(first):
-        return timed_call(figure, call)
-    await first
-    return timed_await(figure, call)

@@ -11,8 +11,10 @@ from itertools import cycle
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.accelerated import load_litert
 from asyncnn.devices.measured_capabilities import ModelTime
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.runtime.device import Device
@@ -20,12 +22,12 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import measure, metered, timed_await
+from asyncnn.tools.bench.rounds import ENERGY, measure
 from asyncnn.tools.other_runtimes import litert_version
 from asyncnn.tools.reference_models import REFERENCE_MODELS, ReferenceModel
 
 _ACCELERATED, _MEASURED, _REFERENCE = "accelerated", "measured", "reference"
-_ENERGY = "'s energy"
+_FLOAT16, _AS_FLOAT16 = "float16", replace(OWN_PROCESS, relaxed_as_float16=True)
 _BATCH_US = 20_000.0
 _MOST_ROUNDS = 5
 _DIGITS = 3
@@ -42,36 +44,51 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
     ) -> ModelTime:
         """Return a device's time for it, relative to the reference device's.
 
-        The accelerated one's, if none is given. Both take turns; the figure is the
-        median over at most five rounds. State goes on from run to run.
+        The accelerated one's, if none is given, with float32 computed as float16 too.
+        They take turns; the figure is the median over at most five rounds. State goes
+        on from run to run.
 
         :raises AsyncnnError: if a device cannot run it.
         """
         named = load(self.model.make())
         is_elsewhere = device is not None
         async with AsyncExitStack() as stack:
+            others: dict[str, Device] = {}
             if device is None:
                 opened = open_device(_ACCELERATED, settings=OWN_PROCESS)
                 device = await stack.enter_async_context(opened)
+                if not self.model.quantized and load_litert().computes_float16:
+                    opened = open_device(_ACCELERATED, settings=_AS_FLOAT16)
+                    others[_FLOAT16] = await stack.enter_async_context(opened)
+            others |= {_MEASURED: device, _REFERENCE: reference}
+            relaxed = replace(
+                named,
+                model=replace(named.model, relax_computation_float32_to_float16=True),
+            )
             runs = {
-                _MEASURED: await self._runner(stack, device, named),
-                _REFERENCE: await self._runner(stack, reference, named),
+                name: await self._runner(
+                    stack, each, relaxed if name == _FLOAT16 else named
+                )
+                for name, each in others.items()
             }
             figures = await measure(
-                [
-                    metered(name + _ENERGY, timed_await(name, run))
-                    for name, run in runs.items()
-                ],
+                runs,
                 rounds=min(rounds, _MOST_ROUNDS),
                 batch_us=_BATCH_US,
+                energy=True,
             )
         time, power = (
             rounded(figures[_MEASURED + what].ratio_to(figures[_REFERENCE + what]))
-            for what in ("", _ENERGY)
+            for what in ("", ENERGY)
         )
-        # What a driver has of the processors, this process cannot tell.
-        told = None if is_elsewhere else power
-        return ModelTime(time, self.model.quantized, told)
+        half = figures.get(_FLOAT16)
+        return ModelTime(
+            time,
+            self.model.quantized,
+            # What a driver has of the processors, this process cannot tell.
+            None if is_elsewhere else power,
+            rounded(half.ratio_to(figures[_MEASURED])) if half else None,
+        )
 
     async def _runner(
         self, stack: AsyncExitStack, device: Device, named: NamedModel

@@ -20,13 +20,7 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.types import OperandType, PerformanceInfo
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    measure,
-    metered,
-    timed_await,
-    timed_call,
-)
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, ENERGY, measure
 from asyncnn.tools.capabilities.by_models import (
     MeasuredByModel,
     measured_models,
@@ -49,8 +43,7 @@ Subject: TypeAlias = Workload | MeasuredByModel
 
 Progress: TypeAlias = Callable[[Sequence[Subject]], Iterable[Subject]]
 
-_DEVICE, _DEVICE_POWER = "device", "device's energy"
-_CPU, _CPU_POWER = "cpu", "cpu's energy"
+_DEVICE, _CPU = "device", "cpu"
 _BATCH_US = 20_000.0
 
 
@@ -152,14 +145,14 @@ async def _performance(
     device: Device, workload: Workload, rounds: int
 ) -> PerformanceInfo:
     prepared = await device.prepare(workload.model)
-    run = timed_await(_DEVICE, partial(prepared.run, workload.inputs))
-    plain = timed_call(_CPU, partial(workload.plain, *workload.inputs))
-    figures = await measure(
-        [metered(_DEVICE_POWER, run), metered(_CPU_POWER, plain)],
-        rounds=rounds,
-        batch_us=_BATCH_US,
-    )
+    runs: dict[str, Callable[[], object]] = {
+        _DEVICE: partial(prepared.run, workload.inputs),
+        _CPU: partial(workload.plain, *workload.inputs),
+    }
+    figures = await measure(runs, rounds=rounds, batch_us=_BATCH_US, energy=True)
     return PerformanceInfo(
-        rounded(figures[_DEVICE].ratio_to(figures[_CPU])),
-        rounded(figures[_DEVICE_POWER].ratio_to(figures[_CPU_POWER])),
+        *(
+            rounded(figures[_DEVICE + what].ratio_to(figures[_CPU + what]))
+            for what in ("", ENERGY)
+        )
     )

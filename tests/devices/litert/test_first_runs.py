@@ -36,7 +36,7 @@ class CountingEngine(Engine):
         self._engine = engine
 
     def _compile(
-        self, model: Source, threads: int, weights: PackedWeights | None
+        self, model: Source, threads: int, weights: PackedWeights | None, float16: bool
     ) -> CompiledGraph:
         self.compiled += 1
         graph = self._engine.compile(model, threads=threads, weights=weights)

@@ -18,6 +18,7 @@ from asyncnn.tools.bench import (
     bench_waits,
 )
 from asyncnn.tools.bench.activities import Pulse
+from asyncnn.tools.bench.benches import Placement
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.measured_models import (
     LITERT,
@@ -27,7 +28,6 @@ from asyncnn.tools.bench.measured_models import (
 )
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.placed import Placement
 from asyncnn.tools.bench.report import Goal, Report, judge
 from asyncnn.tools.bench.rounds import Figure
 

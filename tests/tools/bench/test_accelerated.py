@@ -17,6 +17,7 @@ from asyncnn.tools.bench.bench_accelerated import (
     AcceleratedReport,
     judge_section,
 )
+from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.measured_models import Candidate
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import Figure
@@ -111,7 +112,7 @@ def test_a_figure_without_its_peer_is_not_judged_and_the_reason_is_told() -> Non
     result = judge_section("serving", candidate(300), measured, refusals)
     assert result.verdicts == ()
     report = AcceleratedReport(
-        environment=bench_accelerated.describe_environment(),
+        environment=describe_environment(),
         rounds=1,
         sections={"serving": (result,)},
         placements={"serving": "anywhere"},
@@ -158,7 +159,7 @@ def test_what_cannot_be_measured_is_told_with_the_reason(
     async def refuse(*_: object) -> None:
         raise InvalidArgumentError("it is odd")
 
-    section = SECTIONS["tiny"]._replace(measure=refuse)
+    section = SECTIONS["tiny"]._replace(start=refuse)
     monkeypatch.setitem(SECTIONS, "tiny", section)
     (tmp_path / "odd.tflite").write_bytes(b"no model")
     report = bench_accelerated.bench(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from asyncnn.tools.bench.bench_waits import FENCE
+from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import CpuPair
-from asyncnn.tools.bench.placed import Place
 from tests.tools.bench.calling import CPU
 
 STREAMS = ("pipeline", "one_by_one", "queues")

@@ -17,7 +17,7 @@ from asyncnn.tools.bench import (
     bench_models,
     bench_qos,
     bench_waits,
-    placed,
+    benches,
     rounds,
 )
 from asyncnn.tools.bench.bench_models import (
@@ -59,7 +59,7 @@ def test_awaiting_is_measured_in_two_placements(
         assert found.met is (ratio <= 0.3)
 
 
-async def _missing(place: placed.Place) -> Call:
+async def _missing(place: benches.Place) -> Call:
     raise PeerMissingError("no grpcio [here]")
 
 
@@ -68,10 +68,10 @@ async def _missing(place: placed.Place) -> Call:
     "benchmark", [bench_waits.fence, bench_waits.service, bench_burst.burst]
 )
 def test_what_needs_another_process_has_a_figure_or_a_reason_for_everybody(
-    monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., placed.PlacedReport]
+    monkeypatch: pytest.MonkeyPatch, benchmark: Callable[..., benches.PlacedReport]
 ) -> None:
     monkeypatch.setattr(rounds, "_MAX_RUNS", 3)
-    monkeypatch.setattr(placed, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
+    monkeypatch.setattr(benches, "cpu_pairs", lambda: [CpuPair(CPU, CPU)])
     monkeypatch.setitem(bench_waits.SERVICE.contenders, "grpc_aio", _missing)
     report = benchmark(rounds=2)
     (found,) = report.placements

@@ -148,10 +148,6 @@ def plain(page: str) -> str:
 class Odd(SingleReport, frozen=True, kw_only=True):
     """A report whose words are markup."""
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield none."""
-        yield from ()
-
     def tables(self) -> Iterator[Table]:
         """Yield a table of markup."""
         yield Table("<i>", ("[b]", "&"), [[("[red]", Outcome("[/]", None))]])

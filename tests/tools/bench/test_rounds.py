@@ -9,15 +9,15 @@ import pytest
 
 from asyncnn.tools.bench import rounds
 from asyncnn.tools.bench.rounds import (
-    Batch,
+    ENERGY,
+    Batches,
     Figure,
+    Once,
     measure,
-    metered,
     percentile,
     rotated,
     runs_within,
-    timed_await,
-    timed_call,
+    timed,
 )
 
 
@@ -74,7 +74,7 @@ class Journal:
     def __init__(self) -> None:
         self.order: list[str] = []
 
-    def contender(self, name: str, by_round: Sequence[float]) -> Batch:
+    def contender(self, name: str, by_round: Sequence[float]) -> Batches:
         warm_ups = 4
         values = iter([by_round[0]] * warm_ups + list(by_round))
 
@@ -82,19 +82,19 @@ class Journal:
             self.order.append(name)
             return {name: [next(values)] * runs}
 
-        return batch
+        return Batches(batch)
 
 
 class TestMeasuring:
     async def test_every_round_runs_every_contender_in_rotated_order(self) -> None:
         journal = Journal()
-        batches = [journal.contender(name, [1.0] * 3) for name in "abc"]
-        await measure(batches, rounds=3)
+        contenders = {name: journal.contender(name, [1.0] * 3) for name in "abc"}
+        await measure(contenders, rounds=3)
         assert "".join(journal.order) == "aaaabbbbcccc" + "abc" + "bca" + "cab"
 
     async def test_figures_hold_one_median_for_each_round(self) -> None:
         batch = Journal().contender("a", [3.0, 5.0, 4.0])
-        figures = await measure([batch], rounds=3)
+        figures = await measure({"a": batch}, rounds=3)
         assert figures == {"a": Figure((3.0, 5.0, 4.0))}
 
     async def test_a_disturbed_run_of_the_warm_up_does_not_make_batches_small(
@@ -107,14 +107,14 @@ class TestMeasuring:
             await asyncio.sleep(0.1 if len(sizes) == 3 else 0)
             return {"a": [1.0] * runs}
 
-        await measure([batch], rounds=1, batch_us=50_000)
+        await measure({"a": Batches(batch)}, rounds=1, batch_us=50_000)
         assert sizes[-1] > 3
 
     async def test_a_contender_may_have_several_figures(self) -> None:
         async def batch(runs: int) -> Mapping[str, Sequence[float]]:
             return {"inside": [1.0] * runs, "outside": [2.0] * runs}
 
-        figures = await measure([batch], rounds=2)
+        figures = await measure({"both": Batches(batch)}, rounds=2)
         assert figures["outside"].ratio_to(figures["inside"]) == 2.0
 
     async def test_calls_and_awaits_are_timed_once_for_each_run(self) -> None:
@@ -123,18 +123,30 @@ class TestMeasuring:
         async def awaited() -> None:
             calls.append("await")
 
-        for batch in (
-            timed_call("x", lambda: calls.append("call")),
-            timed_await("x", awaited),
-        ):
-            samples = (await batch(4))["x"]
+        for call in (lambda: calls.append("call"), awaited):
+            samples = (await (await timed("x", call))(4))["x"]
             assert len(samples) == 4
             assert all(0 < sample < 1e6 for sample in samples)
-        assert calls == ["call"] * 4 + ["await"] * 4
+        tried = 1
+        assert calls == ["call"] * (tried + 4) + ["await"] * (tried + 4)
+
+    async def test_what_takes_its_time_is_taken_once_in_each_round(self) -> None:
+        taken: list[float] = []
+
+        async def one() -> float:
+            taken.append(len(taken))
+            return taken[-1]
+
+        async def two() -> Mapping[str, float]:
+            return {"b": 1.0, "c": 2.0}
+
+        found = await measure({"a": Once(one), "b": Once(two)}, rounds=3)
+        assert found["a"] == Figure((0.0, 1.0, 2.0))
+        assert found["c"].ratio_to(found["b"]) == 2.0
 
 
 class TestEnergy:
-    async def used_by(self, runs: int) -> float:
+    async def used_by_one(self) -> float:
         async def batch(count: int) -> dict[str, list[float]]:
             for _ in range(count):
                 end = time.process_time_ns() + 10**7
@@ -142,16 +154,17 @@ class TestEnergy:
                     pass
             return {"run": [1.0]}
 
-        figures = await metered("energy", batch)(runs)
-        assert figures["run"] == [1.0]
-        (used,) = figures["energy"]
-        return used
+        figures = await measure(
+            {"run": Batches(batch)}, rounds=1, batch_us=1.0, energy=True
+        )
+        assert figures["run"].us == 1.0
+        return figures["run" + ENERGY].us
 
     async def test_it_is_processor_time_where_nothing_counts_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(rounds, "RAPL", tmp_path)
-        assert 10_000 <= await self.used_by(3) < 1_000_000
+        assert 10_000 <= await self.used_by_one() < 1_000_000
 
     async def test_it_is_what_the_processors_say_where_they_do(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

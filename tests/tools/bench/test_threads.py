@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from asyncnn.tools.bench import bench_threads, qos_load, rounds
+from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
-from asyncnn.tools.bench.placed import Place
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
+from asyncnn.tools.bench.report import judge
 from asyncnn.tools.bench.rounds import Figure
 
 FEWER = (
@@ -51,7 +52,8 @@ async def test_one_run_of_each_is_measured(fewer: None) -> None:
     with bench_threads.model_pair() as files:
         async with AsyncExitStack() as stack:
             place = Place(stack)
-            measured = await bench_threads.alone(files, place)
+            started = await bench_threads.alone(files, place)
+            measured = await rounds.measure(started, rounds=1)
     assert set(measured) == set(bench_threads.TITLES)
     assert place.refusals == {}
 
@@ -65,7 +67,7 @@ async def test_peers_that_are_missing_are_noted(
     def refuse(path: Path) -> None:
         raise PeerMissingError("no ONNX Runtime")
 
-    def hold(hold: object, model: Path) -> float:
+    async def hold(hold: object, model: Path) -> float:
         held.append(next(n for n, h in bench_threads._HOLDERS.items() if h is hold))
         return 1.0
 
@@ -74,14 +76,15 @@ async def test_peers_that_are_missing_are_noted(
     with bench_threads.model_pair() as files:
         async with AsyncExitStack() as stack:
             place = Place(stack)
-            measured = await bench_threads.memory(files, place)
+            started = await bench_threads.memory(files, place)
+            measured = await rounds.measure(started, rounds=1)
     assert set(measured) == set(held) == {"asyncnn", "litert_thread"}
     assert place.refusals == {"onnx_thread": "no ONNX Runtime"}
 
 
 def test_a_smaller_figure_is_better() -> None:
     figures = {"asyncnn": Figure((2.0,)), "litert_thread": Figure((1.0,))}
-    verdicts = bench_threads.judge(bench_threads.GOALS, figures)
+    verdicts = judge(bench_threads.GOALS, figures)
     row = bench_threads.ThreadsRow(
         title="it", unit="s", figures=figures, verdicts=verdicts, refusals={}
     )

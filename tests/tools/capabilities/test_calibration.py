@@ -117,6 +117,7 @@ class TestByModels:
             times = [await each.time(device, rounds=1) for each in models]
         assert [each.quantized for each in times] == [False, True, False]
         assert all(each.time == float(f"{each.time:.3g}") > 0 for each in times)
+        assert [each.float16 is None for each in times] == [False, True, False]
         with pytest.raises(ValueError, match="nothing is said of"):
             await measure_capabilities(rounds=1, progress=progress)
         assert told == ["image_float", "image_int8", "speech"]

@@ -1,7 +1,8 @@
-"""Benches whose contenders are measured in more than one placement.
+"""A bench as a table: contenders, how each starts, and the goals of their ratios.
 
-Such a bench is a table: groups of contenders, each measured in rounds of its own, and
-goals. A contender starts on the CPUs of its placement, and ends with its group.
+Contenders are measured in groups, each in rounds of its own. One starts on the CPUs of
+its `Place`, ends with its group, and may be what is to be measured of a workload, such
+as a model. `Placement` has the figures of one place, `PlacedReport` those of several.
 """
 
 import asyncio
@@ -12,15 +13,23 @@ from contextlib import (
     AsyncExitStack,
     nullcontext,
 )
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.tools.bench.environment import CpuPair, PeerMissingError, cpu_pairs, pinned
+from asyncnn.tools.bench.environment import (
+    CpuPair,
+    PeerMissingError,
+    cpu_pairs,
+    describe_environment,
+    installed_versions,
+    pinned,
+)
 from asyncnn.tools.bench.report import (
     MICROSECONDS,
     Bars,
@@ -36,22 +45,28 @@ from asyncnn.tools.bench.report import (
 )
 from asyncnn.tools.bench.rounds import (
     Batch,
+    Batches,
     Call,
-    Figure,
-    ManyCalls,
+    Figures,
+    Runs,
     measure,
     percentile,
     timed,
 )
+
+W = TypeVar("W")
 
 BATCH_US = 20_000.0
 _P99 = " p99"
 _HERE = CpuPair(0, 0)
 
 Starting: TypeAlias = AbstractAsyncContextManager[Any] | Awaitable[Any]
-"""Gives a call, or `ManyCalls`, once it is entered or awaited."""
+"""Gives what is measured once it is entered or awaited."""
 
 Start: TypeAlias = "Callable[[Place], Starting]"
+
+Started: TypeAlias = dict[str, Runs]
+"""What is measured, by contender."""
 
 
 class Place:
@@ -60,14 +75,11 @@ class Place:
     ``cpus`` matter to those with another process. ``refusals`` say who is not measured.
     """
 
-    def __init__(
-        self, stack: AsyncExitStack, cpus: CpuPair = _HERE, *, rounds: int = 1
-    ) -> None:
+    def __init__(self, stack: AsyncExitStack, cpus: CpuPair = _HERE) -> None:
         self.stack = stack
         self.enter = stack.enter_async_context
         self.cpus = cpus
         self.cpu = cpus.other
-        self.rounds = rounds
         self.refusals: dict[str, str] = {}
         self._shared: dict[Any, Any] = {}
 
@@ -132,47 +144,50 @@ def with_device(
     return start
 
 
+async def measure_workload(
+    start: Callable[[W, Place], Awaitable[Started]], workload: W, rounds: int
+) -> tuple[Figures, dict[str, str]]:
+    """Start contenders of a workload, measure them, and tell why others were not."""
+    async with AsyncExitStack() as stack:
+        place = Place(stack)
+        started = await start(workload, place)
+        return await measure(started, rounds=rounds), place.refusals
+
+
 async def _measure(
     group: Group, rounds: int, cpus: CpuPair, refusals: dict[str, str]
-) -> dict[str, Figure]:
+) -> Figures:
     async with AsyncExitStack() as stack:
         place = Place(stack, cpus)
-        calls = {}
+        started: dict[str, Any] = {}
         for name, start in group.contenders.items():
-            try:
-                calls[name] = await place.opened(start(place))
-            except PeerMissingError as error:
-                refusals[name] = str(error)
+            with noted(refusals, name, errors=PeerMissingError):
+                started[name] = await place.opened(start(place))
         with group.beside(cpus):
-            batches = [await _timed(name, call, group) for name, call in calls.items()]
-            return await measure(batches, rounds=rounds, batch_us=group.batch_us)
+            runs: Started = {
+                name: Batches(partial(_run, await timed(name, each), name, group))
+                for name, each in started.items()
+            }
+            return await measure(runs, rounds=rounds, batch_us=group.batch_us)
 
 
-async def _timed(figure: str, call: Call | ManyCalls, group: Group) -> Batch:
-    """Return the batch of a contender, with 99th percentiles."""
-    once = await timed(figure, call)
-
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        samples: list[float] = []
-        for _ in range(runs if group.pause_s else 1):
-            if group.pause_s:
-                await asyncio.sleep(group.pause_s)
-            many = await once(1 if group.pause_s else runs)
-            samples.extend(us / group.per for us in many[figure])
-        return {figure: samples, figure + _P99: [percentile(samples, 0.99)]}
-
-    return batch
+async def _run(
+    once: Batch, figure: str, group: Group, runs: int
+) -> Mapping[str, Sequence[float]]:
+    """Run a batch of a contender, which has a 99th percentile as well."""
+    samples: list[float] = []
+    for _ in range(runs if group.pause_s else 1):
+        if group.pause_s:
+            await asyncio.sleep(group.pause_s)
+        many = await once(1 if group.pause_s else runs)
+        samples.extend(us / group.per for us in many[figure])
+    return {figure: samples, figure + _P99: [percentile(samples, 0.99)]}
 
 
 class Placement(Measured, frozen=True, kw_only=True):
-    """Figures of one placement, by contender. Those refused have a reason instead.
-
-    ``p99_us`` are medians of 99th percentiles.
-    """
+    """Figures of one placement, by contender; ``p99_us`` are medians of percentiles."""
 
     placement: str
-    verdicts: tuple[Verdict, ...]
-    refusals: dict[str, str] = msgspec.field(default_factory=dict)
     p99_us: dict[str, float] = msgspec.field(default_factory=dict)
     is_apart: bool = False
 
@@ -181,7 +196,7 @@ class Placement(Measured, frozen=True, kw_only=True):
         return verdict_cell(self.verdicts, goal.figure, goal.peer)
 
 
-Judge: TypeAlias = Callable[[Mapping[str, Figure], bool], tuple[Verdict, ...]]
+Judge: TypeAlias = Callable[[Figures, bool], tuple[Verdict, ...]]
 """Holds figures against goals; takes whether the two processes have a CPU each."""
 
 
@@ -194,7 +209,7 @@ def placed(
 ) -> Placement:
     """Measure groups one after the other; peers that are missing are noted."""
     refusals: dict[str, str] = {}
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     for group in groups:
         # A loop of its own: threads keep the placement that they were started in.
         figures |= asyncio.run(_measure(group, rounds, cpus, refusals))
@@ -233,22 +248,33 @@ class PlacedReport(Report, frozen=True, kw_only=True):
     """
 
     CONTENDERS: ClassVar[Mapping[str, str]]
-    """Descriptions of the contenders, in the order in which they are reported."""
+    """Titles of the contenders, in the order in which they are reported."""
+
+    GROUPS: ClassVar[Sequence[Group]]
+    """Those that are measured in the same rounds, and how they start."""
 
     GOALS: ClassVar[Sequence[Goal]]
     TITLE: ClassVar[str] = MICROSECONDS
 
     placements: tuple[Placement, ...]
 
+    @classmethod
+    def measured(cls, rounds: int, *packages: str, **told: Any) -> Self:
+        """Measure with two processes on different CPUs, then on the same one.
+
+        ``packages`` are those of peers, and ``told`` what else the report has.
+        """
+        return cls(
+            environment=describe_environment(**installed_versions(*packages)),
+            rounds=rounds,
+            placements=tuple(placements(cls.GROUPS, cls.GOALS, rounds)),
+            **told,
+        )
+
     @property
     def where(self) -> str:
         """That it ran in every placement."""
         return "in each placement"
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of every placement."""
-        for each in self.placements:
-            yield from (verdict.met for verdict in each.verdicts)
 
     def time(self, placement: Placement, contender: str) -> str:
         """Return the time of a contender as text."""
