@@ -83,15 +83,14 @@ class EngineVerdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Tried(NamedTuple):
     """A library that is tried: the ``key`` of its files, and ``what`` it is.
 
-    ``module`` is run with library, version and ``arguments``; ``trials`` counts the
-    changes to what it tries and tells.
+    ``module`` is run with library and version; ``trials`` counts the changes to what
+    it tries and tells.
     """
 
     key: str
     what: str
     module: str
     trials: int
-    arguments: tuple[str, ...] = ()
 
     def reason_against(
         self, library: Path, version: str, *, command: Sequence[str] | None = None
@@ -105,7 +104,7 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library, or no process can be started.
         """
-        subject = self._subject(library, version)
+        subject = VerdictSubject.here(library, version, self.trials)
         verdict = self._kept(subject)
         if verdict is None:
             try:
@@ -127,18 +126,13 @@ class Tried(NamedTuple):
 
         :raises OSError: if there is no such library.
         """
-        verdict = self._kept(self._subject(library, version))
+        verdict = self._kept(VerdictSubject.here(library, version, self.trials))
         return "" if verdict is None else verdict.told
 
     def command(self, library: Path, version: str) -> list[str]:
         """Return the command of the test."""
         # -P: a module of the same name in the current folder must not be imported.
-        command = [sys.executable, "-P", "-m", self.module, str(library), version]
-        return [*command, *self.arguments]
-
-    def _subject(self, library: Path, version: str) -> VerdictSubject:
-        tried = " ".join((version, *self.arguments))
-        return VerdictSubject.here(library, tried, self.trials)
+        return [sys.executable, "-P", "-m", self.module, str(library), version]
 
     def _file(self, subject: VerdictSubject) -> Path:
         """Return where a verdict is kept.

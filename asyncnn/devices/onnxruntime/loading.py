@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -10,12 +12,7 @@ from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
 from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    EngineUnavailableError,
-    failure_of,
-    shortage_of,
-)
+from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
 
 TRIED = Tried(
     "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 2
@@ -36,7 +33,8 @@ class LoadedOnnxRuntime:
     def __init__(self, library: OnnxRuntimeLibrary, version: str) -> None:
         self.version = version
         self.library = library
-        self.regions: dict[ExecutionProvider | None, OnnxRegions] = {}
+        self.regions: dict[ExecutionProvider | None, OnnxRegions]
+        self.regions = {None: OnnxRegions(library)}
 
 
 def load_onnx_runtime(
@@ -54,46 +52,40 @@ def load_onnx_runtime(
         if not _loaded:
             _loaded.append(_load())
         loaded = _loaded[0]
-        if provider not in loaded.regions:
-            if provider is not None:
-                _try_provider(loaded.library, provider)
-            loaded.regions[provider] = OnnxRegions(loaded.library, provider)
+        if provider is not None and provider not in loaded.regions:
+            loaded.regions[provider] = _regions_on(loaded.library, provider)
         return loaded
 
 
 def _load() -> LoadedOnnxRuntime:
     path, version = found()
-    try:
-        _require_tried(TRIED)
+    with _tried(TRIED, version, f"{PACKAGE} {version}", KNOWN_HINT):
         return LoadedOnnxRuntime(OnnxRuntimeLibrary(path), version)
-    except (RuntimeApiError, OSError) as error:
-        raise _unavailable(f"{PACKAGE} {version}", error, KNOWN_HINT) from error
 
 
-def _try_provider(library: OnnxRuntimeLibrary, provider: ExecutionProvider) -> None:
-    """Raise an error unless regions work on a provider."""
-    name = library.provider_name(provider)
-    tried = TRIED._replace(
-        key=f"{TRIED.key}-{provider.name}",
-        what=f"{name} of {TRIED.what}",
-        arguments=(msgspec.json.encode(provider).decode(),),
-    )
+def _regions_on(
+    library: OnnxRuntimeLibrary, provider: ExecutionProvider
+) -> OnnxRegions:
+    what = f"{library.name_of(provider)} of {TRIED.what}"
+    version = f"{found()[1]} {msgspec.json.encode(provider).decode()}"
+    with _tried(TRIED._replace(what=what), version, what, _PROVIDER_HINT):
+        return OnnxRegions(library.on(provider))
+
+
+@contextmanager
+def _tried(tried: Tried, version: str, what: str, hint: str) -> Iterator[None]:
+    """Enter the block once a test has been passed; say of what it, or that, fails."""
     try:
-        _require_tried(tried)
+        reason = tried.reason_against(found()[0], version)
+        if reason:
+            raise RuntimeApiError(reason)
+        yield
     except (RuntimeApiError, OSError) as error:
-        raise _unavailable(tried.what, error, _PROVIDER_HINT) from error
-
-
-def _require_tried(tried: Tried) -> None:
-    reason = tried.reason_against(*found())
-    if reason:
-        raise RuntimeApiError(reason)
-
-
-def _unavailable(what: str, error: Exception, hint: str) -> AsyncnnError:
-    if shortage_of(error) is not None:
-        return failure_of(error, f"{what} cannot be loaded")
-    return EngineUnavailableError(f"{what} does not work here: {error}", hint=hint)
+        if shortage_of(error) is not None:
+            raise failure_of(error, f"{what} cannot be loaded") from error
+        raise EngineUnavailableError(
+            f"{what} does not work here: {error}", hint=hint
+        ) from error
 
 
 def _renew() -> None:

@@ -12,10 +12,11 @@ import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from asyncnn.devices.onnxruntime.providers import (
     NO_ENGINES,
@@ -176,6 +177,7 @@ class OnnxRuntimeLibrary:
         self._message = ctypes.CFUNCTYPE(c_char_p, handle)(table[_MESSAGE])
         self.has_shape: Final = ctypes.CFUNCTYPE(c_bool, handle)(table[_HAS_SHAPE])
         self._is_forked = False
+        self.provider: ExecutionProvider | None = None
         try:
             with _telling_nobody():
                 self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
@@ -282,7 +284,7 @@ class OnnxRuntimeLibrary:
         ours = {name.removesuffix(SUFFIX).lower(): name for name in found}
         return {key: name for key, name in ours.items() if key not in NO_ENGINES}
 
-    def provider_name(self, provider: ExecutionProvider) -> str:
+    def name_of(self, provider: ExecutionProvider) -> str:
         """Return ONNX Runtime's name of an execution provider.
 
         :raises EngineUnavailableError: if it was built without that.
@@ -295,13 +297,23 @@ class OnnxRuntimeLibrary:
             )
         return known[provider.name]
 
-    def append(self, options: int, provider: ExecutionProvider) -> None:
-        """Have sessions of these options compute on a provider where that can.
+    def on(self, provider: ExecutionProvider | None) -> Self:
+        """Return the same library, whose sessions run on a provider where they can."""
+        other = copy(self)
+        other.provider = provider
+        disown_in_children(other)
+        return other
+
+    def append_provider(self, options: int) -> None:
+        """Have sessions of these options run on the provider, if there is one.
 
         :raises EngineUnavailableError: if it is not there, or lacks what it needs.
         :raises ResourceExhaustedError: if memory has run out.
         """
-        name, count = self.provider_name(provider), len(provider.options)
+        provider = self.provider
+        if provider is None:
+            return
+        name, count = self.name_of(provider), len(provider.options)
         keys = (c_char_p * count)(*[key.encode() for key, _ in provider.options])
         values = (c_char_p * count)(*[value.encode() for _, value in provider.options])
         given = keys, values, count

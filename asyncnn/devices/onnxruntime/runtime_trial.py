@@ -2,7 +2,7 @@
 
 Its functions are called by their places in a table. `asyncnn.devices.engine_verdicts`
 has the test run: ``python -m asyncnn.devices.onnxruntime.runtime_trial LIBRARY
-VERSION``, with an `ExecutionProvider` in JSON for the test of one.
+VERSION``; after the version, and a space, stands an `ExecutionProvider` in JSON.
 """
 
 import sys
@@ -82,7 +82,7 @@ class _Trial:
 
     def __init__(self, library: Path, provider: ExecutionProvider | None) -> None:
         self._provider = provider
-        self._regions = OnnxRegions(OnnxRuntimeLibrary(library), provider)
+        self._regions = OnnxRegions(OnnxRuntimeLibrary(library).on(provider))
         random = np.random.default_rng(0)
         self._x = random.random((_SIDE, _SIDE), np.float32)
         self._w = np.roll(np.eye(_SIDE, dtype=np.float32), 1, axis=1)
@@ -197,10 +197,11 @@ class _Trial:
             require(False, "an operator that there is not is taken")
 
 
-def main(library: str, version: str, provider: str = "null") -> int:
+def main(library: str, version: str) -> int:
     """Run the test; see `trying`."""
-    tried = msgspec.json.decode(provider, type=ExecutionProvider | None)
-    return trying(lambda: _Trial(Path(library), tried).run(), RuntimeApiError)
+    given = version.partition(" ")[2] or "null"
+    provider = msgspec.json.decode(given, type=ExecutionProvider | None)
+    return trying(lambda: _Trial(Path(library), provider).run(), RuntimeApiError)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from asyncnn.devices.compiled_graph import (
     CompiledTensor,
     GraphKernel,
 )
-from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.runtime_api import SILENT, OnnxRuntimeLibrary
 from asyncnn.devices.onnxruntime.sessions import (
     DTYPES,
@@ -113,13 +112,11 @@ def _argument(port: SessionPort, what: str, operand: BoundOperand) -> RegionArgu
 
 
 class OnnxRegions:
-    """Kernels of the operation REGION, on the CPU or on a ``provider``."""
+    """Kernels of the operation REGION."""
 
-    def __init__(
-        self, library: OnnxRuntimeLibrary, provider: ExecutionProvider | None = None
-    ) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
-        self._sessions = Sessions(library, provider)
+        self._sessions = Sessions(library)
 
     def shapes(self, operation: BoundOperation) -> tuple[Shape | None, ...]:
         """Return the shapes of the outputs; see `ShapeRule`.

@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from asyncnn.devices.compiled_graph import Array
-from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.region_checks import (
     Traits,
     check_graph,
@@ -158,7 +157,7 @@ class LearntShapes:
 
 
 class RegionSession:
-    """A graph that is ready to run on ``threads`` threads, or on a provider.
+    """A graph that is ready to run on ``threads`` threads, or the library's provider.
 
     Those of one graph share what they have ``learnt``.
 
@@ -172,12 +171,11 @@ class RegionSession:
         threads: int,
         traits: Traits,
         learnt: LearntShapes,
-        provider: ExecutionProvider | None = None,
     ) -> None:
         self._library = library
         self.traits = traits
         self.learnt = learnt
-        self.handle = _created(library, content, threads, traits, provider)
+        self.handle = _created(library, content, threads, traits)
         self._released = _Released(library, self.handle)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
         if not all(port.known_shape for port in self.inputs):
@@ -211,11 +209,7 @@ _ELEMENT_BYTES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.item
 
 
 def _created(
-    library: OnnxRuntimeLibrary,
-    content: Array | bytes,
-    threads: int,
-    traits: Traits,
-    provider: ExecutionProvider | None,
+    library: OnnxRuntimeLibrary, content: Array | bytes, threads: int, traits: Traits
 ) -> int:
     """Return a new session of ONNX Runtime's.
 
@@ -236,8 +230,7 @@ def _created(
         library.call("SetInterOpNumThreads", options, 1)
         for key, value in _OPTIONS.items():
             library.call("AddSessionConfigEntry", options, key, value)
-        if provider is not None:
-            library.append(options, provider)
+        library.append_provider(options)
         for weight in weights:
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type
@@ -270,20 +263,15 @@ class _Released:
 
 
 class RegionSessions:
-    """A graph, and the sessions that it has by now, all on one ``provider`` if any.
+    """A graph, and the sessions that it has by now.
 
     There is a ``digest`` if whoever has the file may change it.
     """
 
     def __init__(
-        self,
-        library: OnnxRuntimeLibrary,
-        traits: Traits,
-        digest: bytes | None = None,
-        provider: ExecutionProvider | None = None,
+        self, library: OnnxRuntimeLibrary, traits: Traits, digest: bytes | None = None
     ) -> None:
         self._library = library
-        self._provider = provider
         self._traits = traits
         self._learnt = LearntShapes(traits.depends_on_data)
         self._digest = digest
@@ -312,20 +300,17 @@ class RegionSessions:
                 if digest_of(content) != self._digest:
                     changed = "the graph has changed since it was prepared"
                     raise GeneralFailureError(changed)
-            about = self._traits, self._learnt, self._provider
+            about = self._traits, self._learnt
             made = RegionSession(self._library, content, threads, *about)
             self._sessions[threads, makes_way] = made
             return made
 
 
 class Sessions:
-    """All graphs of a process that are in use on one provider, each of them once."""
+    """All graphs of a process that are in use, each of them once."""
 
-    def __init__(
-        self, library: OnnxRuntimeLibrary, provider: ExecutionProvider | None = None
-    ) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
-        self._provider = provider
         self._lock = threading.Lock()
         self._regions: WeakValueDictionary[bytes, RegionSessions] = (
             WeakValueDictionary()
@@ -382,17 +367,14 @@ class Sessions:
             digest = digest_of(content)
             region = self._regions.get(digest)
             if region is None:
-                region = self._new(traits, digest)
+                region = RegionSessions(self._library, traits, digest)
                 self._regions[digest] = region
             return region
         for known in self._known.copy().values():
             other = known.source()
             if other is not None and is_final(other) and _are_equal(other, content):
                 return known.region
-        return self._new(traits)
-
-    def _new(self, traits: Traits, digest: bytes | None = None) -> RegionSessions:
-        return RegionSessions(self._library, traits, digest, self._provider)
+        return RegionSessions(self._library, traits)
 
 
 class _Known:

@@ -161,7 +161,7 @@ def test_one_that_cannot_be_appended_is_named_and_may_come(
     monkeypatch.setattr(runtime_trial, "OnnxRuntimeLibrary", Listed)
     path, version = onnxruntime.found()
     given = json.dumps({"name": name})
-    assert runtime_trial.main(str(path), version, given) == os.EX_TEMPFAIL
+    assert runtime_trial.main(str(path), f"{version} {given}") == os.EX_TEMPFAIL
     words = capsys.readouterr().err
     assert "ExecutionProvider cannot be used: " in words
     assert " in this build" in words
@@ -173,22 +173,18 @@ def test_the_trial_runs_on_it(
     for function in ("resource.setrlimit", "signal.signal", "signal.setitimer"):
         monkeypatch.setattr(function, lambda *_: None)
     monkeypatch.setattr(runtime_trial, "OnnxRuntimeLibrary", lambda _: library)
-    tried: list[tuple[str, ...]] = []
+    tried: list[str] = []
 
-    def command(subject: Tried, *_: object) -> list[str]:
-        tried.append(subject.arguments)
+    def command(subject: Tried, library: Path, version: str) -> list[str]:
+        tried.extend((str(library), version))
         return [sys.executable, "-S", "-c", "raise SystemExit('no such device')"]
 
     monkeypatch.setattr(Tried, "command", command)
     words = "CUDAExecutionProvider of ONNX Runtime does not work here.*no such device"
     with pytest.raises(EngineUnavailableError, match=words):
         loading.load_onnx_runtime(CUDA)
-    ((given,),) = tried
-    path, version = onnxruntime.found()
-    assert runtime_trial.main(str(path), version, given) == 0
-    assert {name for name, *_ in library.appended} == {
-        name for name, *_ in APPENDED_CUDA
-    }
+    assert runtime_trial.main(*tried) == 0
+    assert set(library.appended) == set(APPENDED_CUDA)
 
 
 def test_one_that_is_there_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +192,7 @@ def test_one_that_is_there_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     about = Traits(may_loop=False, depends_on_data=False), LearntShapes(False)
     azure = ExecutionProvider("azure")
     with pytest.raises(EngineUnavailableError, match=r"without .*'azure'"):
-        RegionSession(library, chain(1, 4), 1, *about, azure)
+        RegionSession(library.on(azure), chain(1, 4), 1, *about)
     monkeypatch.setattr(runtime_api, "NO_ENGINES", {"cpu"})
     if "azure" in library.providers():
-        assert RegionSession(library, chain(1, 4), 1, *about, azure).handle
+        assert RegionSession(library.on(azure), chain(1, 4), 1, *about).handle
