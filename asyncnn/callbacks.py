@@ -171,10 +171,10 @@ class Completion(End, ABC):
     Whatever its status. Cancelling the task that awaits it abandons it.
     """
 
-    __slots__ = ()
+    _result: ExecutionResult | None = None
+    _waiting: dict[Waiter, None] | None = None
 
     if TYPE_CHECKING:
-        _result: ExecutionResult | None
 
         def __await__(self) -> Generator[Any, None, ExecutionResult]: ...
 
@@ -195,8 +195,7 @@ class Completion(End, ABC):
 class ExecutionFuture(Completion, IExecutionCallback):
     """An `IExecutionCallback` to await; cancelling the awaiting task kills it."""
 
-    __slots__ = ("_result", "_route", "_waiting")
-
+    _route: Route | None = None
     takes_early_results: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -204,9 +203,6 @@ class ExecutionFuture(Completion, IExecutionCallback):
         self.reason = ""
         self._is_dead = False
         self._recipients = []
-        self._route: Route | None = None
-        self._result: ExecutionResult | None = None
-        self._waiting: dict[Waiter, None] | None = None
 
     def notify_1_3(
         self,

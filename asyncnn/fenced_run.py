@@ -78,25 +78,18 @@ class FencedRun(Completion, IFencedExecutionCallback):
     `asyncnn.fences.core.Producer`.
     """
 
-    __slots__ = ()
-    slots: ClassVar[Any] = (
-        *("_core", "_dependants", "_fenced", "_result", "_waiting"),
-        *("ended_ns", "loop", "outputs", "prepared"),
-    )
     is_remote: ClassVar[bool] = False
 
     loop: asyncio.AbstractEventLoop
     outputs: Outputs
-    prepared: IPreparedModel | None
+    prepared: IPreparedModel | None = None
     ended_ns: int
-    _core: Core | None
-    _dependants: "list[Callable[[FencedRun], object]] | None"
+    _core: Core | None = None
+    _dependants: "list[Callable[[FencedRun], object]] | None" = None
     _fenced: Timing
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()  # type: ignore[misc]  # slots of who has
-        self._core = self._dependants = self._result = None  # type: ignore[misc]
-        self._waiting = self.prepared = None  # type: ignore[misc]
+        self.loop = asyncio.get_running_loop()
 
     @property
     def status(self) -> ErrorStatus | None:
@@ -119,7 +112,7 @@ class FencedRun(Completion, IFencedExecutionCallback):
         if self._core is None:
             with pipe_lock:  # of several threads that ask, one makes it
                 if self._core is None:
-                    self._core = LocalCore(self)  # type: ignore[misc]
+                    self._core = LocalCore(self)
         # Behind the core, which `complete` looks for after it has set the result.
         if self._result is not None:
             self._core.resolve(self._outcome(self._result))
@@ -159,14 +152,14 @@ class FencedRun(Completion, IFencedExecutionCallback):
         at_ns: int | None = None,
     ) -> None:
         """End it, on its loop and once, just now or at ``at_ns``."""
-        self.ended_ns = at_ns or time.monotonic_ns()  # type: ignore[misc]
-        self._fenced = fenced  # type: ignore[misc]
+        self.ended_ns = at_ns or time.monotonic_ns()
+        self._fenced = fenced
         self._resolve(result)
         if self._core is not None:
             self._core.resolve(self._outcome(result))
         dependants = self._dependants
         if dependants is not None:
-            self._dependants = None  # type: ignore[misc]
+            self._dependants = None
             for tell in dependants:
                 tell(self)
 
@@ -178,7 +171,7 @@ class FencedRun(Completion, IFencedExecutionCallback):
         if running_loop() is not self.loop:
             return False
         if self._dependants is None:
-            self._dependants = []  # type: ignore[misc]
+            self._dependants = []
         self._dependants.append(callback)
         return True
 
@@ -194,7 +187,7 @@ class FencedRun(Completion, IFencedExecutionCallback):
 
         For those that read the results where they lie.
         """
-        self.outputs = Outputs()  # type: ignore[misc]
+        self.outputs = Outputs()
         try:
             with suppress(AsyncnnError):
                 await self
@@ -284,8 +277,6 @@ Launch: TypeAlias = Callable[[Request, Sequence[Source], ExecutionOptions], Fenc
 class EndedRun(FencedRun):
     """A run that has ended before anything was launched."""
 
-    __slots__ = FencedRun.slots
-
     def __init__(self, error: AsyncnnError) -> None:
         super().__init__()
         self.complete(ExecutionResult(error.status, (), NO_TIMING, str(error)))
@@ -299,8 +290,6 @@ class _HalRun(FencedRun):
 
     It has ended well where there is none.
     """
-
-    __slots__ = (*FencedRun.slots, "_callback", "_given")
 
     def __init__(
         self, callback: IFencedExecutionCallback, given: SyncFence | None
@@ -382,7 +371,7 @@ def launched_for(
         if failed is None or failed.status is None:
             raise
         run = EndedRun(waited_in_vain(failed.reason or failed.status.name))
-    run.outputs, run.prepared = outputs, prepared  # type: ignore[misc]
+    run.outputs, run.prepared = outputs, prepared
     return run
 
 

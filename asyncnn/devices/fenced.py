@@ -26,7 +26,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.types import ExecutionOptions, Request
-from asyncnn.qos import Scheduler
+from asyncnn.qos import Scheduler, calling_client
 from asyncnn.tracing import active
 from asyncnn.turn import TURN_NS, in_this_turn
 
@@ -34,8 +34,9 @@ from asyncnn.turn import TURN_NS, in_this_turn
 class FencedExecutions:
     """The fenced executions of one device that are under way.
 
-    At most ``max_waiting`` of them. They take part in the scheduler's limit only once
-    their fences have signalled; if it is reached then, they wait for one another.
+    At most ``max_waiting`` of them are ``open``. They take part in the scheduler's
+    limit only once their fences have signalled; if it is reached then, they wait for
+    one another.
     """
 
     def __init__(
@@ -45,10 +46,9 @@ class FencedExecutions:
         self._scheduler = scheduler
         self._new_shapes = new_shapes
         self._max_waiting = max_waiting
-        self._waiting: set[FencedExecution] = set()
+        self.open: set[FencedExecution] = set()
+        self.is_stalled = False
         self._ready: deque[FencedExecution] = deque()
-        self._scheduled = 0
-        self._is_stalled = False
         self._turn_is_due = False
         self._turn_spent_ns = 0
 
@@ -73,19 +73,22 @@ class FencedExecutions:
         refusal = self._scheduler.refusal
         if refusal is not None:
             raise refusal()
-        if len(self._waiting) + self._scheduled >= self._max_waiting:
+        if len(self.open) >= self._max_waiting:
             raise too_many_fenced(self._max_waiting)
         if options.deadline is not None:
             check_deadline(options.deadline)
         kind = FencedExecution if active.recorder is None else TracedFencedExecution
-        execution = kind(self, executable, request, options, use)
+        execution = kind(executable, request, options, calling_client.get())
+        execution._report = execution._report_end
+        execution.use, execution.owner, execution.loop = use, self, self.loop
+        execution._asked_perf_ns = execution._launched_ns
         if options.duration is not None and not awaited:
             execution.note_ready()
-        waits = awaited or self._ready or self._is_stalled
+        self.open.add(execution)
+        waits = awaited or self._ready or self.is_stalled
         if not (waits or (execution.should_inline and self._turn_spent_ns > TURN_NS)):
             self._begin(execution)
             return execution
-        self._waiting.add(execution)
         execution.wait(awaited)
         if not awaited:
             self.make_ready(execution)
@@ -93,24 +96,20 @@ class FencedExecutions:
 
     def close(self) -> None:
         """Fail everything that waits; what the scheduler has is left to it."""
-        for execution in list(self._waiting):
-            execution.refuse(DeviceClosedError("the device is closed"))
+        for execution in tuple(self.open):
+            if not execution.is_scheduled:
+                execution.refuse(DeviceClosedError("the device is closed"))
 
     def make_ready(self, execution: FencedExecution) -> None:
         """Begin ``execution``, or let it fail, in the loop's next turn."""
         self._ready.append(execution)
-        if not self._is_stalled:
+        if not self.is_stalled:
             self._take_turn_soon()
 
-    def forget(self, execution: FencedExecution) -> None:
-        """Note that ``execution`` has ended."""
-        if not execution.is_scheduled:
-            self._waiting.discard(execution)
-            return
-        self._scheduled -= 1
-        if self._is_stalled:
-            self._is_stalled = False
-            self._take_turn_soon()
+    def go_on(self) -> None:
+        """Begin with what waits for the scheduler, which has room again."""
+        self.is_stalled = False
+        self._take_turn_soon()
 
     def _take_turn_soon(self) -> None:
         if not self._turn_is_due:
@@ -121,13 +120,13 @@ class FencedExecutions:
         """Begin what is ready, as far as the loop can be kept."""
         self._turn_is_due = False
         until = time.monotonic_ns() + TURN_NS
-        while self._ready and not self._is_stalled:
+        while self._ready and not self.is_stalled:
             execution = self._ready.popleft()
             if execution.status is None:
                 self._begin(execution)
             if time.monotonic_ns() > until:
                 break
-        if self._ready and not self._is_stalled:
+        if self._ready and not self.is_stalled:
             self._take_turn_soon()
 
     def _end_turn(self) -> None:
@@ -145,20 +144,17 @@ class FencedExecutions:
                 self._turn_spent_ns += execution.computed_ns
                 return
         except ResourceExhaustedTransientError as error:
-            if not self._scheduled:
+            if not any(each.is_scheduled for each in self.open):
                 execution.refuse(error)
                 return
-            self._waiting.add(execution)
             if execution.gate is None:
                 execution.wait(())
             self._ready.appendleft(execution)
-            self._is_stalled = True
+            self.is_stalled = True
         except Exception as error:
             # Whatever it is, its fence ends, and the others have their turn.
             execution.refuse(failure_of(error))
         else:
-            self._waiting.discard(execution)
-            self._scheduled += 1
             execution.is_scheduled = True
             if execution.gate is not None:
                 execution.leave_gate()

@@ -3,7 +3,6 @@
 Source: HAL 1.3/IFencedExecutionCallback.hal.
 """
 
-import asyncio
 import logging
 import threading
 from collections.abc import Sequence
@@ -12,8 +11,6 @@ from typing import Protocol
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import earlier
-from asyncnn.devices.buffer_use import IBufferUse
-from asyncnn.devices.executable import Executable
 from asyncnn.devices.run import Run
 from asyncnn.fenced_run import FencedRun, Source
 from asyncnn.fences.core import Gate
@@ -24,12 +21,10 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    ExecutionOptions,
     OutputShape,
     Request,
     Timing,
 )
-from asyncnn.qos import calling_client
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +34,17 @@ _DONE = ExecutionResult(_NONE, (), NO_TIMING)
 
 
 class Owner(Protocol):
-    """The fenced executions of a device."""
+    """The fenced executions of a device; see `FencedExecutions`."""
 
-    loop: asyncio.AbstractEventLoop
+    open: "set[FencedExecution]"
+    is_stalled: bool
 
     def make_ready(self, execution: "FencedExecution") -> None:
         """Have ``execution`` begin, or fail, soon and not inside this call."""
         ...
 
-    def forget(self, execution: "FencedExecution") -> None:
-        """Note that ``execution`` has ended."""
+    def go_on(self) -> None:
+        """Begin with what waits for the scheduler, which has room again."""
         ...
 
 
@@ -59,33 +55,12 @@ class FencedExecution(FencedRun, Run):
     was run at once. From its end on it keeps nothing that it has worked on.
     """
 
-    __slots__ = (
-        *FencedRun.slots,
-        "_asked_perf_ns",
-        "gate",
-        "is_scheduled",
-        "owner",
-    )
+    owner: Owner
+    gate: Gate | None = None
+    is_scheduled = False
+    _asked_perf_ns = 0
 
-    def __init__(
-        self,
-        owner: Owner,
-        executable: Executable,
-        request: Request,
-        options: ExecutionOptions,
-        use: IBufferUse | None,
-    ) -> None:
-        client = calling_client.get()
-        report = self._report_end
-        Run.__init__(self, executable, request, options, report, client, True)
-        self.use = use
-        self.owner = owner
-        self.loop = owner.loop
-        self._core = self._dependants = self.prepared = None
-        self._asked_perf_ns = self._launched_ns
-        self.gate: Gate | None = None
-        self.is_scheduled = False
-
+    __init__ = Run.__init__
     abandon = Run.abandon
 
     def note_ready(self) -> None:
@@ -140,7 +115,10 @@ class FencedExecution(FencedRun, Run):
         timing: Timing,
     ) -> None:
         """End, and tell who waits; shapes are not told."""
-        self.owner.forget(self)
+        owner = self.owner
+        owner.open.discard(self)
+        if owner.is_stalled and self.is_scheduled:
+            owner.go_on()
         self._report = None
         if self.gate is not None:
             self.leave_gate()

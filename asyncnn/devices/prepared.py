@@ -156,11 +156,12 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             self._executable,
             request,
             options,
-            report,
             calling_client.get(),
-            callback.takes_early_results,
+            report,
             callback.may_be_left,
         )
+        if not callback.takes_early_results:
+            work.reports_early = False
         try:
             if use is not None:
                 work.claim(use)
@@ -185,9 +186,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else recorded_work()
-        run = kind(
-            self._executable, execution, options, None, calling_client.get(), True
-        )
+        run = kind(self._executable, execution, options, calling_client.get())
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -206,7 +205,6 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             _tell_launch("execute_threadsafe", request, deadline)
         report = OneShot(partial(tell_outcome, callback))
-        client = calling_client.get()
         try:
             if BufferToken in map(type, request.pools):
                 raise InvalidArgumentError("buffers belong to the event loop")
@@ -216,8 +214,8 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             report(error, (), NO_TIMING)
             return error.status
         kind = Run if active.recorder is None else recorded_work()
-        executable = self._executable
-        work = kind(executable, request, options, report, client)
+        client = calling_client.get()
+        work = kind(self._executable, request, options, client, report)
         cancel = self._scheduler.cancel_threadsafe
         aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
         # First: it may have ended, and been told, when the next call returns.

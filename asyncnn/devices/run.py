@@ -44,14 +44,13 @@ from asyncnn.hal.types import (
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
-from asyncnn.qos.work import JobState
+from asyncnn.qos.work import OUTSIDE
 
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
 _MEASURED, _NOT_MEASURED = MeasureTiming.YES, MeasureTiming.NO
-_OUTSIDE = JobState.OUTSIDE
 
 
 class Run(Work, Completion):
@@ -74,71 +73,53 @@ class Run(Work, Completion):
     in the end, unless it is known to be short: who waits for it is then told at once.
     """
 
+    # What is asked of each: a default of the class is looked up in two places first.
     __slots__ = (
-        "_abort_status",
-        "_arrays",
-        "_asked_ns",
-        "_control",
-        "_cpu_ns",
-        "_ended_ns",
-        "_error",
-        "_executable",
-        "_execution",
-        "_launched_ns",
-        "_options",
-        "_outputs",
-        "_places",
-        "_plan",
-        "_planning",
-        "_report",
-        "_request",
-        "_result",
-        "_shapes",
-        "_started_ns",
-        "_threads",
-        "_waiting",
-        "_workspace",
-        "computed_ns",
-        "has_plan",
-        "use",
+        *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
+        *("_executable", "_execution", "_options", "_plan", "_report", "_request"),
+        *("_result", "_shapes", "_started_ns", "_threads", "_waiting", "_workspace"),
+        *("account", "accounting", "added_ns", "charged_ns", "client", "computed_ns"),
+        *("cost", "deadline_ns", "ends_anywhere", "goes_native", "has_plan"),
+        *("is_held_up", "pause", "preemptions", "priority", "resumed_ns", "review_ns"),
+        *("should_inline", "state", "use"),
     )
 
     execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
+    reports_early = True
     _plan: Plan
     _outputs: Sequence[Array | None]
     _places: Sequence[Array | None]
+    _planning: Stepwise[Plan] | None = None
+    _asked_ns = _launched_ns = 0
 
     def __init__(
         self,
         executable: Executable,
         request: Request,
         options: ExecutionOptions,
-        report: ReportExecuted | None,
         client: Client,
-        reports_early: bool = False,
+        report: ReportExecuted | None = None,
         may_be_left: bool = False,
     ) -> None:
-        deadline_ns = options.deadline
         # All here, as the calls of the bases would be a tenth of a tiny model.
         self.priority = executable.priority
-        self.deadline_ns = deadline_ns
         self.client = client
-        self.min_runtime_ns = 0 if deadline_ns is None else executable.min_runtime_ns
         self.cost = executable.cost
-        self.preemptions = 0
-        self.state = _OUTSIDE
-        self.is_stopping = self.was_starved = False
-        self.review_ns = None
         self.accounting = executable.accounting
-        self.decision = None
+        self.goes_native = executable.goes_native
+        self.deadline_ns = deadline_ns = options.deadline
+        self.should_inline = executable.should_inline
+        if deadline_ns is not None:
+            self.should_inline = False
+            self.min_runtime_ns = executable.min_runtime_ns
+            self._asked_ns = monotonic_ns()
         if (may_be_left or deadline_ns is not None) and not executable.are_short:
             self.decision = threading.Lock()
-        self.is_left = self.is_withdrawn = self.is_held_up = False
-        self.should_inline = executable.should_inline and deadline_ns is None
-        self.goes_native = executable.goes_native and self.decision is None
-        self.reports_early = reports_early
-        self.ends_anywhere = False
-        self.has_plan = False
+            self.goes_native = False
+        self.state = OUTSIDE
+        self.review_ns = None
+        self.ends_anywhere = self.has_plan = self.is_held_up = False
+        self.preemptions = self._threads = 0
         self._arrays: Sequence[Array] | None = None
         if type(request) is Execution and request.plan is not None:
             self.has_plan = True
@@ -153,13 +134,10 @@ class Run(Work, Completion):
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
         self._control: IControl | None = None
-        self._planning: Stepwise[Plan] | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
         self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
-        self._threads = self._launched_ns = 0
-        self._asked_ns = 0 if deadline_ns is None else monotonic_ns()
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()
 

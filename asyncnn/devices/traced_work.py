@@ -26,13 +26,11 @@ from asyncnn.tracing import Layer, Phase, Trace, active
 
 def recorded_work() -> type[Run]:
     """Return the class of an execution: a traced one if a recording is on."""
-    return Run if active.recorder is None else TracedRun
+    return Run if active.recorder is None else Traced
 
 
 class Traced(Run):
     """The part of an execution whose stages and steps a recorder is told of."""
-
-    __slots__ = ()
 
     execution_kind: ClassVar[type[PlanExecution]] = ObservedExecution
     _trace: Trace
@@ -40,8 +38,8 @@ class Traced(Run):
 
     def __init__(self, *arguments: Any) -> None:
         assert active.recorder is not None
-        self._trace = Trace(active.recorder)  # type: ignore[misc]  # a slot of who has
-        self._steps = []  # type: ignore[misc]  # its layout
+        self._trace = Trace(active.recorder)
+        self._steps = []
         super().__init__(*arguments)
 
     def run(self) -> int:
@@ -89,13 +87,5 @@ class Traced(Run):
         return status
 
 
-class TracedRun(Traced):
-    """An execution that is traced."""
-
-    __slots__ = ("_steps", "_trace")
-
-
 class TracedFencedExecution(Traced, FencedExecution):
     """A fenced execution that is traced."""
-
-    __slots__ = ("_steps", "_trace")

@@ -220,10 +220,13 @@ flag_of(Segment *self)
  * says, whoever comes between. A forked child has one of its own. */
 static pthread_mutex_t telling = PTHREAD_MUTEX_INITIALIZER;
 
+static int forks; /* this process is so many generations from the first */
+
 static void
-renew_telling(void)
+begin_child(void)
 {
     pthread_mutex_init(&telling, NULL);
+    forks++;
 }
 
 /* Have a graph end early, until its flag is lowered; for good as it is told to end. */
@@ -1379,8 +1382,9 @@ Job_dealloc(Job *self)
  * written before.
  *
  * What has ended goes on the stack of a port. The lane that finds the stack empty writes
- * to the port's descriptor; the loop reads that first, then takes the whole stack. A
- * push behind that has found the stack empty, so none is left without a wake-up.
+ * to the port's descriptor, an eventfd that never blocks; a drain reads that first, then
+ * takes the whole stack. A push behind that has found the stack empty, so none is left
+ * without a wake-up.
  *
  * Thread and Port are no objects of Python: a lane that is stuck may outlast these. A
  * run belongs to its lane from `Job.offer` until it is drained; who offers keeps the
@@ -1405,7 +1409,7 @@ typedef struct Thread {
     int has_ended;
     int nice;
     char name[16];
-    pid_t process;
+    int forks; /* of the process that has the thread */
     bool is_joined;
 } Thread;
 
@@ -1560,7 +1564,7 @@ Lane_init(Lane *self, PyObject *args, PyObject *kwargs)
     pthread_mutex_init(&thread->mutex, NULL);
     pthread_cond_init(&thread->wake, NULL);
     thread->nice = nice;
-    thread->process = getpid();
+    thread->forks = forks;
     snprintf(thread->name, sizeof thread->name, "%s", name);
     if (!start(thread)) {
         thread->references = 1;
@@ -1575,7 +1579,7 @@ Lane_init(Lane *self, PyObject *args, PyObject *kwargs)
 static bool
 is_ours(const Lane *self)
 {
-    return self->thread && self->thread->process == getpid();
+    return self->thread && self->thread->forks == forks;
 }
 
 static PyObject *
@@ -1684,8 +1688,12 @@ static PyObject *
 Port_drain(Port *self, PyObject *Py_UNUSED(ignored))
 {
     Control *top = NULL, *first = NULL;
-    if (self->outlet)
+    uint64_t woken;
+    if (self->outlet) {
+        while (read(self->outlet->fd, &woken, sizeof woken) < 0 && errno == EINTR)
+            ;
         top = __atomic_exchange_n(&self->outlet->ended, NULL, __ATOMIC_SEQ_CST);
+    }
     while (top) {
         Control *below = top->below;
         top->below = first;
@@ -1914,7 +1922,7 @@ execute(PyObject *module)
     State *state = PyModule_GetState(module);
     static bool is_loaded = false;
     if (!is_loaded)
-        pthread_atfork(NULL, NULL, renew_telling);
+        pthread_atfork(NULL, NULL, begin_child);
     is_loaded = true;
     page_size = (Word)sysconf(_SC_PAGESIZE);
     if (!(state->segment = type_of(module, &segment_spec))

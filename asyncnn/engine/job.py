@@ -299,7 +299,7 @@ nanoseconds. What is to be offered again is `PAUSED`.
 
 
 class IPort(Protocol):
-    """Where lanes leave what has ended, and write to a descriptor."""
+    """Where lanes leave what has ended, and write to an eventfd that never blocks."""
 
     def lane(self, name: str, nice: int = 0) -> ILane:
         """Start a lane, with a name for the system's tools and a nice value.
@@ -309,7 +309,7 @@ class IPort(Protocol):
         ...
 
     def drain(self) -> list[Ended]:
-        """Return what has ended, in this order."""
+        """Read from that, and return what has ended, in this order."""
         ...
 
 

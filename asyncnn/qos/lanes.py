@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
@@ -133,16 +134,13 @@ class Lanes(ABC):
     def _deliver(self) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
-        if inbox.fd >= 0:
-            try:  # noqa: SIM105 - a context costs more than the rest
-                os.eventfd_read(inbox.fd)
-            except BlockingIOError:
-                pass  # it is called by something else
-        inbox.is_due = False
         works, port = inbox.works, natives.port
-        for lane, outcome, started_ns, ended_ns, used_ns in (
-            port.drain() if port else ()
-        ):
+        if port is None and inbox.fd >= 0:
+            with suppress(BlockingIOError):  # it is called by something else
+                os.eventfd_read(inbox.fd)
+        returned = () if port is None else port.drain()
+        inbox.is_due = False
+        for lane, outcome, started_ns, ended_ns, used_ns in returned:
             has_ended, work = True, lane.work
             # The system has run others in its place, and an ordinary lane is free.
             had_ns = ended_ns - started_ns if lane.idle is natives.idle_nice else 0

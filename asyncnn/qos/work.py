@@ -147,29 +147,17 @@ class Job:
     another one after it had begun. The rest is the run queue's.
     """
 
-    __slots__ = (
-        "account",
-        "added_ns",
-        "charged_ns",
-        "client",
-        "cost",
-        "deadline_ns",
-        "due_ns",
-        "is_stopping",
-        "min_runtime_ns",
-        "preemptions",
-        "priority",
-        "resumed_ns",
-        "review_ns",
-        "state",
-        "was_starved",
-    )
-
     account: "ClientAccount[Any]"
     added_ns: int
     charged_ns: int
     due_ns: int
     resumed_ns: int
+    cost = 1.0
+    min_runtime_ns = 0
+    preemptions = 0
+    state = OUTSIDE
+    is_stopping = was_starved = False
+    review_ns: int | None = None
 
     def __init__(
         self,
@@ -182,11 +170,6 @@ class Job:
         self.deadline_ns = deadline_ns
         self.client = client
         self.min_runtime_ns = min_runtime_ns
-        self.cost = 1.0
-        self.preemptions = 0
-        self.state = OUTSIDE
-        self.is_stopping = self.was_starved = False
-        self.review_ns: int | None = None
 
     def cannot_meet_deadline(self, now_ns: int) -> bool:
         """Tell whether it would miss its deadline if it began at ``now_ns``."""
@@ -367,23 +350,14 @@ class Work(Job, ABC):
     where it ends.
     """
 
-    __slots__ = (
-        "accounting",
-        "decision",
-        "ends_anywhere",
-        "goes_native",
-        "is_held_up",
-        "is_left",
-        "is_withdrawn",
-        "pause",
-        "reports_early",
-        "should_inline",
-    )
-
     is_separable: ClassVar[bool] = False
     keeps_its_lane: ClassVar[bool] = False
-    decision: "threading.Lock | None"
+    decision: "threading.Lock | None" = None
     pause: Pause
+    is_left = is_withdrawn = is_held_up = False
+    should_inline = goes_native = False
+    reports_early = False
+    ends_anywhere = False
 
     def __init__(
         self,
@@ -397,11 +371,8 @@ class Work(Job, ABC):
         client = client or calling_client.get()
         super().__init__(priority, deadline_ns, client, min_runtime_ns)
         self.accounting = accounting
-        self.decision = threading.Lock() if self.is_separable else None
-        self.is_left = self.is_withdrawn = self.is_held_up = False
-        self.should_inline = self.goes_native = False
-        self.reports_early = False
-        self.ends_anywhere = False
+        if self.is_separable:
+            self.decision = threading.Lock()
 
     @abstractmethod
     def advance(self, pause: Pause) -> bool:

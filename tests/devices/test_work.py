@@ -69,8 +69,8 @@ class Reported:
             self.executable,
             request_for([X], [self.z]),
             ExecutionOptions(MeasureTiming.YES, self.deadline_ns),
-            self._report,
             LOCAL,
+            self._report,
         )
 
     def advance(self, pause: Pause) -> bool:

@@ -36,7 +36,6 @@ class Desk:
         tokens: list[Any] = []
         while len(tokens) < count:
             assert select.select([self.fd], [], [], LIMIT_S)[0], "nothing has ended"
-            os.eventfd_read(self.fd)
             for ended in self.port.drain():
                 tokens.append(ended[0])
                 self.ended[ended[0]] = ended

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ class Port(IPort):
         os.eventfd_write(self._fd, 1)
 
     def drain(self) -> list[Any]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
         back, self._back = self._back, []
         return back
 

@@ -45,13 +45,6 @@ class FencedChain(FencedRun):
     One that has ``ended`` is not fenced: that is told the result.
     """
 
-    __slots__ = (
-        *FencedRun.slots,
-        *("_awaited", "_client", "_ended", "_failure", "_gate", "_is_cancelled"),
-        *("_launched_ns", "_model", "_options", "_ready_ns", "_request", "_run"),
-        *("_runs", "_space", "_use", "is_done"),
-    )
-
     def __init__(
         self,
         model: Partitioned,

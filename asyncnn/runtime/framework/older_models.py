@@ -206,12 +206,6 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
 class _OlderFencedRun(FencedRun):
     """A fenced run that waits here; to the driver it is an ordinary execution."""
 
-    __slots__ = (
-        *FencedRun.slots,
-        *("_execution", "_gate", "_launched_ns", "_model", "_options", "_request"),
-        *("_ready_ns", "_use"),
-    )
-
     def __init__(
         self,
         model: OlderPreparedModel,

@@ -3,9 +3,9 @@
 ``protobuf`` leaves weights where the file has them, ``schema`` and ``tensors`` turn
 the rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
-``node`` and its draft: ``emitter`` collects operations, ``composing`` has the
-vocabulary. ``open_axes`` treats axes without a length, ``functions`` operators that are
-defined by others.
+``node`` and its draft. ``open_axes`` treats axes without a length, ``functions``
+operators that are defined by others. The vocabulary of drafts is that of all importers:
+`asyncnn.runtime.drafting`, `asyncnn.runtime.composing` and `asyncnn.runtime.moves`.
 """
 
 import os

@@ -4,8 +4,7 @@ import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import F16, F32, Value
+from asyncnn.runtime.drafting import F16, F32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875
@@ -42,15 +41,10 @@ def _celu(node: Node) -> Value:
     return draft.mul(draft.unary(Op.ELU, scaled, 1.0), alpha)
 
 
-def clipped(draft: Composer, value: Value, low: float, high: float) -> Value:
-    """Return the elements within ``low`` and ``high``."""
-    return draft.binary(Op.MINIMUM, draft.binary(Op.MAXIMUM, value, low), high)
-
-
 def _hard_sigmoid(node: Node) -> Value:
     draft = node.draft
     slope, offset = node.attribute("alpha", 0.2), node.attribute("beta", 0.5)
-    return clipped(draft, draft.add(draft.mul(node.input(0), slope), offset), 0.0, 1.0)
+    return draft.clamp(draft.add(draft.mul(node.input(0), slope), offset), 0.0, 1.0)
 
 
 def _softsign(node: Node) -> Value:

@@ -13,13 +13,10 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Drafted, Form, Value
+from asyncnn.runtime.moves import pad, transpose
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import (
-    pad,
-    transpose,
-)
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Pads = tuple[tuple[int, int], tuple[int, int]]

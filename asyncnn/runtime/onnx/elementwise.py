@@ -6,8 +6,8 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import B8, F16, I32, Q8, Q8S, Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import B8, F16, I32, Q8, Q8S, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 
 BYTES = (Q8, Q8S)

@@ -16,11 +16,11 @@ from asyncnn.extensions.onnx_nodes import NODES, NodeGraph, onnx_module
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array, OperationFailedError, Shape
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import Drafted, Form, Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import HAL_TYPES, Drafted, Form, Value
 from asyncnn.runtime.onnx.node import Node
 from asyncnn.runtime.onnx.schema import DOMAINS, embed, inner_graphs
-from asyncnn.runtime.onnx.tensors import DTYPES, HAL_TYPES
+from asyncnn.runtime.onnx.tensors import DTYPES
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}

@@ -6,71 +6,14 @@ before its size was found bearable: a few bytes of a file can ask for terabytes.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
+from asyncnn.runtime.allowance import MAX_FOLDED
 from asyncnn.runtime.onnx.evaluated import evaluated_constants
 from asyncnn.runtime.onnx.node import Node
-
-MAX_ELEMENTS = 1 << 22
-"""Most elements of one tensor that is folded and larger than all that it is made of."""
-
-MAX_SUM = 1 << 27
-"""Most elements of all tensors that are folded."""
-
-MAX_VISITS = 1 << 20
-"""Most nodes of inner graphs and functions that are looked at, each time counted."""
-
-MAX_COPIED_BYTES = 1 << 29
-"""Most bytes of inner graphs and functions, counted wherever they are put in place."""
-
-
-class Budget:
-    """What may still be computed for one file."""
-
-    def __init__(self) -> None:
-        self._left = MAX_SUM
-        self._visits = MAX_VISITS
-        self._bytes = MAX_COPIED_BYTES
-
-    def take(self, shape: Shape, source: int) -> None:
-        """Account for a tensor of ``shape``, made of ``source`` elements.
-
-        :raises InvalidArgumentError: if it is too large.
-        """
-        size = math.prod(shape)
-        self._left -= size
-        if size > max(MAX_ELEMENTS, source) or self._left < 0:
-            raise InvalidArgumentError(
-                f"a constant of shape {list(shape)} is too large to be computed"
-            )
-
-    def visit(self, count: int) -> None:
-        """Account for nodes of an inner graph or function that are looked at.
-
-        :raises InvalidArgumentError: if they are too many.
-        """
-        self._visits -= count
-        if self._visits < 0:
-            raise InvalidArgumentError(
-                f"more than {MAX_VISITS} nodes of inner graphs, with those of "
-                "functions and loops counted each time"
-            )
-
-    def copy(self, body: Any) -> None:
-        """Account for an inner graph or function that is put in place.
-
-        :raises InvalidArgumentError: if all of them together are too large.
-        """
-        self._bytes -= body.ByteSize()
-        if self._bytes < 0:
-            raise InvalidArgumentError(
-                f"inner graphs of more than {MAX_COPIED_BYTES} bytes, with those of "
-                "functions and loops counted each time"
-            )
 
 
 def _shape(node: Node) -> Array:
@@ -241,7 +184,7 @@ FOLDED = _EVALUATED | frozenset(_TOLD)
 """Operators that are never computed if what they read is known."""
 
 
-def fold(node: Node, budget: Budget) -> Array | None:
+def fold(node: Node) -> Array | None:
     """Return the only output of ``node`` if it can be told now."""
     told = _TOLD.get(node.name)
     if told is not None:
@@ -253,9 +196,10 @@ def fold(node: Node, budget: Budget) -> Array | None:
         return None
     if node.name in _GROWING:
         shape = _GROWING[node.name](node)
-        if node.name == "ConstantOfShape" and math.prod(shape) > MAX_ELEMENTS:
+        if node.name == "ConstantOfShape" and math.prod(shape) > MAX_FOLDED:
             return None  # the device fills it
-        budget.take(shape, sum(math.prod(value.shape) for value in given))
+        source = sum(math.prod(value.shape) for value in given)
+        node.draft.allowance.take_folded(shape, source)
     is_quotient = node.name in ("Div", "Mod") and node.data(1).dtype.kind != "f"
     if is_quotient and not node.data(1).all():
         raise InvalidArgumentError("a constant is divided by zero")

@@ -7,7 +7,7 @@ specification composes of simpler ones. What has no converter is imported by its
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asyncnn.runtime.onnx.emitter import Value
+from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.node import Node
 from asyncnn.runtime.onnx.schema import DOMAINS, onnx_package
 

@@ -14,6 +14,9 @@ import numpy as np
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.building import Building
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F16, F32, HAL_TYPES, I32, Form, Value, hal_type
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
@@ -29,10 +32,8 @@ from asyncnn.runtime.onnx import (
     reshaping,
     resize,
 )
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import F16, F32, I32, Building, Form, Value
 from asyncnn.runtime.onnx.evaluated import evaluate
-from asyncnn.runtime.onnx.folding import FOLDED, Budget, fold
+from asyncnn.runtime.onnx.folding import FOLDED, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.node_groups import grouped
@@ -53,7 +54,7 @@ from asyncnn.runtime.onnx.schema import (
     operator_name,
     place_of,
 )
-from asyncnn.runtime.onnx.tensors import HAL_TYPES, checked_shape, hal_type
+from asyncnn.runtime.onnx.tensors import checked_shape
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 
 MAX_DEPTH = 32
@@ -122,7 +123,7 @@ class Import:
         self._is_strict = is_strict
         self._source = source
         self._checker = onnx_package().checker
-        self._budget = Budget()
+        self._allowance = self.draft.allowance
         self._count = 0
         self._places: list[tuple[int, Any]] = []
         self._refusals = Refusals()
@@ -196,7 +197,7 @@ class Import:
         """Draft the nodes of a graph within another's scope; return its outputs."""
         names = scope.new_child()  # no copy: a loop may do this thousands of times
         if graph is not self._source.graph:
-            self._budget.copy(graph)
+            self._allowance.copy(graph)
             for tensor in graph.initializer:
                 array = self._source.reader.array(tensor)
                 names[tensor.name] = self.draft.constant(array, tensor.name)
@@ -222,7 +223,7 @@ class Import:
             self._places.append((index, proto))
             read = set(proto.input)
             for graph in inner_graphs(proto):
-                read |= captured(graph, self._budget.visit)
+                read |= captured(graph, self._allowance.visit)
             if read.isdisjoint(lost):
                 is_lost = not self._try(proto, index, names, opsets)
             else:
@@ -311,7 +312,7 @@ class Import:
         own = self._source.functions.get((domain, key))
         if domain in DOMAINS:
             self._check(proto, opsets)
-            folded = fold(node, self._budget)
+            folded = fold(node)
             if folded is not None:
                 return (self.draft.constant(folded),)
         else:
@@ -355,8 +356,8 @@ class Import:
             {name: value for name, value in given.items() if value is not None}
         )
         opsets = _Opsets({o.domain: o.version for o in body.opset_import})
-        self._budget.copy(body)
-        nodes = instantiated(body, proto, names, self._budget.visit)
+        self._allowance.copy(body)
+        nodes = instantiated(body, proto, names, self._allowance.visit)
         completed(self._converting(self._needed(nodes, body.output), names, opsets))
         return [names.get(name) for name in body.output]
 
@@ -388,7 +389,7 @@ class Import:
             chosen.append(node)
             needed.update(node.input)
             for graph in inner_graphs(node):
-                needed |= captured(graph, self._budget.visit)
+                needed |= captured(graph, self._allowance.visit)
         return chosen[::-1]
 
 

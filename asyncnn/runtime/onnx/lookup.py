@@ -8,10 +8,10 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import F32, Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F32, Value
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import gather
 
 
 def whole_indices(draft: Composer, indices: Value, length: int) -> Value:

@@ -6,21 +6,11 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import I32, Value
+from asyncnn.runtime.moves import transpose
 from asyncnn.runtime.onnx.convolution import filter_of
-from asyncnn.runtime.onnx.emitter import I32, Value
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import transpose
-
-
-def connected(
-    draft: Composer, rows: Value, weights: Value, bias: Value | None
-) -> Value:
-    """Return rows [M, K] by weights [N, K], as one fully connected layer."""
-    if bias is None:
-        draft.allowance.take_elements(weights.shape[:1])
-        bias = draft.constant(np.zeros(weights.shape[:1], rows.dtype))
-    return draft.emit(Op.FULLY_CONNECTED, [rows, weights, bias, 0])
 
 
 def product(draft: Composer, first: Value, second: Value) -> Value:
@@ -48,7 +38,7 @@ def product(draft: Composer, first: Value, second: Value) -> Value:
         rows = draft.reshape(one, (math.prod(one.shape[:-1]), inner))
         if two.is_constant and rows.type != I32:
             weights = filter_of(draft, two, (1, 0), 0)
-            return draft.reshape(connected(draft, rows, weights, None), shape)
+            return draft.reshape(draft.connected(rows, weights), shape)
         flat = draft.emit(Op.BATCH_MATMUL, [rows, two, False, False])
         return draft.reshape(flat, shape)
     count = math.prod(outer)
@@ -88,7 +78,7 @@ def _gemm(node: Node) -> Value:
         weights = transpose(draft, weights, (1, 0))
         result = draft.emit(Op.BATCH_MATMUL, [first, weights, False, False])
     else:
-        result = connected(draft, first, weights, bias)
+        result = draft.connected(first, weights, bias)
     if alpha != 1.0:
         result = draft.mul(result, alpha)
     if rest is not None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.tensors import MAX_RANK, TensorReader, dtype_of
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 

@@ -15,7 +15,7 @@ from asyncnn.extensions.onnx_nodes import NODES, onnx_module
 from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
-from asyncnn.runtime.onnx.emitter import Q8, Drafted, Form, Value
+from asyncnn.runtime.drafting import Q8, Drafted, Form, Value
 from asyncnn.runtime.onnx.evaluated import NUMBERS, Evaluated, tensor_of
 from asyncnn.runtime.onnx.schema import inner_graphs
 from asyncnn.runtime.unsupported import UnsupportedOperatorError

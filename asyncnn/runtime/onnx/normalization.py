@@ -9,9 +9,9 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.elementwise import in_float32
-from asyncnn.runtime.onnx.emitter import Value
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.reduction import reduce
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import Value
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 NEWER_OPSET = 9

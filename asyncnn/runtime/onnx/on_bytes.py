@@ -10,9 +10,9 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F32, Q8, Q8C, Drafted, Form, Scalar, Value
 from asyncnn.runtime.onnx.convolution import codes_of
-from asyncnn.runtime.onnx.emitter import F32, Q8, Q8C, Drafted, Form, Scalar, Value
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 

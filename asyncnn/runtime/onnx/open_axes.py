@@ -22,12 +22,12 @@ from asyncnn.runtime.axes import (
     dimensions_of,
     example_shapes,
 )
+from asyncnn.runtime.drafting import Draft, Drafted, Omitted, Scalar, Value
 from asyncnn.runtime.model import (
     InputShapes,
     TensorInfo,
     shapes_by_name,
 )
-from asyncnn.runtime.onnx.emitter import Draft, Drafted, Omitted, Scalar, Value
 from asyncnn.runtime.onnx.evaluated import Evaluated
 from asyncnn.runtime.onnx.schema import Axes, Source
 from asyncnn.runtime.unsupported import UnsupportedOperatorError

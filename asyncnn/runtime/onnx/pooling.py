@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
+from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.convolution import (
     Sliding,
     as_image,
@@ -11,10 +13,8 @@ from asyncnn.runtime.onnx.convolution import (
     paddings,
     spatial,
 )
-from asyncnn.runtime.onnx.emitter import Value
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.onnx.reduction import reduce
-from asyncnn.runtime.onnx.reshaping import pad
 
 
 class _Pool:

@@ -15,7 +15,8 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
-from asyncnn.runtime.onnx.composing import Composer
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import F32, Q8, Q8C, Q8S, Form, Value
 from asyncnn.runtime.onnx.convolution import (
     as_image,
     convolved,
@@ -23,14 +24,6 @@ from asyncnn.runtime.onnx.convolution import (
     image_filter,
     of_rank,
     sliding_of,
-)
-from asyncnn.runtime.onnx.emitter import (
-    F32,
-    Q8,
-    Q8C,
-    Q8S,
-    Form,
-    Value,
 )
 from asyncnn.runtime.onnx.matmul import product
 from asyncnn.runtime.onnx.node import Converter, Node

@@ -7,9 +7,9 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.emitter import F32, Argument, Omitted, Value
+from asyncnn.runtime.drafting import F32, Argument, Omitted, Value
+from asyncnn.runtime.moves import concatenate, reverse, split, transpose
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import concatenate, reverse, split, transpose
 
 _TANH = 4
 """The HAL's number of the activation in its LSTM."""

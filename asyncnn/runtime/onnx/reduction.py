@@ -6,18 +6,8 @@ import numpy as np
 
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK, merged_axes
-from asyncnn.runtime.onnx.composing import Composer
-from asyncnn.runtime.onnx.emitter import (
-    B8,
-    F16,
-    F32,
-    I32,
-    Q8,
-    Q8S,
-    Argument,
-    Form,
-    Value,
-)
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import B8, F16, F32, I32, Q8, Q8S, Argument, Form, Value
 from asyncnn.runtime.onnx.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 

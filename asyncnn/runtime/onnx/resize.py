@@ -13,9 +13,9 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
-from asyncnn.runtime.onnx.emitter import F16, F32, Value
+from asyncnn.runtime.drafting import F16, F32, Value
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.onnx.node import Converter, Node
-from asyncnn.runtime.onnx.reshaping import gather
 
 _MAX_LENGTH = 1 << 16
 

@@ -1,4 +1,4 @@
-"""Tensors of ONNX files as NumPy arrays, and their element types as the HAL's.
+"""Tensors of ONNX files as NumPy arrays.
 
 Arrays view the bytes of the file where they can, and hold what external files have for
 them. No length that a file tells is believed before it is compared with what is there.
@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.types import Memory, OperandType
+from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import view
 from asyncnn.runtime.model import open_model_file
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -69,17 +69,6 @@ DTYPES: dict[int, np.dtype[Any]] = {
 }
 """Dtypes of the types whose elements can be read; not all can be computed with."""
 
-HAL_TYPES: dict[np.dtype[Any], OperandType] = {
-    np.dtype(np.float32): OperandType.TENSOR_FLOAT32,
-    np.dtype(np.float16): OperandType.TENSOR_FLOAT16,
-    np.dtype(np.int32): OperandType.TENSOR_INT32,
-    np.dtype(np.int64): OperandType.TENSOR_INT32,
-    np.dtype(np.bool_): OperandType.TENSOR_BOOL8,
-    np.dtype(np.uint8): OperandType.TENSOR_QUANT8_ASYMM,
-    np.dtype(np.int8): OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
-}
-"""What tensors become in the HAL. Bytes have scale 1 unless more is known of them."""
-
 _FIELDS = {
     **dict.fromkeys((1,), "float_data"),
     **dict.fromkeys((2, 3, 4, 5, 6, 9, 10), "int32_data"),
@@ -99,18 +88,6 @@ def dtype_of(number: int, what: str) -> np.dtype[Any]:
         name = TYPE_NAMES.get(number, f"type {number}")
         raise UnsupportedOperatorError(f"{what} has elements of type {name}")
     return DTYPES[number]
-
-
-def hal_type(dtype: np.dtype[Any], what: str) -> OperandType:
-    """Return the HAL's type for elements of ``dtype``.
-
-    :raises UnsupportedOperatorError: if it has none.
-    """
-    if dtype not in HAL_TYPES:
-        raise UnsupportedOperatorError(
-            f"{what} has elements of type {dtype}, which the HAL does not have"
-        )
-    return HAL_TYPES[dtype]
 
 
 def checked_shape(lengths: Sequence[int], what: str) -> Shape:
@@ -281,16 +258,3 @@ def _typed(tensor: Any, what: str, dtype: np.dtype[Any], shape: Shape) -> Array:
     ):
         raise InvalidArgumentError(f"{what} has values that are no {dtype}")
     return elements.reshape(shape)
-
-
-def hal_array(data: Array, what: str) -> Array:
-    """Return ``data`` as the HAL has it: of rank 1 at least, and int32 for int64.
-
-    :raises InvalidArgumentError: if a value is beyond 32 bits.
-    """
-    if data.dtype == np.int64:
-        narrow = data.astype(np.int32)
-        if not np.array_equal(narrow, data):
-            raise InvalidArgumentError(f"{what} has values beyond 32 bits")
-        data = narrow
-    return data.reshape(data.shape or (1,))

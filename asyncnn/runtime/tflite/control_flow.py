@@ -11,11 +11,12 @@ from typing import TypeAlias
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Dimensions, Operand, OperandType, OperationType
+from asyncnn.runtime.building import own
 from asyncnn.runtime.tflite.first_values import run_once
 from asyncnn.runtime.tflite.node import Node
 from asyncnn.runtime.tflite.scope import FlowConverter, Scope, Value
 from asyncnn.runtime.tflite.subgraphs import Accesses, Variable, referred, resource
-from asyncnn.runtime.tflite.variables import Variables, own
+from asyncnn.runtime.tflite.variables import Variables
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Tensor
 

@@ -7,11 +7,12 @@ from msgspec.structs import replace
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.building import own
 from asyncnn.runtime.model import located
 from asyncnn.runtime.tflite.node import Node
 from asyncnn.runtime.tflite.scope import Scope
 from asyncnn.runtime.tflite.subgraphs import Variable, referred
-from asyncnn.runtime.tflite.variables import FirstValues, Variables, own
+from asyncnn.runtime.tflite.variables import FirstValues, Variables
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Tensor
 

@@ -5,14 +5,17 @@ Constants of approximations are stated with their error.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.tflite.algebra import Algebra
+from asyncnn.hal.types import OperationType as Op
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
+from asyncnn.runtime.moves import gather
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -20,53 +23,52 @@ _F32, _I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_INT32
 _BOOLEAN = OperandType.TENSOR_BOOL8
 
 
-def _of_reals(formula: Callable[[Algebra, int], int]) -> Converter:
+def _of_reals(formula: Callable[[Composer, Value], Value]) -> Converter:
     """Return the converter of a function of input 0, dequantised if need be."""
 
     def convert(node: Node) -> None:
-        operand = node.dequantize(node.read(0))
-        node.store(formula(Algebra(node, _F32), operand))
+        node.put(formula(node.draft, node.real(0)))
 
     return convert
 
 
-def _algebra(node: Node) -> Algebra:
-    """Return the algebra of input 0, which is float32 or int32.
+def _number(node: Node, index: int = 0) -> Value:
+    """Return input ``index``, which is float32 or int32.
 
     :raises UnsupportedOperatorError: if it is neither.
     """
-    if node.type not in (_F32, _I32):
-        raise UnsupportedOperatorError(f"the HAL has no arithmetic on {node.type.name}")
-    return Algebra(node, node.type)
+    value = node.input(index)
+    if value.type not in (_F32, _I32):
+        raise UnsupportedOperatorError(
+            f"the HAL has no arithmetic on {value.type.name}"
+        )
+    return value
 
 
-def _round(algebra: Algebra, x: int) -> int:
+def _round(draft: Composer, x: Value) -> Value:
     """Round to the nearest integer, and from the middle to the even one."""
-    floor = algebra.floor(x)
-    part = algebra.subtract(x, floor)
-    halves = algebra.multiply(floor, 0.5)
-    odd = algebra.subtract(halves, algebra.floor(halves))
-    even = algebra.compare(OperationType.EQUAL, odd, 0.0)
-    up = algebra.compare(OperationType.GREATER, part, 0.5)
-    middle = algebra.compare(OperationType.EQUAL, part, 0.5)
-    rounded = algebra.select(algebra.both(middle, even), floor, algebra.add(floor, 1.0))
-    upwards = algebra.apply(OperationType.LOGICAL_OR, up, middle, to=_BOOLEAN)
-    return algebra.select(upwards, rounded, floor)
+    floor = draft.unary(Op.FLOOR, x)
+    part = draft.sub(x, floor)
+    halves = draft.mul(floor, 0.5)
+    odd = draft.sub(halves, draft.unary(Op.FLOOR, halves))
+    even = draft.compare(Op.EQUAL, odd, 0.0)
+    up = draft.compare(Op.GREATER, part, 0.5)
+    middle = draft.compare(Op.EQUAL, part, 0.5)
+    stays = draft.binary(Op.LOGICAL_AND, middle, even)
+    rounded = draft.select(stays, floor, draft.add(floor, 1.0))
+    return draft.select(draft.binary(Op.LOGICAL_OR, up, middle), rounded, floor)
 
 
 def _gelu(node: Node) -> None:
-    x = node.dequantize(node.read(0))
     is_rough = node.options("GeluOptions").Approximate()
-    node.store((_gelu_by_tanh if is_rough else _gelu_by_erf)(Algebra(node, _F32), x))
+    _of_reals(_gelu_by_tanh if is_rough else _gelu_by_erf)(node)
 
 
-def _gelu_by_tanh(algebra: Algebra, x: int) -> int:
-    cube = algebra.multiply(algebra.multiply(x, x), x)
-    inner = algebra.add(x, algebra.multiply(cube, 0.044715))
-    bent = algebra.apply(
-        OperationType.TANH, algebra.multiply(inner, math.sqrt(2 / math.pi))
-    )
-    return algebra.multiply(algebra.multiply(x, 0.5), algebra.add(bent, 1.0))
+def _gelu_by_tanh(draft: Composer, x: Value) -> Value:
+    cube = draft.mul(draft.mul(x, x), x)
+    inner = draft.add(x, draft.mul(cube, 0.044715))
+    bent = draft.unary(Op.TANH, draft.mul(inner, math.sqrt(2 / math.pi)))
+    return draft.mul(draft.mul(x, 0.5), draft.add(bent, 1.0))
 
 
 _ERFC = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
@@ -77,27 +79,35 @@ Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26.
 """
 
 
-def _gelu_by_erf(algebra: Algebra, x: int) -> int:
+def _gelu_by_erf(draft: Composer, x: Value) -> Value:
     """Return max(x, 0) - |x| / 2 erfc(|x| / sqrt(2))."""
-    size = algebra.absolute(x)
-    bent = algebra.add(algebra.multiply(size, _ERFC_POLE / math.sqrt(2)), 1.0)
-    tail = algebra.polynomial(algebra.divide(1.0, bent), _ERFC)
-    power = algebra.multiply(algebra.multiply(x, x), -0.5)
-    tail = algebra.multiply(tail, algebra.apply(OperationType.EXP, power))
-    missing = algebra.multiply(algebra.multiply(size, 0.5), tail)
-    return algebra.subtract(algebra.apply(OperationType.RELU, x), missing)
+    size = draft.unary(Op.ABS, x)
+    bent = draft.add(draft.mul(size, _ERFC_POLE / math.sqrt(2)), 1.0)
+    tail = _polynomial(draft, draft.reciprocal(bent), _ERFC)
+    power = draft.unary(Op.EXP, draft.mul(draft.mul(x, x), -0.5))
+    missing = draft.mul(draft.mul(size, 0.5), draft.mul(tail, power))
+    return draft.sub(draft.unary(Op.RELU, x), missing)
+
+
+def _polynomial(draft: Composer, x: Value, coefficients: Sequence[float]) -> Value:
+    """Return a polynomial, given the coefficient of the highest power first."""
+    highest, second, *rest = coefficients
+    result = draft.add(draft.mul(x, highest), second)
+    for coefficient in rest:
+        result = draft.add(draft.mul(result, x), coefficient)
+    return result
 
 
 def _sign(node: Node) -> None:
-    algebra, x = _algebra(node), node.read(0)
-    positive = algebra.compare(OperationType.GREATER, x, 0.0)
-    negative = algebra.compare(OperationType.LESS, x, 0.0)
-    below = algebra.select(negative, -1.0, 0.0)
-    node.store(algebra.select(positive, 1.0, below))
+    draft, x = node.draft, _number(node)
+    positive = draft.compare(Op.GREATER, x, 0)
+    negative = draft.compare(Op.LESS, x, 0)
+    below = draft.select(negative, -1, 0, x)
+    node.put(draft.select(positive, 1, below))
 
 
-def _relu_0_to_1(algebra: Algebra, x: int) -> int:
-    return algebra.clamp(x, 0.0, 1.0)
+def _relu_0_to_1(draft: Composer, x: Value) -> Value:
+    return draft.clamp(x, 0.0, 1.0)
 
 
 _ARCTAN_POWERS = 11
@@ -115,21 +125,25 @@ def _arctan_coefficients() -> list[float]:
 
 def _atan2(node: Node) -> None:
     """Reduce to arctan of the quotient of the smaller and the larger, by octants."""
-    y, x = node.read(0), node.read(1)
-    algebra = _algebra(node)
-    high, wide = algebra.absolute(y), algebra.absolute(x)
-    smaller = algebra.apply(OperationType.MINIMUM, high, wide)
-    larger = algebra.apply(OperationType.MAXIMUM, high, wide)
+    draft, y, x = node.draft, _number(node), node.input(1)
+    high, wide = draft.unary(Op.ABS, y), draft.unary(Op.ABS, x)
+    smaller = draft.binary(Op.MINIMUM, high, wide)
+    larger = draft.binary(Op.MAXIMUM, high, wide)
     # Of two zeros the angle is 0, not 0 / 0.
-    ratio = algebra.divide(smaller, algebra.apply(OperationType.MAXIMUM, larger, 1e-37))
-    square = algebra.multiply(ratio, ratio)
-    angle = algebra.multiply(ratio, algebra.polynomial(square, _arctan_coefficients()))
-    is_steep = algebra.compare(OperationType.GREATER, high, wide)
-    angle = algebra.select(is_steep, algebra.subtract(math.pi / 2, angle), angle)
-    is_left = algebra.compare(OperationType.LESS, x, 0.0)
-    angle = algebra.select(is_left, algebra.subtract(math.pi, angle), angle)
-    is_below = algebra.compare(OperationType.LESS, y, 0.0)
-    node.store(algebra.select(is_below, algebra.negate(angle), angle))
+    ratio = draft.div(smaller, draft.binary(Op.MAXIMUM, larger, 1e-37))
+    square = draft.mul(ratio, ratio)
+    angle = draft.mul(ratio, _polynomial(draft, square, _arctan_coefficients()))
+    is_steep = draft.compare(Op.GREATER, high, wide)
+    angle = draft.select(is_steep, _less(draft, math.pi / 2, angle), angle)
+    is_left = draft.compare(Op.LESS, x, 0)
+    angle = draft.select(is_left, _less(draft, math.pi, angle), angle)
+    is_below = draft.compare(Op.LESS, y, 0)
+    node.put(draft.select(is_below, draft.unary(Op.NEG, angle), angle))
+
+
+def _less(draft: Composer, whole: float, value: Value) -> Value:
+    """Return ``whole - value``."""
+    return draft.sub(draft.lift(whole, value), value)
 
 
 _MOST_BITS = 16
@@ -141,6 +155,8 @@ def _fake_quant(node: Node) -> None:
     bits = options.NumBits()
     if not 2 <= bits <= _MOST_BITS:
         raise InvalidArgumentError(f"{bits} bits")
+    if node.type != _F32:
+        raise UnsupportedOperatorError(f"{node.type.name}, not float32")
     if options.NarrowRange():
         raise UnsupportedOperatorError("a narrow range, which TFLite does not compute")
     last = 2**bits - 1
@@ -149,41 +165,32 @@ def _fake_quant(node: Node) -> None:
     scale = (high - low) / last
     zero = min(max(round(-low / scale), 0), last)
     low, high = -zero * scale, (last - zero) * scale
-    algebra, x = Algebra(node, _F32), node.read(0)
-    above = algebra.subtract(algebra.clamp(x, low, high), low)
-    steps = algebra.floor(algebra.add(algebra.multiply(above, 1 / scale), 0.5))
-    node.store(algebra.add(algebra.multiply(steps, scale), low))
+    draft = node.draft
+    above = draft.sub(draft.clamp(node.input(0), low, high), low)
+    steps = draft.unary(Op.FLOOR, draft.add(draft.mul(above, 1 / scale), 0.5))
+    node.put(draft.add(draft.mul(steps, scale), low))
 
 
 def _bucketize(node: Node) -> None:
     borders = node.options("BucketizeOptions").BoundariesAsNumpy()
-    x, dimensions = node.read(0), node.target().dimensions
+    draft, x = node.draft, node.real(0)
     if isinstance(borders, int) or not len(borders):
-        node.emit(OperationType.FILL, [node.integers(dimensions), node.scalar(0)])
+        node.put(draft.full(x.shape, 0, np.int32))
         return
-    algebra = Algebra(node, _F32)
-    column = node.reshape(node.dequantize(x), (math.prod(dimensions), 1))
-    reached = algebra.compare(OperationType.GREATER_EQUAL, column, borders[None])
-    ones = node.number(reached, Operand(_F32))
-    total = node.compute(
-        OperationType.REDUCE_SUM,
-        [ones, node.integers([1]), node.scalar(False)],
-        Operand(_F32, (math.prod(dimensions),)),
-    )
-    whole = node.compute(
-        OperationType.CAST, [total], Operand(_I32, (math.prod(dimensions),))
-    )
-    node.store(whole)
+    column = draft.reshape(x, (math.prod(x.shape), 1))
+    limits = draft.constant(borders[None].astype(np.float32))
+    reached = draft.compare(Op.GREATER_EQUAL, column, limits)
+    total = draft.emit(Op.REDUCE_SUM, [draft.cast(reached, np.float32), [1], False])
+    node.put(draft.cast(total, np.int32))
 
 
-def _integer_quotient(node: Node) -> int:
-    """Add a quotient of int32 that is rounded towards zero; the HAL rounds down."""
-    algebra, (first, second) = Algebra(node, _I32), node.read_all()
-    sizes = [algebra.absolute(each) for each in (first, second)]
-    signs = [algebra.compare(OperationType.LESS, each, 0.0) for each in (first, second)]
-    quotient = algebra.divide(*sizes)
-    differ = algebra.compare(OperationType.NOT_EQUAL, *signs)
-    return algebra.select(differ, algebra.negate(quotient), quotient)
+def _integer_quotient(draft: Composer, first: Value, second: Value) -> Value:
+    """Return a quotient of int32 rounded towards zero; the HAL rounds down."""
+    sizes = [draft.unary(Op.ABS, each) for each in (first, second)]
+    signs = [draft.compare(Op.LESS, each, 0) for each in (first, second)]
+    quotient = draft.div(*sizes)
+    differ = draft.compare(Op.NOT_EQUAL, *signs)
+    return draft.select(differ, draft.unary(Op.NEG, quotient), quotient)
 
 
 def _div(node: Node) -> None:
@@ -195,7 +202,8 @@ def _div(node: Node) -> None:
     elif act:
         raise UnsupportedOperatorError("an activation of integers")
     else:
-        node.store(_integer_quotient(node))
+        quotient = _integer_quotient(node.draft, node.input(0), node.input(1))
+        node.put(quotient)
 
 
 def _right_shift(node: Node) -> None:
@@ -204,44 +212,35 @@ def _right_shift(node: Node) -> None:
         raise UnsupportedOperatorError(
             "the HAL shifts int32 alone, by division, up to 30 places"
         )
-    algebra = Algebra(node, _I32)
-    node.store(algebra.divide(node.read(0), np.left_shift(1, shifts)))
+    node.put(node.draft.div(node.input(0), np.left_shift(1, shifts)))
 
 
 def _cumsum(node: Node) -> None:
     """Add ever longer runs: after step K, an element has 2**K terms."""
     options = node.options("CumsumOptions")
-    algebra, total = _algebra(node), node.read(0)
-    rank, dimensions = node.rank(), algebra.shape(node.read(0))
-    axis = node.axis(node.value(1), rank)
+    draft, total = node.draft, _number(node)
+    axis = node.axis(node.value(1), node.rank())
     sign = -1 if options.Reverse() else 1
     if options.Exclusive():
-        total = shifted(node, total, axis, sign)
+        total = shifted(draft, total, axis, sign)
     step = 1
-    while step < dimensions[axis]:
-        total = algebra.add(total, shifted(node, total, axis, sign * step))
+    while step < total.dimensions[axis]:
+        total = draft.add(total, shifted(draft, total, axis, sign * step))
         step *= 2
-    node.store(total)
+    node.put(total)
 
 
-def shifted(node: Node, operand: int, axis: int, steps: int) -> int:
-    """Return ``operand`` moved along an axis; zeros come in, the other end is lost."""
-    like = node.builder.operand(operand)
-    length = like.dimensions[axis]
-    node.allowance.take_elements(like.dimensions)
+def shifted(draft: Composer, value: Value, axis: int, steps: int) -> Value:
+    """Return ``value`` moved along an axis; zeros come in, the other end is lost."""
+    length = value.dimensions[axis]
+    draft.allowance.take_elements(value.shape)
     places = np.arange(length) - steps
     inside = (places >= 0) & (places < length)
-    taken = node.compute(
-        OperationType.GATHER,
-        [operand, node.scalar(axis), node.integers(places.clip(0, length - 1))],
-        like,
-    )
-    shape = [1] * len(like.dimensions)
+    indices = draft.constant(places.clip(0, length - 1).astype(np.int32))
+    shape = [1] * len(value.dimensions)
     shape[axis] = length
-    mask = node.builder.constant(inside.reshape(shape))
-    zeros = node.zeros(like)
-    condition = node.broadcast(mask, like.dimensions)
-    return node.compute(OperationType.SELECT, [condition, taken, zeros], like)
+    mask = draft.constant(inside.reshape(shape))
+    return draft.select(mask, gather(draft, value, indices, axis), 0)
 
 
 def _cast(node: Node) -> None:
@@ -288,8 +287,8 @@ def _multinomial(node: Node) -> None:
 
 
 def _clamp(node: Node) -> None:
-    low, x, high = node.read_all()
-    node.store(_algebra(node).clamp(x, low, high))
+    low, x, high = (_number(node, index) for index in range(3))
+    node.put(node.draft.clamp(x, low, high))
 
 
 def _identity(node: Node) -> None:

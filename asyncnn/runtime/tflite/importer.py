@@ -13,7 +13,9 @@ from asyncnn.input_files import decoding
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.building import own
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
@@ -24,7 +26,6 @@ from asyncnn.runtime.model import (
 )
 from asyncnn.runtime.model_description import Outline, TensorOutline
 from asyncnn.runtime.tflite import (
-    bidirectional,
     control_flow,
     convolution,
     custom_operators,
@@ -35,7 +36,6 @@ from asyncnn.runtime.tflite import (
     reshaping,
     spectrum,
 )
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.borders import (
     checked_shape,
     chosen_graph,
@@ -48,7 +48,7 @@ from asyncnn.runtime.tflite.node import Converter
 from asyncnn.runtime.tflite.scope import Importing, Scope, place_of
 from asyncnn.runtime.tflite.subgraphs import Flow
 from asyncnn.runtime.tflite.tensors import describe
-from asyncnn.runtime.tflite.variables import FirstValues, States, own
+from asyncnn.runtime.tflite.variables import FirstValues, States
 from asyncnn.runtime.unsupported import Refusals, UnsupportedOperatorError
 from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import DTYPES, Contents, Graph, Tensor
@@ -61,7 +61,6 @@ CONVERTERS: dict[str, Converter] = {
     **indexing.CONVERTERS,
     **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
-    **bidirectional.CONVERTERS,
     **custom_operators.CONVERTERS,
 }
 """Converters by the operator's name in the TFLite schema."""

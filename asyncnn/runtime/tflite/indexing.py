@@ -6,6 +6,7 @@ GATHER on a flattened tensor does it; what is put beside comes with SELECT.
 
 import math
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,8 +14,10 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.tflite.algebra import Algebra
+from asyncnn.hal.types import OperandType, OperationType
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
+from asyncnn.runtime.moves import gather, split
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 from asyncnn.runtime.tflite.rearranging import moved, transpose
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -32,7 +35,7 @@ def _strided_slice(node: Node) -> None:
         node.emit_like(OperationType.STRIDED_SLICE, inputs)
         return
     if node.type == _I32:
-        node.store(moved(node, node.read(0)))
+        node.put(moved(node))
         return
     source = node.read(0)
     like = node.builder.operand(source)
@@ -80,70 +83,56 @@ def _gather(node: Node) -> None:
     options = node.options("GatherOptions")
     batches, rank = options.BatchDims(), node.rank()
     axis = node.axis(options.Axis(), rank)
-    source, indices = node.read(0), node.read(1)
     if batches < 0:
         batches += len(node.tensor(1).shape)
     if not batches:
-        node.emit_like(OperationType.GATHER, [source, node.scalar(axis), indices])
+        inputs = [node.read(0), node.scalar(axis), node.read(1)]
+        node.emit_like(OperationType.GATHER, inputs)
     elif axis == batches:
-        node.store(gather_rows(node, source, indices, batches))
+        rows = _gather_rows(node.draft, node.input(0), node.input(1), batches)
+        node.put(rows)
     else:
         raise UnsupportedOperatorError(
             f"gathering along axis {axis} of {batches} batch axes"
         )
 
 
-def gather_rows(node: Node, source: int, indices: int, batches: int) -> int:
+def _gather_rows(draft: Composer, source: Value, indices: Value, batches: int) -> Value:
     """Return rows of ``source`` along the axis after ``batches`` others, [N, row].
 
     Each of the batches has indices of its own: the row that they count from is added.
     """
-    dimensions = node.builder.operand(source).dimensions
-    count, length = math.prod(dimensions[:batches]), dimensions[batches]
-    node.allowance.take_elements((count,))
-    rest = math.prod(dimensions[batches + 1 :])
-    algebra = Algebra(node, _I32)
-    each = math.prod(algebra.shape(indices)) // count
-    rows = node.reshape(indices, (count, each))
-    rows = algebra.add(rows, (np.arange(count) * length)[:, None])
-    flat = node.reshape(source, (count * length, rest))
-    inputs = [flat, node.scalar(0), node.reshape(rows, (count * each,))]
-    output = replace(node.builder.operand(source), dimensions=(count * each, rest))
-    return node.compute(OperationType.GATHER, inputs, output)
+    shape = source.shape
+    count, length = math.prod(shape[:batches]), shape[batches]
+    draft.allowance.take_elements((count,))
+    each = math.prod(indices.shape) // count
+    rows = draft.reshape(indices, (count, each))
+    rows = draft.add(rows, (np.arange(count) * length)[:, None])
+    flat = draft.reshape(source, (count * length, math.prod(shape[batches + 1 :])))
+    return gather(draft, flat, draft.reshape(rows, (count * each,)), 0)
 
 
 def _gather_nd(node: Node) -> None:
-    source, indices = node.read(0), node.read(1)
-    like = node.builder.operand(source)
-    depth = node.builder.operand(indices).dimensions[-1]
-    if not 0 < depth <= len(like.dimensions):
+    draft, source, indices = node.draft, node.input(0), node.input(1)
+    depth = indices.dimensions[-1]
+    if not 0 < depth <= source.rank:
         raise InvalidArgumentError(f"indices of {depth} axes")
-    leading, rest = like.dimensions[:depth], like.dimensions[depth:]
-    places = flat_places(node, indices, leading)
-    count = math.prod(node.builder.operand(places).dimensions)
-    flat = node.reshape(source, (math.prod(leading), math.prod(rest)))
-    output = replace(like, dimensions=(count, math.prod(rest)))
-    inputs = [flat, node.scalar(0), node.reshape(places, (count,))]
-    node.store(node.compute(OperationType.GATHER, inputs, output))
+    leading, rest = source.shape[:depth], source.shape[depth:]
+    flat = draft.reshape(source, (math.prod(leading), math.prod(rest)))
+    node.put(gather(draft, flat, _flat_places(draft, indices, leading), 0))
 
 
-def flat_places(node: Node, indices: int, dimensions: Sequence[int]) -> int:
+def _flat_places(draft: Composer, indices: Value, dimensions: Sequence[int]) -> Value:
     """Return the places, in row-major order, that vectors of indices mean."""
-    algebra = Algebra(node, _I32)
     depth = len(dimensions)
-    count = math.prod(algebra.shape(indices)) // depth
-    table = node.reshape(indices, (count, depth))
-    total = -1
-    for axis in range(depth):
-        column = node.compute(
-            OperationType.SLICE,
-            [table, node.integers([0, axis]), node.integers([count, 1])],
-            Operand(_I32, (count, 1)),
-        )
-        stride = math.prod(dimensions[axis + 1 :])
-        term = column if stride == 1 else algebra.multiply(column, float(stride))
-        total = term if axis == 0 else algebra.add(total, term)
-    return total
+    count = math.prod(indices.shape) // depth
+    columns = split(draft, draft.reshape(indices, (count, depth)), 1, [1] * depth)
+    strides = [math.prod(dimensions[axis + 1 :]) for axis in range(depth)]
+    terms = [
+        column if stride == 1 else draft.mul(column, stride)
+        for column, stride in zip(columns, strides, strict=True)
+    ]
+    return draft.reshape(reduce(draft.add, terms), (count,))
 
 
 def _one_hot(node: Node) -> None:
@@ -153,11 +142,11 @@ def _one_hot(node: Node) -> None:
         indices = ()
     axis = node.options("OneHotOptions").Axis()
     axis = len(indices) if axis == -1 else node.axis(axis, len(indices) + 1)
-    algebra = Algebra(node, _I32)
+    draft = node.draft
     node.allowance.take_elements((depth,))
     numbers = np.arange(depth).reshape([-1] + [1] * (len(indices) - axis))
-    spread = node.reshape(node.read(0), (*indices[:axis], 1, *indices[axis:]))
-    hot = algebra.compare(OperationType.EQUAL, spread, numbers)
+    spread = draft.reshape(node.input(0), (*indices[:axis], 1, *indices[axis:]))
+    hot = draft.operand(draft.compare(OperationType.EQUAL, spread, numbers))
     if node.target().type == _BOOLEAN:
         if not (node.value(2) and not node.value(3)):
             raise UnsupportedOperatorError("booleans that are false where it is hot")
@@ -169,23 +158,22 @@ def _one_hot(node: Node) -> None:
 
 def _reverse_sequence(node: Node) -> None:
     options = node.options("ReverseSequenceOptions")
-    rank, dimensions = node.rank(), node.target().dimensions
+    draft, source = node.draft, node.input(0)
+    rank, shape = node.rank(), source.dimensions
     time = node.axis(options.SeqDim(), rank)
     batch = node.axis(options.BatchDim(), rank)
     if time == batch:
         raise InvalidArgumentError(f"axis {time} is of both sequences and batches")
-    algebra = Algebra(node, _I32)
-    shape = (dimensions[batch], 1)
-    lengths = node.reshape(node.read(1), shape)
-    node.allowance.take_elements((dimensions[time],))
-    steps = algebra.constant(np.arange(dimensions[time])[None])
-    backwards = algebra.subtract(algebra.subtract(lengths, 1.0), steps)
-    is_inside = algebra.compare(OperationType.LESS, steps, lengths)
-    taken = algebra.select(is_inside, backwards, steps)
+    lengths = draft.reshape(node.input(1), (shape[batch], 1))
+    node.allowance.take_elements((shape[time],))
+    steps = draft.constant(np.arange(shape[time], dtype=np.int32)[None])
+    backwards = draft.sub(draft.sub(lengths, 1), steps)
+    is_inside = draft.compare(OperationType.GREATER, lengths, steps)
+    taken = draft.select(is_inside, backwards, steps)
     order = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
-    front = transpose(node, node.read(0), order)
-    rows = node.reshape(gather_rows(node, front, taken, 1), algebra.shape(front))
-    node.store(transpose(node, rows, np.argsort(order).tolist()))
+    front = transpose(draft, source, order)
+    rows = draft.reshape(_gather_rows(draft, front, taken, 1), front.shape)
+    node.put(transpose(draft, rows, np.argsort(order).tolist()))
 
 
 def _scatter_nd(node: Node) -> None:
@@ -253,42 +241,28 @@ def _put_rows(
 
 def _dynamic_update_slice(node: Node) -> None:
     """Replace a box, whose corner may be computed, by the elements of the update."""
-    whole, update = node.read(0), node.read(1)
-    like = node.builder.operand(whole)
-    box = node.builder.operand(update).dimensions
-    algebra = Algebra(node, _I32)
-    corner, rank = node.read(2), len(box)
-    places, inside = -1, -1
-    for axis, (length, size) in enumerate(zip(like.dimensions, box, strict=True)):
-        first = node.compute(
-            OperationType.SLICE,
-            [corner, node.integers([axis]), node.integers([1])],
-            Operand(_I32, (1,)),
-        )
-        first = algebra.clamp(first, 0.0, float(length - size))
+    draft, whole, update = node.draft, node.input(0), node.input(1)
+    rank = whole.rank
+    corner = split(draft, node.input(2), 0, [1] * rank)
+    places: list[Value] = []
+    inside: list[Value] = []
+    for axis, (length, size) in enumerate(zip(whole.shape, update.shape, strict=True)):
+        first = draft.clamp(corner[axis], 0, length - size)
         node.allowance.take_elements((length,))
-        line = np.arange(length).reshape([-1] + [1] * (rank - axis - 1))
-        offset = algebra.subtract(line, first)
-        within = algebra.both(
-            algebra.compare(OperationType.GREATER_EQUAL, offset, 0.0),
-            algebra.compare(OperationType.LESS, offset, float(size)),
+        line = np.arange(length, dtype=np.int32).reshape([-1] + [1] * (rank - axis - 1))
+        offset = draft.sub(draft.constant(line), first)
+        inside += (
+            draft.compare(OperationType.GREATER_EQUAL, offset, 0),
+            draft.compare(OperationType.LESS, offset, size),
         )
-        step = float(math.prod(box[axis + 1 :]))
-        place = algebra.multiply(algebra.clamp(offset, 0.0, float(size - 1)), step)
-        places = place if axis == 0 else algebra.add(places, place)
-        inside = within if axis == 0 else algebra.both(inside, within)
-    count = math.prod(like.dimensions)
-    picked = node.compute(
-        OperationType.GATHER,
-        [
-            node.reshape(update, (math.prod(box),)),
-            node.scalar(0),
-            node.reshape(places, (count,)),
-        ],
-        replace(like, dimensions=(count,)),
-    )
-    inputs = [inside, node.reshape(picked, like.dimensions), whole]
-    node.store(node.compute(OperationType.SELECT, inputs, like))
+        step = math.prod(update.shape[axis + 1 :])
+        places.append(draft.mul(draft.clamp(offset, 0, size - 1), step))
+    count = math.prod(whole.shape)
+    flat = draft.reshape(update, (math.prod(update.shape),))
+    indices = draft.reshape(reduce(draft.add, places), (count,))
+    picked = draft.reshape(gather(draft, flat, indices, 0), whole.shape)
+    is_inside = reduce(partial(draft.binary, OperationType.LOGICAL_AND), inside)
+    node.put(draft.select(is_inside, picked, whole))
 
 
 def _matrix_diag(node: Node) -> None:

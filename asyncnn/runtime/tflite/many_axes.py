@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.axes import MAX_RANK, transpositions
+from asyncnn.hal.types import OperandType
+from asyncnn.runtime.axes import MAX_RANK
+from asyncnn.runtime.moves import concatenate, gather, sliced, split
 from asyncnn.runtime.tflite.indexing import bounds_of
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.rearranging import transpose
@@ -43,6 +44,7 @@ def convert_many(node: Node, converter: Converter) -> None:
     lowered = _LOWERED.get(node.operator.name)
     if lowered is None:
         raise UnsupportedOperatorError("a tensor of more than four axes")
+    node.as_bytes = lowered in _MOVING
     lowered(node, converter)
 
 
@@ -163,13 +165,20 @@ def _reduction(node: Node, converter: Converter) -> None:
             groups.append([axis])
     if len(groups) > MAX_RANK:
         order = sorted(range(len(shape)), key=lambda axis: (axis in axes, axis))
-        whole = moved_axes(node, node.read(0), shape, order)
+        whole = transpose(node.draft, node.input(0), order)
         count = math.prod(shape[axis] for axis in axes)
         rows = math.prod(shape) // count
         last = np.array([1], np.int32)
         shapes = [(rows, count), (1,)]
         left = (rows, 1)[: 2 if len(result) == len(shape) else 1]
-        _with_shapes(node, converter, shapes, left, constants={1: last}, first=whole)
+        _with_shapes(
+            node,
+            converter,
+            shapes,
+            left,
+            constants={1: last},
+            first=node.draft.operand(whole),
+        )
         return
     merged = _merge(shape, groups)
     reduced = [place for place, found in enumerate(groups) if found[0] in axes]
@@ -184,147 +193,91 @@ def _reduction(node: Node, converter: Converter) -> None:
     _with_shapes(node, converter, shapes, left or (1,), constants={1: places})
 
 
-def _three(node: Node, operand: int, shape: Shape, axis: int) -> int:
-    """Return ``operand`` with all axes before and all behind ``axis`` merged."""
-    parts = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-    return node.reshape(operand, parts)
-
-
-def _cut(node: Node, operand: int, axis: int, places: range) -> int:
-    """Return the elements at ``places`` along an axis of an operand of three."""
-    like = node.builder.operand(operand)
-    shape = [*like.dimensions]
-    if len(places) == shape[axis] and places.step == 1:
-        return operand
-    shape[axis] = len(places)
-    output = replace(like, dimensions=tuple(shape))
-    if places.step == 1:
-        begin = [places.start if place == axis else 0 for place in range(3)]
-        inputs = [operand, node.integers(begin), node.integers(shape)]
-        return node.compute(OperationType.SLICE, inputs, output)
-    node.allowance.take_elements((len(places),))
-    inputs = [operand, node.scalar(axis), node.integers(places)]
-    return node.compute(OperationType.GATHER, inputs, output)
-
-
 def _reshape(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    node.store(node.reshape(node.read(0), node.target().dimensions))
+    node.put(node.draft.reshape(node.input(0), node.result().shape))
 
 
 def _slice(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    operand, shape = node.read(0), list(node.tensor(0).shape)
+    value = node.input(0)
+    shape = value.shape
     if node.operator.name == "STRIDED_SLICE":
-        bounds = [range(*bound) for bound in bounds_of(node, shape)]
+        bounds = bounds_of(node, shape)
     else:
         pairs = zip(node.values(1).tolist(), node.values(2).tolist(), strict=True)
         found = zip(pairs, shape, strict=True)
-        bounds = [range(b, n if s < 0 else b + s) for (b, s), n in found]
-    for axis, places in enumerate(bounds):
+        bounds = [(b, n if s < 0 else b + s, 1) for (b, s), n in found]
+    for length, bound in zip(shape, bounds, strict=True):
+        places = range(*bound)
         ends = (places[0], places[-1]) if places else (-1,)
-        if not all(0 <= end < shape[axis] for end in ends):
-            raise InvalidArgumentError(f"{places} of {shape[axis]} elements")
-        operand = _cut(node, _three(node, operand, tuple(shape), axis), 1, places)
-        shape[axis] = len(places)
-    node.store(node.reshape(operand, node.target().dimensions))
+        if not all(0 <= end < length for end in ends):
+            raise InvalidArgumentError(f"{places} of {length} elements")
+    node.put(sliced(node.draft, value, bounds))
 
 
 def _split(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    name = node.operator.name
-    place = 1 if name == "SPLIT" else 0
-    shape, count = node.tensor(place).shape, len(node.operator.outputs)
+    name, count = node.operator.name, len(node.operator.outputs)
+    value = node.input(1 if name == "SPLIT" else 0)
     if name == "UNPACK":
         axis = node.options("UnpackOptions").Axis()
     else:
         axis = node.value(2 if name == "SPLIT_V" else 0)
-    axis = node.axis(axis, len(shape))
-    whole = _three(node, node.read(place), shape, axis)
-    end = 0
-    for index in range(count):
-        if name == "SPLIT_V":
-            size = node.result(index).shape[axis]
-        else:
-            size = shape[axis] // count
-        end += size
-        if end > shape[axis]:
-            raise InvalidArgumentError(f"pieces of {shape[axis]} elements")
-        piece = _cut(node, whole, 1, range(end - size, end))
-        node.store(node.reshape(piece, node.target(index).dimensions), index)
+    axis = node.axis(axis, value.rank)
+    sizes = [value.shape[axis] // count] * count
+    if name == "SPLIT_V":
+        sizes = [node.result(index).shape[axis] for index in range(count)]
+    for index, piece in enumerate(split(node.draft, value, axis, sizes)):
+        node.put(piece, index)
 
 
 def _concatenate(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    target, result = node.target(), node.result().shape
+    target, result, draft = node.target(), node.result().shape, node.draft
     is_pack = node.operator.name == "PACK"
     options = node.options("PackOptions" if is_pack else "ConcatenationOptions")
     axis = node.axis(options.Axis(), len(result))
-    operands = []
+    parts = []
     for index in range(len(node.operator.inputs)):
         shape = node.tensor(index).shape
         if is_pack:
             shape = (*shape[:axis], 1, *shape[axis:])
         operand = node.requantize(node.read(index), target)
-        operands.append(_three(node, operand, shape, axis))
+        parts.append(draft.as_three(draft.tensor(operand, shape), axis))
     if target.type == OperandType.TENSOR_INT32:
-        whole = join(node, operands, 1)
+        whole = join(node, [draft.operand(part) for part in parts], 1)
     else:
-        parts = (math.prod(result[:axis]), result[axis], math.prod(result[axis + 1 :]))
-        inputs = [*operands, node.scalar(1)]
-        output = replace(target, dimensions=parts)
-        whole = node.compute(OperationType.CONCATENATION, inputs, output)
+        whole = draft.operand(concatenate(draft, parts, 1))
     if not is_pack:
         whole = node.activate(whole, options.FusedActivationFunction())
     node.store(node.reshape(whole, target.dimensions))
 
 
 def _tile(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    result = node.result().shape
-    shape = list(_padded(node.tensor(0).shape, len(result)))
-    operand = node.read(0)
+    result, draft, value = node.result().shape, node.draft, node.input(0)
+    value = draft.reshape(value, _padded(value.shape, len(result)))
     for axis, wanted in enumerate(result):
-        count = wanted // max(shape[axis], 1)
-        if count * shape[axis] != wanted:
-            raise InvalidArgumentError(f"{shape} is not repeated to {list(result)}")
-        if count == 1:
-            continue
-        three = _three(node, operand, tuple(shape), axis)
-        like = node.builder.operand(three)
-        before, length, behind = like.dimensions
-        output = replace(like, dimensions=(before, length * count, behind))
-        inputs = [three, node.integers((1, count, 1))]
-        operand = node.compute(OperationType.TILE, inputs, output)
-        shape[axis] = wanted
-    node.store(node.reshape(operand, node.target().dimensions))
+        count, rest = divmod(wanted, value.shape[axis])
+        if rest:
+            raise InvalidArgumentError(
+                f"{list(value.shape)} is not repeated to {list(result)}"
+            )
+        value = draft.tile(value, axis, count)
+    node.put(value)
 
 
 def _gather(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    options, shape = node.options("GatherOptions"), node.tensor(0).shape
+    options, value = node.options("GatherOptions"), node.input(0)
     if options.BatchDims():
         raise UnsupportedOperatorError("batches of indices, and more than four axes")
-    axis = node.axis(options.Axis(), len(shape))
-    whole = _three(node, node.read(0), shape, axis)
-    count = math.prod(node.tensor(1).shape)
-    indices = node.reshape(node.read(1), (count,))
-    like = node.builder.operand(whole)
-    before, _, behind = like.dimensions
-    output = replace(like, dimensions=(before, count, behind))
-    inputs = [whole, node.scalar(1), indices]
-    found = node.compute(OperationType.GATHER, inputs, output)
-    node.store(node.reshape(found, node.target().dimensions))
+    axis = node.axis(options.Axis(), value.rank)
+    node.put(gather(node.draft, value, node.input(1), axis))
 
 
 def _transpose(node: Node, converter: Converter) -> None:
-    node.as_bytes = True
-    order = permutation(node.values(1), len(node.tensor(0).shape))
-    operand = moved_axes(node, node.read(0), node.tensor(0).shape, order)
-    node.store(node.reshape(operand, node.target().dimensions))
+    value = node.input(0)
+    order = _permutation(node.values(1), value.rank)
+    node.put(transpose(node.draft, value, order))
 
 
-def permutation(values: Array, rank: int) -> list[int]:
+def _permutation(values: Array, rank: int) -> list[int]:
     """Return the order of ``rank`` axes that a constant says.
 
     :raises InvalidArgumentError: if it is none.
@@ -335,15 +288,10 @@ def permutation(values: Array, rank: int) -> list[int]:
     return order
 
 
-def moved_axes(node: Node, operand: int, shape: Shape, order: Sequence[int]) -> int:
-    """Return ``operand``, of ``shape``, with its axes in another order.
-
-    It may have some of them merged, and is to be reshaped.
-    """
-    for each in transpositions(shape, order):
-        operand = transpose(node, node.reshape(operand, each.shape), each.order)
-    return operand
-
+_MOVING = frozenset(
+    {_reshape, _slice, _split, _concatenate, _tile, _gather, _transpose}
+)
+"""Those that see booleans as bytes."""
 
 _LOWERED: Mapping[str, Lowered] = {
     **dict.fromkeys(

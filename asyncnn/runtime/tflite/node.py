@@ -8,7 +8,7 @@ HAL computes and the tensor that the file promises: requantisation or a reshape.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,8 +25,10 @@ from asyncnn.hal.types import (
     OperandType,
     OperationType,
 )
+from asyncnn.runtime.allowance import Allowance
+from asyncnn.runtime.building import DirectDraft
+from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import OperatorTensors, add_constant, describe
 from asyncnn.runtime.tflite.variables import Variables
@@ -79,6 +81,24 @@ class Node(OperatorTensors):
                 operand, Operand(OperandType.TENSOR_QUANT8_ASYMM, scale=1.0)
             )
         return operand
+
+    @cached_property
+    def draft(self) -> DirectDraft:
+        """What composes operations on tensors of the file's shapes."""
+        return DirectDraft(self.builder, self.allowance)
+
+    def input(self, index: int) -> Value:
+        """Return input ``index`` as a tensor of the draft."""
+        return self.draft.tensor(self.read(index), self.tensor(index).shape)
+
+    def real(self, index: int) -> Value:
+        """Return input ``index`` as float32 if it is quantised or float16."""
+        operand = self.dequantize(self.read(index))
+        return self.draft.tensor(operand, self.tensor(index).shape)
+
+    def put(self, value: Value, index: int = 0) -> None:
+        """Make a tensor of the draft output ``index``; see `store`."""
+        self.store(self.draft.operand(value), index)
 
     def _read(self, index: int) -> int:
         tensor = self.tensor(index)
@@ -217,18 +237,19 @@ class Node(OperatorTensors):
             stored = self.truth(stored)
         self._operands[tensor.index] = stored
 
-    def store_complex(self, real: int, imaginary: int) -> None:
-        """Make two operands the parts of output 0, a complex tensor.
+    def store_complex(self, real: Value, imaginary: Value) -> None:
+        """Make two tensors the parts of output 0, a complex one.
 
         :raises InvalidArgumentError: if that output has a value already.
         """
         keys = _complex_keys(self.result().index)
         if keys[0] in self._operands:
             raise InvalidArgumentError(f"{self.result().label} is written twice")
-        self._operands.update(zip(keys, (real, imaginary), strict=True))
+        parts = map(self.draft.operand, (real, imaginary))
+        self._operands.update(zip(keys, parts, strict=True))
 
-    def read_complex(self, index: int) -> tuple[int, int]:
-        """Return the operands of both parts of input ``index``.
+    def read_complex(self, index: int) -> tuple[Value, Value]:
+        """Return both parts of input ``index``.
 
         :raises UnsupportedOperatorError: if no operator of the file has computed them.
         """
@@ -238,7 +259,7 @@ class Node(OperatorTensors):
             raise UnsupportedOperatorError(
                 f"{tensor.label} is complex, but not a spectrum computed here"
             )
-        return real, imaginary
+        return self.draft.tensor(real), self.draft.tensor(imaginary)
 
     def stand_in(self) -> None:
         """Let outputs without a value have one, after the operator was refused.
@@ -309,51 +330,20 @@ class Node(OperatorTensors):
 
     def reshape(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` with other dimensions."""
-        source = self.builder.operand(operand)
-        if source.dimensions == dimensions:
+        if self.builder.operand(operand).dimensions == dimensions:
             return operand
-        if source.type == OperandType.TENSOR_BOOL8:
-            return self._reshape_booleans(operand, dimensions)
-        return self.compute(
-            OperationType.RESHAPE,
-            [operand, self.integers(dimensions)],
-            replace(source, dimensions=dimensions),
-        )
-
-    def _reshape_booleans(self, operand: int, dimensions: Dimensions) -> int:
-        # The HAL reshapes numbers only.
-        source = self.builder.operand(operand)
-        number = Operand(OperandType.TENSOR_FLOAT32, source.dimensions)
-        self.allowance.take_elements(source.dimensions)
-        one = self.builder.constant(np.ones(source.dimensions, np.float32))
-        zeros = self.zeros(number)
-        numbers = self.compute(OperationType.SELECT, [operand, one, zeros], number)
-        inputs = [
-            self.reshape(numbers, dimensions),
-            self.zeros(Operand(OperandType.TENSOR_FLOAT32, (1,))),
-        ]
-        output = replace(source, dimensions=dimensions)
-        return self.compute(OperationType.NOT_EQUAL, inputs, output)
+        draft = self.draft
+        return draft.operand(draft.reshape(draft.tensor(operand), dimensions))
 
     def broadcast(self, operand: int, dimensions: Dimensions) -> int:
         """Return ``operand`` repeated along the axes where it has length 1.
 
         :raises InvalidArgumentError: if another length differs from ``dimensions``.
         """
-        source = self.builder.operand(operand)
-        if source.dimensions == dimensions:
+        if self.builder.operand(operand).dimensions == dimensions:
             return operand
-        repeats = _repeats(source.dimensions, dimensions)
-        output = replace(source, dimensions=dimensions)
-        if source.type == OperandType.TENSOR_BOOL8:
-            # The HAL repeats booleans only together with others.
-            inputs = [operand, self.zeros(output)]
-            return self.compute(OperationType.LOGICAL_OR, inputs, output)
-        ones = (1,) * (len(dimensions) - len(source.dimensions))
-        aligned = self.reshape(operand, ones + source.dimensions)
-        return self.compute(
-            OperationType.TILE, [aligned, self.integers(repeats)], output
-        )
+        draft = self.draft
+        return draft.operand(draft.expand(draft.tensor(operand), dimensions))
 
     def activate(self, operand: int, code: int) -> int:
         """Return ``operand`` after an activation that its operation cannot fuse.
@@ -452,16 +442,3 @@ def _same_values(first: Operand, second: Operand) -> bool:
         second.scale,
         second.zero_point,
     )
-
-
-def _repeats(source: Dimensions, target: Dimensions) -> list[int]:
-    missing = len(target) - len(source)
-    lengths = (1,) * missing + source
-    if missing < 0 or any(
-        length not in (1, wanted)
-        for length, wanted in zip(lengths, target, strict=True)
-    ):
-        raise InvalidArgumentError(
-            f"{list(source)} cannot be broadcast to {list(target)}"
-        )
-    return [wanted // length for length, wanted in zip(lengths, target, strict=True)]

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
-from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.runtime.tflite.allowance import MAX_ELEMENTS
+from asyncnn.runtime.allowance import MAX_ELEMENTS
+from asyncnn.runtime.composing import Composer
+from asyncnn.runtime.drafting import Value
+from asyncnn.runtime.moves import gather, split
+from asyncnn.runtime.moves import transpose as moving_axes
 from asyncnn.runtime.tflite.folding import Values, padded, strided_slice, transposed
 from asyncnn.runtime.tflite.node import Converter, Node, with_booleans
 
@@ -27,62 +29,50 @@ def moving(convert: Converter) -> Converter:
     def convert_any(node: Node) -> None:
         if node.type == _I32:
             value = node.value(2) if node.operator.name == "PADV2" else 0
-            node.store(moved(node, node.read(0), value))
+            node.put(moved(node, value))
         else:
             convert(node)
 
     return with_booleans(convert_any)
 
 
-def pick(node: Node, operand: int, places: Array) -> int:
-    """Return elements by their places in the flattened ``operand``.
+def _pick(draft: Composer, value: Value, places: Array) -> Value:
+    """Return elements by their places in the flattened ``value``.
 
     ``places`` has the shape of the result.
     """
-    like = node.builder.operand(operand)
-    node.allowance.take_elements(places.shape)
-    flat = node.reshape(operand, (math.prod(like.dimensions),))
-    constant = node.builder.constant(places.ravel().astype(np.int32))
-    inputs = [flat, node.scalar(0), constant]
-    output = replace(like, dimensions=(places.size,))
-    picked = node.compute(OperationType.GATHER, inputs, output)
-    return node.reshape(picked, places.shape or (1,))
+    draft.allowance.take_elements(places.shape)
+    flat = draft.reshape(value, (math.prod(value.shape),))
+    indices = draft.constant(places.ravel().astype(np.int32))
+    return draft.reshape(gather(draft, flat, indices, 0), places.shape)
 
 
-def moved(node: Node, operand: int, value: float = 0) -> int:
-    """Return what the operator makes of ``operand``, where it only moves elements.
+def moved(node: Node, fill: int = 0) -> Value:
+    """Return what the operator makes of input 0, where it only moves int32.
 
-    Elements that it adds are ``value``. Other inputs have to be constants.
+    Elements that it adds are ``fill``. Other inputs have to be constants.
     """
-    like = node.builder.operand(operand)
-    node.allowance.take_elements(like.dimensions)
-    numbers = np.arange(1, math.prod(like.dimensions) + 1).reshape(like.dimensions)
+    draft, value = node.draft, node.input(0)
+    node.allowance.take_elements(value.dimensions)
+    numbers = np.arange(1, math.prod(value.shape) + 1).reshape(value.dimensions)
     others = [node.values(i) for i in range(1, len(node.operator.inputs))]
     if node.operator.name == "PADV2":
         others[1] = np.array(0)
     places = np.asarray(_MOVES[node.operator.name](node, [numbers, *others]))
-    picked = pick(node, operand, (places - 1).clip(0))
+    picked = _pick(draft, value, (places - 1).clip(0))
     if places.all():
         return picked
-    fill = np.full(places.shape, value, DTYPES[like.type])
-    inside = node.builder.constant(places > 0)
-    outside = node.builder.constant(fill, OperandType(like.type))
-    output = replace(like, dimensions=places.shape)
-    return node.compute(OperationType.SELECT, [inside, picked, outside], output)
+    outside = draft.constant(np.full(places.shape, fill, np.int32))
+    return draft.select(draft.constant(places > 0), picked, outside)
 
 
-def transpose(node: Node, operand: int, order: Sequence[int]) -> int:
-    """Return ``operand`` with its axes in another order."""
-    if list(order) == list(range(len(order))):
-        return operand
-    like = node.builder.operand(operand)
-    if like.type == _I32:
-        node.allowance.take_elements(like.dimensions)
-        numbers = np.arange(math.prod(like.dimensions)).reshape(like.dimensions)
-        return pick(node, operand, numbers.transpose(order))
-    output = replace(like, dimensions=tuple(like.dimensions[axis] for axis in order))
-    inputs = [operand, node.integers(order)]
-    return node.compute(OperationType.TRANSPOSE, inputs, output)
+def transpose(draft: Composer, value: Value, order: Sequence[int]) -> Value:
+    """Return ``value`` with its axes in another order, be it of int32."""
+    if value.type != _I32 or list(order) == sorted(order):
+        return moving_axes(draft, value, order)
+    draft.allowance.take_elements(value.shape)
+    numbers = np.arange(math.prod(value.shape)).reshape(value.shape)
+    return _pick(draft, value, numbers.transpose(order))
 
 
 def _padded(node: Node, values: Values) -> Array:
@@ -149,36 +139,19 @@ _MOVES: Mapping[str, Callable[[Any, Values], Array]] = {
 
 def reduce_integers(node: Node, type_: OperationType) -> None:
     """Store the reduction of int32 by halves, with an operation on pairs."""
-    source = node.read(0)
-    rank, like = node.rank(), node.builder.operand(source)
-    axes = {node.axis(int(axis), rank) for axis in node.values(1).ravel()}
-    order = [*(k for k in range(rank) if k not in axes), *sorted(axes)]
-    count = math.prod(like.dimensions[axis] for axis in axes)
-    rows = math.prod(like.dimensions) // count
-    whole = node.reshape(transpose(node, source, order), (rows, count))
+    draft, source = node.draft, node.input(0)
+    axes = {node.axis(int(axis), node.rank()) for axis in node.values(1).ravel()}
+    order = [*(k for k in range(source.rank) if k not in axes), *sorted(axes)]
+    count = math.prod(source.dimensions[axis] for axis in axes)
+    rows = math.prod(source.shape) // count
+    whole = draft.reshape(transpose(draft, source, order), (rows, count))
     left = []
     while count > 1:
         half = count // 2
-        first, second = (_columns(node, whole, k * half, half) for k in range(2))
-        if count % 2:
-            left.append(_columns(node, whole, count - 1, 1))
-        whole = _paired(node, type_, first, second)
+        first, second, *odd = split(draft, whole, 1, [half, half, *[1] * (count % 2)])
+        left += odd
+        whole = draft.binary(type_, first, second)
         count = half
     for column in left:
-        whole = _paired(node, type_, whole, column)
-    node.store(whole)
-
-
-def _columns(node: Node, operand: int, first: int, count: int) -> int:
-    like = node.builder.operand(operand)
-    rows, _ = like.dimensions
-    inputs = [operand, node.integers([0, first]), node.integers([rows, count])]
-    output = replace(like, dimensions=(rows, count))
-    return node.compute(OperationType.SLICE, inputs, output)
-
-
-def _paired(node: Node, type_: OperationType, first: int, second: int) -> int:
-    inputs = [first, second]
-    if type_ in (OperationType.ADD, OperationType.MUL):
-        inputs.append(node.scalar(0))
-    return node.compute(type_, inputs, node.builder.operand(first))
+        whole = draft.binary(type_, whole, column)
+    node.put(whole)

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, SVDF and LSTM, for a step and for a sequence.
+"""Recurrent layers: RNN, SVDF and LSTM, for a step and for a sequence, both ways.
 
 State begins with zeros and is kept from one run to the next. A cell of integers becomes
 a QUANTIZED_LSTM operation for each time step; the others are float.
@@ -24,7 +24,7 @@ _STATE_TYPES = {
 }
 
 
-def activation(node: Node, code: int, *known: int) -> int:
+def _activation(node: Node, code: int, *known: int) -> int:
     """Return the scalar operand of a cell's activation.
 
     :raises UnsupportedOperatorError: if ``code`` is not a ``known`` one.
@@ -34,7 +34,7 @@ def activation(node: Node, code: int, *known: int) -> int:
     return node.scalar(code)
 
 
-def read_state(node: Node, index: int, type_: OperandType) -> int:
+def _read_state(node: Node, index: int, type_: OperandType) -> int:
     """Return the state in input ``index`` before the first step.
 
     :raises UnsupportedOperatorError: if the input is no variable of type ``type_``.
@@ -52,7 +52,7 @@ def read_state(node: Node, index: int, type_: OperandType) -> int:
     return node.read(index)
 
 
-def keep_state(node: Node, index: int, operand: int) -> None:
+def _keep_state(node: Node, index: int, operand: int) -> None:
     """Let the state in input ``index`` be ``operand`` from now on."""
     node.variables.assign(node.variable(index), operand)
 
@@ -82,7 +82,7 @@ _GATE_SCALE = 2.0**-12
 """Scale of a gate's 16-bit sums where no layer normalisation sets another."""
 
 
-def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]:
+def _quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]:
     """Return the outputs of ``steps``, operands of shape [batch, inputs].
 
     :raises UnsupportedOperatorError: if the cell is not quantised as the HAL has it.
@@ -94,8 +94,8 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
         *_intermediates(node),
     ]
-    state = read_state(node, OUTPUT_STATE, _Q8S)
-    cell = read_state(node, CELL_STATE, _Q16S)
+    state = _read_state(node, OUTPUT_STATE, _Q8S)
+    cell = _read_state(node, CELL_STATE, _Q16S)
     like = [node.builder.operand(operand) for operand in (state, cell, state)]
     outputs = []
     for step in steps:
@@ -103,8 +103,8 @@ def quantized_steps(node: Node, options: Any, steps: Sequence[int]) -> list[int]
             OperationType.QUANTIZED_LSTM, [step, *weights, state, cell, *settings], like
         )
         outputs.append(output)
-    keep_state(node, OUTPUT_STATE, state)
-    keep_state(node, CELL_STATE, cell)
+    _keep_state(node, OUTPUT_STATE, state)
+    _keep_state(node, CELL_STATE, cell)
     return outputs
 
 
@@ -155,7 +155,7 @@ def _scale(node: Node, index: int) -> float:
 
 _F32 = OperandType.TENSOR_FLOAT32
 
-LSTM_ACTIVATIONS = (1, 3, 4)
+_LSTM_ACTIVATIONS = (1, 3, 4)
 """Codes that mean the same in both: ReLU, ReLU6, tanh.
 
 Integer cells have no choice: there it is always tanh, whatever the file says.
@@ -170,7 +170,7 @@ def _step(node: Node) -> None:
         raise UnsupportedOperatorError("an LSTM with all weights in one tensor")
     _require_rank(node, 2)
     if not _is_float(node):
-        node.store(*quantized_steps(node, options, [node.read(0)]))
+        node.store(*_quantized_steps(node, options, [node.read(0)]))
         return
     inputs = _float_inputs(node, options) + _layer_norms(node)
     states = _float_states(node)
@@ -202,7 +202,7 @@ def _sequence(node: Node) -> None:
         node.store(output)
     else:
         steps = _split_time(node, time_major=time_major)
-        outputs = quantized_steps(node, options, steps)
+        outputs = _quantized_steps(node, options, steps)
         node.store(_join_time(node, outputs, time_major=time_major))
 
 
@@ -231,9 +231,9 @@ def _float_inputs(node: Node, options: Any) -> list[int]:
     return [
         node.read(0),
         *(read_real(node, index) for index in range(1, OUTPUT_STATE)),
-        read_state(node, OUTPUT_STATE, _F32),
-        read_state(node, CELL_STATE, _F32),
-        activation(node, options.FusedActivationFunction(), *LSTM_ACTIVATIONS),
+        _read_state(node, OUTPUT_STATE, _F32),
+        _read_state(node, CELL_STATE, _F32),
+        _activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
         node.scalar(options.CellClip(), OperandType.FLOAT32),
         node.scalar(options.ProjClip(), OperandType.FLOAT32),
     ]
@@ -247,7 +247,7 @@ def _float_states(node: Node) -> list[Operand]:
 
 def _keep_float_states(node: Node, after: Sequence[int]) -> None:
     for index, operand in zip((OUTPUT_STATE, CELL_STATE), after, strict=True):
-        keep_state(node, index, operand)
+        _keep_state(node, index, operand)
 
 
 def _layer_norms(node: Node) -> list[int]:
@@ -285,21 +285,21 @@ def _join_time(node: Node, outputs: Sequence[int], *, time_major: bool) -> int:
     return node.reshape(joined, whole)
 
 
-RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
+_RNN_ACTIVATIONS = (0, 1, 2, 3, 4)
 """Codes that mean the same in both: none, three kinds of ReLU, tanh."""
 
 
 def _rnn(node: Node) -> None:
     options = node.options("RNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
+    code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     _store_step(node, OperationType.RNN, [*inputs, code])
 
 
 def _sequence_rnn(node: Node) -> None:
     options = node.options("SequenceRNNOptions")
     inputs = _cell_inputs(node)
-    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
+    code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     time_major = node.scalar(int(options.TimeMajor()))
     state = node.builder.operand(inputs[_RNN_STATE])
     output, after = node.compute_all(
@@ -307,7 +307,7 @@ def _sequence_rnn(node: Node) -> None:
         [*inputs, code, time_major],
         [node.target(), replace(node.target(), dimensions=state.dimensions)],
     )
-    keep_state(node, _RNN_STATE, after)
+    _keep_state(node, _RNN_STATE, after)
     node.store(output)
 
 
@@ -316,15 +316,15 @@ _RNN_STATE = 4
 
 
 def _cell_inputs(node: Node) -> list[int]:
-    require_float(node)
+    _require_float(node)
     weights = [read_real(node, index) for index in (1, 2, 3)]
-    return [node.read(0), *weights, read_state(node, _RNN_STATE, _F32)]
+    return [node.read(0), *weights, _read_state(node, _RNN_STATE, _F32)]
 
 
 def _svdf(node: Node) -> None:
     options = node.options("SVDFOptions")
     inputs = [*_cell_inputs(node), node.scalar(options.Rank())]
-    code = activation(node, options.FusedActivationFunction(), *RNN_ACTIVATIONS)
+    code = _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS)
     _store_step(node, OperationType.SVDF, [*inputs, code])
 
 
@@ -333,11 +333,11 @@ def _store_step(node: Node, type_: OperationType, inputs: Sequence[int]) -> None
     state = node.builder.operand(inputs[_RNN_STATE])
     like = replace(node.target(), dimensions=state.dimensions)
     after, output = node.compute_all(type_, inputs, [like, node.target()])
-    keep_state(node, _RNN_STATE, after)
+    _keep_state(node, _RNN_STATE, after)
     node.store(output)
 
 
-def require_float(node: Node) -> None:
+def _require_float(node: Node) -> None:
     """Check that a layer is float.
 
     :raises UnsupportedOperatorError: if its input is not.
@@ -351,10 +351,73 @@ def require_float(node: Node) -> None:
         raise InvalidArgumentError("a float layer with a result of another type")
 
 
+_LSTM_INPUTS, _LSTM_STATES = 48, range(35, 39)
+_LSTM_NORMS = 8
+_RNN_INPUTS, _RNN_STATES = 12, (4, 8)
+
+
+def _two_way_lstm(node: Node) -> None:
+    options = node.options("BidirectionalSequenceLSTMOptions")
+    scalars = [
+        _activation(node, options.FusedActivationFunction(), *_LSTM_ACTIVATIONS),
+        node.scalar(options.CellClip(), OperandType.FLOAT32),
+        node.scalar(options.ProjClip(), OperandType.FLOAT32),
+        node.scalar(bool(options.MergeOutputs())),
+        node.scalar(bool(options.TimeMajor())),
+        *(node.builder.omitted(_F32) for _ in range(_LSTM_NORMS)),
+    ]
+    type_ = OperationType.BIDIRECTIONAL_SEQUENCE_LSTM
+    _store_two_way(node, type_, options, _LSTM_INPUTS, _LSTM_STATES, scalars)
+
+
+def _two_way_rnn(node: Node) -> None:
+    options = node.options("BidirectionalSequenceRNNOptions")
+    scalars = [
+        _activation(node, options.FusedActivationFunction(), *_RNN_ACTIVATIONS),
+        node.scalar(bool(options.TimeMajor())),
+        node.scalar(bool(options.MergeOutputs())),
+    ]
+    type_ = OperationType.BIDIRECTIONAL_SEQUENCE_RNN
+    _store_two_way(node, type_, options, _RNN_INPUTS, _RNN_STATES, scalars)
+
+
+def _store_two_way(
+    node: Node,
+    type_: OperationType,
+    options: Any,
+    count: int,
+    states: Sequence[int],
+    scalars: Sequence[int],
+) -> None:
+    """Add a layer that reads a sequence from both ends, each with states of its own.
+
+    Inputs are those of the HAL, in its order: the forward cell, the backward one, both
+    states, and an auxiliary input with weights of its own. The last outputs are what
+    the states are afterwards.
+    """
+    _require_float(node)
+    merged = bool(options.MergeOutputs())
+    if len(node.operator.outputs) != (1 if merged else 2):
+        raise InvalidArgumentError(f"{len(node.operator.outputs)} outputs")
+    inputs = [
+        _read_state(node, index, _F32) if index in states else read_real(node, index)
+        for index in range(count)
+    ]
+    outputs = [node.target(index) for index in range(len(node.operator.outputs))]
+    after = [Operand(_F32, node.tensor(index).shape) for index in states]
+    results = node.compute_all(type_, [*inputs, *scalars], [*outputs, *after])
+    for index, operand in zip(states, results[len(outputs) :], strict=True):
+        _keep_state(node, index, operand)
+    for index, operand in enumerate(results[: len(outputs)]):
+        node.store(operand, index)
+
+
 CONVERTERS: dict[str, Converter] = {
     "LSTM": _step,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence,
     "RNN": _rnn,
     "UNIDIRECTIONAL_SEQUENCE_RNN": _sequence_rnn,
     "SVDF": _svdf,
+    "BIDIRECTIONAL_SEQUENCE_LSTM": _two_way_lstm,
+    "BIDIRECTIONAL_SEQUENCE_RNN": _two_way_rnn,
 }

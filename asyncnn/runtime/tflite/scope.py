@@ -18,9 +18,9 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import Operand, OperandType
 from asyncnn.pacing import Steps, completed
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.custom_operators import PREFIX, convert_custom
 from asyncnn.runtime.tflite.folding import folded
 from asyncnn.runtime.tflite.many_axes import convert_many, has_many_axes

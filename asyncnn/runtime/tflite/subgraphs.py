@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.runtime.tflite.allowance import Allowance
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Operator, Tensor
 

@@ -12,10 +12,11 @@ import numpy as np
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Operand, OperandLifeTime, OperandType, OperationType
+from asyncnn.hal.types import Operand, OperandType
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.building import own
 from asyncnn.runtime.graph_builder import GraphBuilder
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.tflite.subgraphs import Variable
 from asyncnn.runtime.tflite.tensors import add_constant, describe, elements
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -187,21 +188,6 @@ class States(Variables):
             unique = f"{name}_{count}"
         self._taken.add(unique)
         return unique
-
-
-def own(builder: GraphBuilder, index: int) -> int:
-    """Return an operand that can be an output: a copy of one with another role."""
-    operand = builder.operand(index)
-    if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
-        return index
-    if operand.type in _CAST_TO_COPY or not all(operand.dimensions):
-        return builder.operation(OperationType.CAST, [index], operand)
-    shape = builder.constant(np.array(operand.dimensions, np.int32))
-    return builder.operation(OperationType.RESHAPE, [index, shape], operand)
-
-
-_CAST_TO_COPY = frozenset({OperandType.TENSOR_BOOL8, OperandType.TENSOR_QUANT16_SYMM})
-"""Types that the HAL does not reshape."""
 
 
 def _form(operand: Operand) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -43,34 +43,24 @@ class SentExecution(Completion):
     before is sent no more.
     """
 
-    __slots__ = ()
-    slots: ClassVar[Any] = (
-        *("_connection", "_result", "_route", "_waiting"),
-        *("is_abandoned", "number", "request", "sendable", "staged"),
-    )
-
-    is_abandoned: bool
-    number: int
+    is_abandoned = False
+    number = 0
     request: Request
     sendable: Sendable
     staged: Staged | None
-    _connection: Line
-    _route: Route | None
+    _route: Route | None = None
 
     def __init__(
         self, connection: Line, request: Request, sent: Sendable | Staged
     ) -> None:
-        self._connection = connection  # type: ignore[misc]  # slots of who has its layout
-        self._result = self._waiting = self._route = None  # type: ignore[misc]
-        self.is_abandoned = False  # type: ignore[misc]
-        self.number = 0  # type: ignore[misc]
+        self._connection = connection
         if isinstance(sent, Staged):
-            self.request, self.staged = sent.request, sent  # type: ignore[misc]
-            self.sendable = sent.sendable  # type: ignore[misc]
+            self.request, self.staged = sent.request, sent
+            self.sendable = sent.sendable
             sent.is_busy = True
         else:
-            self.request, self.staged = request, None  # type: ignore[misc]
-            self.sendable = sent  # type: ignore[misc]
+            self.request, self.staged = request, None
+            self.sendable = sent
 
     @abstractmethod
     def _settle(self, result: ExecutionResult, *more: Any) -> None:
@@ -78,7 +68,7 @@ class SentExecution(Completion):
 
     def took(self, route: Route) -> None:
         """Learn, before the outcome, of an unusual route."""
-        self._route = route  # type: ignore[misc]
+        self._route = route
 
     def take(self, result: ExecutionResult, *more: Any) -> None:
         """Take the outcome, once, and the outputs that are not in place yet.
@@ -105,7 +95,7 @@ class SentExecution(Completion):
         if staged is None or status is not _NONE:
             self.let_go(status)
         else:
-            self.request, self.staged = _NOTHING, None  # type: ignore[misc]
+            self.request, self.staged = _NOTHING, None
             staged.give_back()
         self._settle(result, *more)
 
@@ -131,7 +121,7 @@ class SentExecution(Completion):
     def let_go(self, status: ErrorStatus) -> None:
         """Give the slab back for other requests, unless it may still be written to."""
         request, staged = self.request, self.staged
-        self.request, self.staged = _NOTHING, None  # type: ignore[misc]
+        self.request, self.staged = _NOTHING, None
         if status in _UNSETTLED:
             retire(request.pools)
         # A driver that is stuck may write to the slab later: then it is dropped.
@@ -233,7 +223,7 @@ class DeferredExecutions:
         """Report one as missed. A thread may copy still, so that memory stays."""
         if execution.is_abandoned or execution not in self._waiting:
             return
-        execution.is_abandoned = True  # type: ignore[misc]  # a slot of who has it
+        execution.is_abandoned = True
         late = told_late(deadline, asked_ns)
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
         try:

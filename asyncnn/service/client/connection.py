@@ -245,7 +245,7 @@ class Connection:
             )
         else:
             self.fences.send(order, wait_for, options.duration)
-        execution.number = number  # type: ignore[misc]  # a slot
+        execution.number = number
         self._executing[number] = execution
         if deadline is not None:
             deadlines.watch(number, deadline, self._expire)

@@ -50,21 +50,15 @@ class RemoteFenced(SentExecution, FencedRun):
     for a descriptor, which the driver itself writes to: if it dies they see the end.
     """
 
-    __slots__ = (
-        *dict.fromkeys((*SentExecution.slots, *FencedRun.slots)),
-        *("_fences", "exported"),
-    )
-
     is_remote = True
+    exported: WriteEnd | None = None
 
     def __init__(
         self, fences: "RemoteFences", request: Request, sent: Sendable | Staged
     ) -> None:
         super().__init__(fences.connection, request, sent)
-        self._core = self._dependants = self.prepared = None
         self._fences = fences
         self.loop = fences.loop
-        self.exported: WriteEnd | None = None
 
     def is_of(self, fences: "RemoteFences") -> bool:
         """Whether it runs in the driver of these."""

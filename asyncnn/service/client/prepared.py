@@ -242,8 +242,6 @@ def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:
 class RemoteExecution(SentExecution):
     """One execution under way, which is awaited."""
 
-    __slots__ = SentExecution.slots
-
     _settle = Completion._resolve
 
     def abandon(self) -> None:
@@ -255,8 +253,6 @@ class RemoteExecution(SentExecution):
 
 class NotifyingExecution(RemoteExecution):
     """One that notifies its ``callback``."""
-
-    __slots__ = ("callback",)
 
     callback: IExecutionCallback
 

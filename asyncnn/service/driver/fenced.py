@@ -40,19 +40,6 @@ from asyncnn.service.driver.reporting import explained, log
 class FencedOnCopies(FencedRun):
     """One such execution; `run` is a task that its connection owns."""
 
-    __slots__ = (
-        *FencedRun.slots,
-        *(
-            "_bound",
-            "_inner",
-            "_launched_ns",
-            "_options",
-            "_pools",
-            "_sources",
-            "_task",
-        ),
-    )
-
     def __init__(
         self,
         pools: AnnouncedPools,

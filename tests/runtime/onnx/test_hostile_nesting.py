@@ -73,7 +73,7 @@ class TestNodesThatAreLookedAtAgainAndAgain:
     """Those of a branch are looked at, taken or not."""
 
     def test_by_calls_of_a_function(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("asyncnn.runtime.onnx.folding.MAX_VISITS", 8000)
+        monkeypatch.setattr("asyncnn.runtime.allowance.MAX_VISITS", 8000)
         imported(calls([branch_with_much_beside_it(100)], 10))
         with pytest.raises(InvalidArgumentError, match="nodes of inner graphs"):
             imported(calls([branch_with_much_beside_it(100)], 80))
@@ -82,7 +82,7 @@ class TestNodesThatAreLookedAtAgainAndAgain:
 def test_weights_that_are_put_in_place_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncnn.runtime.onnx.folding.MAX_COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr("asyncnn.runtime.allowance.MAX_COPIED_BYTES", 1 << 16)
     weight = numpy_helper.from_array(np.ones((512, 2), np.float32), "w")
     inner = [
         node("Constant", [], ["v"], value=weight),

@@ -21,9 +21,9 @@ MOST = {
     ("accelerated", INPROCESS): {
         RUN: 23,
         EXECUTION: 20,
-        FENCED: 31,
+        FENCED: 29,
         CALLBACK: 29,
-        BURST: 28,
+        BURST: 27,
         BURST_IN_PLACE: 24,
     },
     ("reference", INPROCESS): {

@@ -15,7 +15,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
-from asyncnn.runtime.onnx.emitter import (
+from asyncnn.runtime.drafting import (
     B8,
     F16,
     F32,
@@ -26,8 +26,8 @@ from asyncnn.runtime.onnx.emitter import (
     Draft,
     Form,
     Value,
+    hal_type,
 )
-from asyncnn.runtime.onnx.tensors import hal_type
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _ACTIVATED = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV})
@@ -104,6 +104,11 @@ class Composer(Draft):
     def reciprocal(self, value: Value) -> Value:
         """Return 1 by each element."""
         return self.div(self.lift(1.0, value), value)
+
+    def clamp(self, value: Value, low: Value | float, high: Value | float) -> Value:
+        """Return the elements within two bounds."""
+        above = self.binary(Op.MAXIMUM, value, low)
+        return self.binary(Op.MINIMUM, above, high)
 
     def select(
         self,
@@ -226,17 +231,28 @@ class Composer(Draft):
         return Value(value.dtype, result.shape, value.form, result, name=value.name)
 
     def expand(self, value: Value, shape: Shape) -> Value:
-        """Return ``value`` repeated along axes of length 1, and along new ones."""
+        """Return ``value`` repeated along axes of length 1, and along new ones.
+
+        :raises InvalidArgumentError: if another length differs from ``shape``.
+        """
         if value.shape == shape:
             return value
+        if _broadcast(value.shape, shape) != shape:
+            raise InvalidArgumentError(
+                f"{list(value.shape)} cannot be broadcast to {list(shape)}"
+            )
         if value.is_constant:
             self.allowance.take_elements(shape)
             return self.constant_like(value, lambda data: np.broadcast_to(data, shape))
         lengths = (1,) * (len(shape) - value.rank) + value.shape
         value = self.reshape(value, lengths)
-        for axis, (length, wanted) in enumerate(zip(lengths, shape, strict=True)):
-            if length != wanted:
-                value = self.tile(value, axis, wanted)
+        repeats = [n // m for n, m in zip(shape, lengths, strict=True)]
+        if len(shape) <= MAX_RANK:
+            return self.through(
+                value, lambda moved: self.emit(Op.TILE, [moved, repeats]), I32
+            )
+        for axis, count in enumerate(repeats):
+            value = self.tile(value, axis, count)
         return value
 
     def tile(self, value: Value, axis: int, count: int) -> Value:
@@ -255,6 +271,15 @@ class Composer(Draft):
             return self.emit(Op.TILE, [flat, (1, count)])
 
         return self.reshape(self.through(value, move, I32), result)
+
+    def connected(
+        self, rows: Value, weights: Value, bias: Value | None = None
+    ) -> Value:
+        """Return rows [M, K] by weights [N, K], as one fully connected layer."""
+        if bias is None:
+            self.allowance.take_elements(weights.shape[:1])
+            bias = self.constant(np.zeros(weights.shape[:1], rows.dtype))
+        return self.emit(Op.FULLY_CONNECTED, [rows, weights, bias, 0])
 
     def as_three(self, value: Value, axis: int) -> Value:
         """Return ``value`` with all axes before and all behind ``axis`` merged."""

@@ -1,8 +1,8 @@
-"""HAL operations as they are drafted, before a builder gets those that are needed.
+"""HAL operations as they are drafted, before a builder gets them.
 
-Each `Value` is a tensor with the shape that ONNX gives it, rank 0 included, and knows
-what produces it. Operations whose results nothing needs are never built: a converter
-may draft the float form of what a quantised form replaces later.
+Each `Value` is a tensor with the shape that the file gives it, rank 0 included, and
+knows what produces it. Operations whose results nothing needs are never built: a
+converter may draft the float form of what a quantised form replaces later.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, AnyOperationType
@@ -32,18 +31,26 @@ from asyncnn.hal.types import (
     OperationType,
     SymmPerChannelQuantParams,
 )
-from asyncnn.pacing import Steps
+from asyncnn.runtime.allowance import Allowance
 from asyncnn.runtime.axes import dimensions_of
-from asyncnn.runtime.builder import ModelBuilder
-from asyncnn.runtime.model import NamedModel, names_by_index
-from asyncnn.runtime.onnx.tensors import HAL_TYPES, hal_array
-from asyncnn.runtime.tflite.allowance import Allowance
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 F16, F32 = OperandType.TENSOR_FLOAT16, OperandType.TENSOR_FLOAT32
 I32, B8 = OperandType.TENSOR_INT32, OperandType.TENSOR_BOOL8
 Q8, Q8S = OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED
 Q8C = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+
+
+HAL_TYPES: dict[np.dtype[Any], OperandType] = {
+    np.dtype(np.float32): OperandType.TENSOR_FLOAT32,
+    np.dtype(np.float16): OperandType.TENSOR_FLOAT16,
+    np.dtype(np.int32): OperandType.TENSOR_INT32,
+    np.dtype(np.int64): OperandType.TENSOR_INT32,
+    np.dtype(np.bool_): OperandType.TENSOR_BOOL8,
+    np.dtype(np.uint8): OperandType.TENSOR_QUANT8_ASYMM,
+    np.dtype(np.int8): OperandType.TENSOR_QUANT8_ASYMM_SIGNED,
+}
+"""What tensors become in the HAL. Bytes have scale 1 unless more is known of them."""
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -60,8 +67,6 @@ class Form(msgspec.Struct, frozen=True):
         type_ = HAL_TYPES[np.dtype(dtype)]
         return cls(type_, 1.0 if type_ in (Q8, Q8S) else 0.0)
 
-
-_OPERATIONS_PER_STEP = 64
 
 MAX_OPERATIONS = 1 << 18
 """Most operations of a draft, those that are not needed included."""
@@ -299,7 +304,7 @@ class Draft:
             Operand(form.type, shape, scale=form.scale, zero_point=form.zero_point)
             for form, shape in zip(forms, shapes, strict=True)
         ]
-        given = tuple([_operand(value) for value in inputs])
+        given = tuple([operand_of(value) for value in inputs])
         try:
             check_operands(type_, given, tuple(results), HalVersion.AIDL_V4)
         except InvalidArgumentError as error:
@@ -327,101 +332,29 @@ class Draft:
             operation.inputs = ()
 
 
-class Building:
-    """Gives the needed part of a draft to a `ModelBuilder`.
+def hal_type(dtype: np.dtype[Any], what: str) -> OperandType:
+    """Return the HAL's type for elements of ``dtype``.
 
-    Constants are gathered: few weights are in a file as the HAL has them, and aligned,
-    and each pool in a file keeps all of it.
+    :raises UnsupportedOperatorError: if it has none.
     """
-
-    def __init__(
-        self, order: Callable[[Sequence[Drafted], Sequence[Value]], Sequence[Drafted]]
-    ) -> None:
-        self._order = order
-        self._builder = ModelBuilder()
-        self._operands: dict[Value | Scalar | Omitted, int] = {}
-
-    def building(
-        self,
-        draft: Draft,
-        inputs: Sequence[Value],
-        outputs: Sequence[tuple[str, Value]],
-    ) -> Steps[NamedModel]:
-        """Make the model in steps; dimensions and constants are those of the values."""
-        for value in inputs:
-            self._operands[value] = self._builder.input(
-                value.name,
-                value.type,
-                value.dimensions,
-                scale=value.form.scale,
-                zero_point=value.form.zero_point,
-            )
-        ends = [value for _, value in outputs]
-        needed = self._order(draft.needed(ends), ends)
-        for count, operation in enumerate(needed, 1):
-            if not count % _OPERATIONS_PER_STEP:
-                yield
-            given = [self._read(value) for value in operation.inputs]
-            results = self._builder.operation(
-                operation.type, given, [_operand(value) for value in operation.outputs]
-            )
-            self._operands.update(zip(operation.outputs, results, strict=True))
-        for name, value in outputs:
-            self._builder.output(self._own(self._read(value.source)), name)
-        return replace(self._builder.build(), operand_names=self._names())
-
-    def _names(self) -> tuple[str, ...]:
-        return names_by_index(
-            {
-                index: value.name
-                for value, index in self._operands.items()
-                if isinstance(value, Value) and value.name and not value.is_constant
-            }
+    if dtype not in HAL_TYPES:
+        raise UnsupportedOperatorError(
+            f"{what} has elements of type {dtype}, which the HAL does not have"
         )
+    return HAL_TYPES[dtype]
 
-    def _own(self, index: int) -> int:
-        """Return an operand that can be an output: a copy of one with another role."""
-        operand = self._builder.operand(index)
-        if operand.lifetime == OperandLifeTime.TEMPORARY_VARIABLE:
-            return index
-        like = Operand(
-            operand.type,
-            operand.dimensions,
-            scale=operand.scale,
-            zero_point=operand.zero_point,
-        )
-        if operand.type == B8:
-            return self._builder.operation(
-                OperationType.LOGICAL_OR, [index, index], like
-            )
-        shape = self._builder.constant(np.array(operand.dimensions, np.int32))
-        return self._builder.operation(OperationType.RESHAPE, [index, shape], like)
 
-    def _read(self, value: Value | Scalar | Omitted) -> int:
-        known = self._operands.get(value)
-        if known is None:
-            known = self._operands[value] = self._add(value)
-        return known
+def hal_array(data: Array, what: str) -> Array:
+    """Return ``data`` as the HAL has it: of rank 1 at least, and int32 for int64.
 
-    def _add(self, value: Value | Scalar | Omitted) -> int:
-        if isinstance(value, Scalar):
-            return self._builder.scalar(value.value, value.type)
-        if isinstance(value, Omitted):
-            return self._builder.omitted(value.type)
-        if value.data is None:
-            raise InvalidArgumentError(f"{value.name!r} is read but never computed")
-        what = f"constant {value.name[:80]!r}"
-        if value.dtype not in HAL_TYPES:
-            raise UnsupportedOperatorError(f"{what} has elements of {value.dtype}")
-        if not value.data.size:
-            raise UnsupportedOperatorError(f"{what} has no elements")
-        return self._builder.constant(
-            hal_array(value.data, what).reshape(value.dimensions),
-            value.type,
-            scale=value.form.scale,
-            zero_point=value.form.zero_point,
-            channel_quant=value.form.channels,
-        )
+    :raises InvalidArgumentError: if a value is beyond 32 bits.
+    """
+    if data.dtype == np.int64:
+        narrow = data.astype(np.int32)
+        if not np.array_equal(narrow, data):
+            raise InvalidArgumentError(f"{what} has values beyond 32 bits")
+        data = narrow
+    return data.reshape(data.shape or (1,))
 
 
 def _dtype(form: Form, first: Value) -> np.dtype[Any]:
@@ -455,7 +388,8 @@ def _bound(value: Value | Scalar | Omitted) -> BoundOperand | None:
     return None
 
 
-def _operand(value: Value | Scalar | Omitted) -> Operand:
+def operand_of(value: Value | Scalar | Omitted) -> Operand:
+    """Return what describes a tensor or an argument in a model of the HAL."""
     if isinstance(value, Value):
         form = value.form
         return Operand(
