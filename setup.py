@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
 
-# Without a compiler the install goes on: ends, runs, the ring, steps are in Python.
+# Without a compiler the install goes on: each has a twin in Python.
 EXTENSIONS = [
     Extension(
         name,
@@ -29,6 +29,7 @@ EXTENSIONS = [
         "asyncnn._turn",
         "asyncnn.engine._job",
         "asyncnn.fmq._ring",
+        "asyncnn.hal.validate._glance",
         "asyncnn.kernels._compiled",
     )
 ]

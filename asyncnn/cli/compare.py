@@ -6,24 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from asyncnn.cli.options import (
-    AtolOption,
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
-    LsbOption,
-    PathOption,
-    RtolOption,
-    SamplesOption,
-    StrictOption,
-    TransportOption,
-    chosen,
-    constants_of,
-    counted,
-    load_extended,
-    print_json,
-    progress,
-)
+from asyncnn.cli import options
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
@@ -65,20 +48,20 @@ _HtmlOption: TypeAlias = Annotated[
 def compare(
     model: _ModelArgument,
     peer: _PeerOption,
-    input_file: SamplesOption = None,
+    input_file: options.SamplesOption = None,
     device: _DeviceOption = None,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
-    strict: StrictOption = False,
-    path: PathOption = "async",
-    transport: TransportOption = "inprocess",
+    extension: options.ExtensionOption = None,
+    input_shape: options.InputShapeOption = None,
+    constant: options.ConstantOption = None,
+    strict: options.StrictOption = False,
+    path: options.PathOption = "async",
+    transport: options.TransportOption = "inprocess",
     reference_kernels: _ReferenceKernelsOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     samples: _SamplesOption = 10,
-    lsb: LsbOption = 1,
-    rtol: RtolOption = None,
-    atol: AtolOption = None,
+    lsb: options.LsbOption = 1,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: _HtmlOption = None,
 ) -> None:
@@ -103,7 +86,7 @@ def compare(
     if model.is_dir():
         if input_file is not None:
             raise InvalidArgumentError("given inputs are for one file, not a folder")
-        options = [
+        flags = [
             *("--with", peer, "--path", path, "--transport", transport),
             *("--seed", str(seed), "--samples", str(samples), "--lsb", str(lsb)),
             *(() if rtol is None else ("--rtol", str(rtol))),
@@ -113,7 +96,7 @@ def compare(
             *(("--strict",) if strict else ()),
             *(part for each in extension or () for part in ("--extension", each)),
         ]
-        _compare_folder(model, kind, options, json, html)
+        _compare_folder(model, kind, flags, json, html)
         return
     report = _compared(
         (model, extension or (), input_shape or (), constant or (), strict),
@@ -125,7 +108,7 @@ def compare(
         tolerance,
     )
     if json:
-        print_json(report)
+        options.print_json(report)
     else:
         _print(report)
     if not report.passed:
@@ -157,7 +140,9 @@ def _compared(
     file = open_model_file(model)
     with located(model):
         peer.check_reads(kind_of(file))
-    named, _ = load_extended(model, extensions, shapes, constants, strict=strict)
+    named, _ = options.load_extended(
+        model, extensions, shapes, constants, strict=strict
+    )
     given = (
         []
         if input_file is None
@@ -173,13 +158,13 @@ def _compared(
         reference_kernels=reference_kernels,
         device=device or anyio.run(usual_device_name),
         extensions=tuple(extensions),
-        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
-        transports=tuple(chosen("transport", transport, (IN_PROCESS, REMOTE))),
+        paths=tuple(PATHS[name] for name in options.chosen("path", path, tuple(PATHS))),
+        transports=tuple(options.chosen("transport", transport, (IN_PROCESS, REMOTE))),
         given=tuple(given),
         random=random[0],
         seed=random[1],
         tolerance=tolerance,
-        constants=constants_of(constants),
+        constants=options.constants_of(constants),
     )
     return anyio.run(compare_model, comparison)
 
@@ -187,7 +172,7 @@ def _compared(
 def _compare_folder(
     folder: Path,
     peer: "PeerKind",
-    options: Sequence[str],
+    flags: Sequence[str],
     json: bool,
     html: Path | None,
 ) -> None:
@@ -201,14 +186,14 @@ def _compare_folder(
 
     check_writable(html)
     reports = []
-    for path in progress(files_in(folder, peer), "comparing"):
-        reports.append(compare_file(folder, path, options))
+    for path in options.progress(files_in(folder, peer), "comparing"):
+        reports.append(compare_file(folder, path, flags))
         if not json:
             typer.echo(reports[-1])
     passed = all(each.passed for each in reports)
     report = FolderReport(str(folder), peer.title, passed, tuple(reports))
     if json:
-        print_json(report)
+        options.print_json(report)
     if html is not None:
         write_file(html, draw(page_of(report)))
     if not passed:
@@ -224,7 +209,7 @@ def _print(report: "ComparisonReport") -> None:
         verdict = "all within tolerance" if series.passed else "OUT OF TOLERANCE"
         typer.echo(
             f"{series.path}, {series.transport}: "
-            f"{counted(series.samples, f'{series.inputs} sample')}, {verdict}"
+            f"{options.counted(series.samples, f'{series.inputs} sample')}, {verdict}"
         )
         for output in series.outputs:
             typer.echo(f"  {output}")

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import msgspec
 import typer
 
-from asyncnn.cli.options import (
-    ExtensionOption,
-    PathOption,
-    SocketOption,
-    TransportOption,
-    chosen,
-    console,
-    counted,
-    progress,
-)
+from asyncnn.cli import options
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
@@ -41,8 +32,8 @@ def conformance(
         Path | None,
         typer.Argument(help="Folder of vector files.", show_default=False),
     ] = None,
-    path: PathOption = "async,sync",
-    transport: TransportOption = "inprocess",
+    path: options.PathOption = "async,sync",
+    transport: options.TransportOption = "inprocess",
     hal: Annotated[
         str,
         typer.Option(
@@ -69,7 +60,7 @@ def conformance(
             "$ASYNCNN_DEVICE, or reference."
         ),
     ] = None,
-    socket: SocketOption = None,
+    socket: options.SocketOption = None,
     through: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +68,7 @@ def conformance(
             help="Put a framework, with its CPU fallback, before the device.",
         ),
     ] = None,
-    extension: ExtensionOption = None,
+    extension: options.ExtensionOption = None,
     mutate: Annotated[
         bool,
         typer.Option(
@@ -139,10 +130,12 @@ def conformance(
         specs_below,
     )
 
-    transports = chosen("transport", transport, (IN_PROCESS, REMOTE))
-    paths = chosen("path", path, tuple(PATHS))
-    layers = chosen("layer", through, (_FRAMEWORK,)) if through is not None else []
-    (version,) = chosen("version of the HAL", hal, _VERSIONS)
+    transports = options.chosen("transport", transport, (IN_PROCESS, REMOTE))
+    paths = options.chosen("path", path, tuple(PATHS))
+    layers = (
+        options.chosen("layer", through, (_FRAMEWORK,)) if through is not None else []
+    )
+    (version,) = options.chosen("version of the HAL", hal, _VERSIONS)
     extensions = tuple(extension or ())
     for place in extensions:
         load_extension(place)
@@ -267,7 +260,7 @@ def _try_graphs(
         failed = int(bool(each.problem))
         totals["passed"] += each.graphs - failed
         totals["failed"] += failed
-        typer.echo(f"{counted(each.graphs, 'graph')} [{how}]")
+        typer.echo(f"{options.counted(each.graphs, 'graph')} [{how}]")
         if each.problem:
             typer.echo(f"failed: {each.model} [{how}]: {each.problem}")
             command = ["asyncnn", "conformance", "--replay", each.model]
@@ -329,7 +322,7 @@ def _on_each(
     found: list[T] = []
     for transport in transports:
         with reached(selection, transport) as here:
-            for batch in progress(run(here), f"{what}, {transport}", total):
+            for batch in options.progress(run(here), f"{what}, {transport}", total):
                 found.extend(batch)
     return found
 
@@ -350,5 +343,5 @@ def _print(
     table = Table(*headers, *OUTCOMES)
     for names, counts in rows.items():
         table.add_row(*names, *(str(counts[outcome]) for outcome in OUTCOMES))
-    console().print(table)
+    options.console().print(table)
     return {name: sum(each[name] for each in rows.values()) for name in OUTCOMES}

@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from asyncnn.cli.options import (
-    AtolOption,
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
-    LsbOption,
-    RtolOption,
-    SamplesOption,
-    console,
-    constants_of,
-    counted,
-    load_extended,
-    print_json,
-)
+from asyncnn.cli import options
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
@@ -78,16 +65,16 @@ def diff(
     model: _ModelArgument,
     against: _AgainstArgument = None,
     between: _BetweenOption = None,
-    input_file: SamplesOption = None,
+    input_file: options.SamplesOption = None,
     samples: _SamplesOption = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
+    extension: options.ExtensionOption = None,
+    input_shape: options.InputShapeOption = None,
+    constant: options.ConstantOption = None,
     reference_kernels: _ReferenceKernelsOption = False,
-    lsb: LsbOption = 1,
-    rtol: RtolOption = None,
-    atol: AtolOption = None,
+    lsb: options.LsbOption = 1,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     save: _SaveOption = None,
     every: _EveryOption = False,
     html: _HtmlOption = None,
@@ -129,7 +116,7 @@ def diff(
     if html is not None:
         _write_page(report, html)
     if json:
-        print_json(report)
+        options.print_json(report)
     else:
         _print(report, every=every)
     if not report.passed:
@@ -158,10 +145,14 @@ def _asked(
 
     model, against = models
     # What it looks into are operations of the HAL, so there are no regions here.
-    named, extensions = load_extended(model, extension, shapes, constants, strict=True)
+    named, extensions = options.load_extended(
+        model, extension, shapes, constants, strict=True
+    )
     kinds, other = [named], None
     if against is not None:
-        second, more = load_extended(against, extension, shapes, constants, strict=True)
+        second, more = options.load_extended(
+            against, extension, shapes, constants, strict=True
+        )
         extensions += tuple(each for each in more if each not in extensions)
         kinds.append(second)
         other = (against, second)
@@ -177,7 +168,7 @@ def _asked(
         against=other,
         between=_sides(between, is_two=against is not None),
         extensions=extensions,
-        constants=constants_of(constants),
+        constants=options.constants_of(constants),
         reference_kernels=reference_kernels,
         given=tuple(given),
         random=random[0],
@@ -228,7 +219,7 @@ def _repeated(
 
 
 def _tell(text: str) -> None:
-    stderr = console(stderr=True)
+    stderr = options.console(stderr=True)
     if stderr.is_terminal:
         stderr.print(text)
 
@@ -236,10 +227,9 @@ def _tell(text: str) -> None:
 def _print(report: "DifferenceReport", *, every: bool) -> None:
     for side in report.sides:
         typer.echo(f"{side.name}, version {side.version}: {side.model}")
-    typer.echo(
-        f"{counted(report.samples, 'sample')}, {counted(report.tensors, 'tensor')} "
-        "compared"
-    )
+    samples = options.counted(report.samples, "sample")
+    tensors = options.counted(report.tensors, "tensor")
+    typer.echo(f"{samples}, {tensors} compared")
     _print_table(report, every=every)
     for output in report.outputs:
         verdict = "" if output.distance.passed else ", OUT OF TOLERANCE"
@@ -289,9 +279,11 @@ def _print_table(report: "DifferenceReport", *, every: bool) -> None:
     table = Table("", Column("operation", overflow="fold"), *right, "", "computes")
     for row, each in zip(rows, chosen, strict=True):
         table.add_row(*row, _short(each.tensor, left_over))
-    console().print(table)
+    options.console().print(table)
     if left:
-        typer.echo(f"{counted(left, 'more operation')} with less error: see --all")
+        typer.echo(
+            f"{options.counted(left, 'more operation')} with less error: see --all"
+        )
 
 
 def _differs(operation: "OperationDifference") -> bool:

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncnn.cli.options import (
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
-    StrictOption,
-    console,
-    load_extended,
-    naming_options,
-    print_json,
-)
+from asyncnn.cli import options
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import (
     EngineUnavailableError,
@@ -47,10 +38,10 @@ def graph(
             "the one that runs it."
         ),
     ] = None,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
-    strict: StrictOption = False,
+    extension: options.ExtensionOption = None,
+    input_shape: options.InputShapeOption = None,
+    constant: options.ConstantOption = None,
+    strict: options.StrictOption = False,
     full: Annotated[
         bool,
         typer.Option("--full", help="Show constants and temporaries as nodes, too."),
@@ -75,7 +66,7 @@ def graph(
     from asyncnn.runtime.dot import dot
 
     _check(output)
-    loaded, extensions = load_extended(
+    loaded, extensions = options.load_extended(
         model, extension or (), input_shape or (), constant or (), strict=strict
     )
     form, explanation = anyio.run(_marked, loaded, extensions, device)
@@ -163,15 +154,15 @@ def explain(
     from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
     try:
-        with naming_options():
-            model, extensions = load_extended(
+        with options.naming_options():
+            model, extensions = options.load_extended(
                 path, places, shapes, constants, strict=strict
             )
             explanation = anyio.run(_explain, model, extensions, device, socket)
     except UnsupportedOperatorError as error:
         explanation = _refused(error)
     if json:
-        print_json(explanation)
+        options.print_json(explanation)
     else:
         print_explanation(explanation)
     if not explanation.is_supported:
@@ -250,7 +241,7 @@ def print_explanation(explanation: "Explanation") -> None:
             report.since,
             _support(report),
         )
-    console().print(table)
+    options.console().print(table)
     for report in explanation.operations:
         if not report.is_supported:
             typer.echo(f"{report.place}: {report.reason}")

@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from asyncnn.cli import options
 from asyncnn.cli.ending import Interruption
-from asyncnn.cli.options import (
-    AtolOption,
-    LsbOption,
-    RtolOption,
-    SocketOption,
-    TransportOption,
-    chosen,
-    console,
-    counted,
-    printable,
-)
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
@@ -118,15 +108,15 @@ def mlts(
     builtin: _BuiltinOption = False,
     pattern: _PatternOption = "*",
     device: _DeviceOption = None,
-    socket: SocketOption = None,
+    socket: options.SocketOption = None,
     path: _PathOption = "async,sync,burst,fenced,session",
-    transport: TransportOption = "inprocess,remote",
+    transport: options.TransportOption = "inprocess,remote",
     peers: _PeersOption = True,
     dataset: _DatasetOption = None,
     accuracy: _AccuracyOption = None,
-    lsb: LsbOption = 1,
-    rtol: RtolOption = None,
-    atol: AtolOption = None,
+    lsb: options.LsbOption = 1,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     runs: _RunsOption = 100,
     seconds: _SecondsOption = 1.0,
     json: _JsonOption = None,
@@ -220,7 +210,7 @@ def _dataset(text: str) -> "Path | Published":
     kind, is_one, folder = text.partition("=")
     if not is_one or Path(text).exists():
         return Path(text)
-    (known,) = chosen("data set", kind, [*KINDS])
+    (known,) = options.chosen("data set", kind, [*KINDS])
     return Published(known, Path(folder))
 
 
@@ -244,8 +234,8 @@ def _suite(
     return Suite(
         devices=chosen_devices(asked),
         socket=socket,
-        paths=chosen("path", path, PATHS),
-        transports=chosen("transport", transport, (IN_PROCESS, REMOTE)),
+        paths=options.chosen("path", path, PATHS),
+        transports=options.chosen("transport", transport, (IN_PROCESS, REMOTE)),
         peers=PEERS if peers else (),
         runs=runs,
         seconds=seconds,
@@ -289,7 +279,7 @@ class _Progress:
     """
 
     def __init__(self) -> None:
-        self._screen = console(stderr=True)
+        self._screen = options.console(stderr=True)
         self._started = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
@@ -304,13 +294,13 @@ class _Progress:
 
     def _show(self, line: str) -> None:
         if self._screen.is_terminal:
-            line = printable(line)
+            line = options.printable(line)
             self._screen.file.write(f"{_CLEAR_LINE}{line[: self._screen.width - 1]}")
             self._screen.file.flush()
 
 
 def _print(report: "SuiteReport") -> None:
-    out = console()
+    out = options.console()
     if not out.is_terminal:
         out.width = _WIDTH
     for model in report.models:
@@ -428,4 +418,4 @@ def _write(
         written.append(html)
     if written:
         names = ", ".join(map(str, written))
-        typer.echo(f"{counted(len(report.rows), 'row')} in {names}")
+        typer.echo(f"{options.counted(len(report.rows), 'row')} in {names}")

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from asyncnn.cli.options import (
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
-    StrictOption,
-    console,
-    load_extended,
-    print_json,
-    progress,
-    rounded,
-)
+from asyncnn.cli import options
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.input_files import read_input
@@ -73,10 +63,10 @@ def profile(
     model: _ModelArgument = None,
     input_file: _InputFileOption = None,
     device: _DeviceOption = None,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
-    strict: StrictOption = False,
+    extension: options.ExtensionOption = None,
+    input_shape: options.InputShapeOption = None,
+    constant: options.ConstantOption = None,
+    strict: options.StrictOption = False,
     runs: _RunsOption = None,
     only: _OnlyOption = "*",
     top: _TopOption = None,
@@ -99,7 +89,7 @@ def profile(
 
     if source is None:
         assert model is not None
-        found = rounded(
+        found = options.rounded(
             _measured(
                 model,
                 input_file,
@@ -119,7 +109,7 @@ def profile(
 
         write_file(html, draw(page_of(found, shown)))
     if json:
-        print_json(found)
+        options.print_json(found)
     else:
         _print(found, shown)
 
@@ -147,7 +137,7 @@ def _measured(
         telling_open_axes,
     )
 
-    named, extensions = load_extended(
+    named, extensions = options.load_extended(
         path, extension or (), input_shape or (), constant or (), strict=strict
     )
     is_random = input_file is None
@@ -160,7 +150,7 @@ def _measured(
     order = Order(path.name, named, inputs, told, runs)
 
     def rounds(count: int) -> Iterable[int]:
-        return progress(range(count), "runs")
+        return options.progress(range(count), "runs")
 
     async def run() -> "Profile":
         async with open_device(
@@ -213,7 +203,7 @@ def _print(found: "Profile", shown: "Sequence[OperationProfile]") -> None:
     """Print tables that fit 80 columns."""
     from asyncnn.tools.profiling.page import headlines
 
-    terminal = console()
+    terminal = options.console()
     several = len(found.partitions) > 1
     if found.operations:
         terminal.print(_operations(shown, several))

@@ -6,22 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
+from asyncnn.cli import options
 from asyncnn.cli.graph import explain as explain_file
-from asyncnn.cli.options import (
-    AtolOption,
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
-    LsbOption,
-    PathOption,
-    RtolOption,
-    SamplesOption,
-    StrictOption,
-    chosen,
-    counted,
-    print_json,
-    rounded,
-)
 from asyncnn.deadlines import format_duration
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Priority
@@ -83,24 +69,24 @@ _ExplainOption: TypeAlias = Annotated[
 
 def run(
     model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
-    input_file: SamplesOption = None,
+    input_file: options.SamplesOption = None,
     output_file: _OutputFileOption = None,
     check: _CheckOption = None,
     check_key: _CheckKeyOption = "output",
     device: _DeviceOption = None,
     socket: _SocketOption = None,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
-    strict: StrictOption = False,
+    extension: options.ExtensionOption = None,
+    input_shape: options.InputShapeOption = None,
+    constant: options.ConstantOption = None,
+    strict: options.StrictOption = False,
     state: _StateOption = None,
-    path: PathOption = "async",
+    path: options.PathOption = "async",
     priority: _PriorityOption = "medium",
     deadline_ms: _DeadlineMsOption = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of every sample.")] = 1,
-    lsb: LsbOption = 1,
-    rtol: RtolOption = None,
-    atol: AtolOption = None,
+    lsb: options.LsbOption = 1,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     session: _SessionOption = False,
     explain: _ExplainOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -127,7 +113,7 @@ def run(
     from asyncnn.cli.model_runs import PATHS, RunOptions, run_model
     from asyncnn.tools.samples import Tolerance
 
-    options = RunOptions(
+    asked = RunOptions(
         model=model,
         input_file=input_file,
         output_file=output_file,
@@ -140,14 +126,14 @@ def run(
         input_shapes=tuple(loading[1]),
         constants=tuple(loading[2]),
         states=tuple(state or ()),
-        paths=tuple(PATHS[name] for name in chosen("path", path, tuple(PATHS))),
+        paths=tuple(PATHS[name] for name in options.chosen("path", path, tuple(PATHS))),
         priority=Priority[priority.upper()],
         timeout=None if deadline_ms is None else deadline_ms / 1000,
         repeat=repeat,
         session=session,
         tolerance=Tolerance.asked(lsb, rtol, atol),
     )
-    _show(rounded(anyio.run(run_model, options)), json=json)
+    _show(options.rounded(anyio.run(run_model, asked)), json=json)
 
 
 def _check_repeats(session: bool, repeat: int) -> None:
@@ -170,7 +156,7 @@ def _check_deadline(deadline_ms: float | None) -> None:
 def _show(report: "RunReport", *, json: bool) -> None:
     """Print a report, and exit with 1 if an output is out of tolerance."""
     if json:
-        print_json(report)
+        options.print_json(report)
     else:
         typer.echo(f"on {report.device}, version {report.version}")
         for path_report in report.paths:
@@ -184,7 +170,7 @@ def _show(report: "RunReport", *, json: bool) -> None:
 def _print_path(report: "PathReport") -> None:
     verdicts = {True: ", all within tolerance", False: ", OUT OF TOLERANCE", None: ""}
     typer.echo(
-        f"{report.path}: {counted(report.samples, 'sample')}"
+        f"{report.path}: {options.counted(report.samples, 'sample')}"
         f"{_times(report)}{verdicts[report.passed]}"
     )
     for line in report.mismatches:

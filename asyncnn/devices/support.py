@@ -11,7 +11,7 @@ from asyncnn.hal.errors import (
     all_memory_bytes,
 )
 from asyncnn.hal.operands import bodies_of, size_of_data_bytes
-from asyncnn.hal.types import Model, OperandLifeTime, Operation, Subgraph
+from asyncnn.hal.types import Dimensions, Model, OperandLifeTime, Operation, Subgraph
 from asyncnn.kernels import registry as kernels
 from asyncnn.memory.pages import check_mappable
 from asyncnn.pacing import Steps
@@ -36,29 +36,44 @@ def supporting(model: Model, most_bytes: int | None = None) -> Steps[tuple[bool,
     for pool in model.pools:
         check_mappable(pool)
     unsupported = yield from _unsupported_subgraphs(model)
+    main = model.main
+    runs: dict[int, bool] = {}
+    are_alike = not model.extension_name_to_prefix and not unsupported
+    are_alike = are_alike and (yield from _surely_fitting(main, most_bytes))
     supported: list[bool] = []
-    for position, operation in enumerate(model.main.operations):
-        supported.append(
-            _is_supported(model, model.main, operation)
-            and _fits(model.main, operation, most_bytes)
+    for start in range(0, len(main.operations), _SLICE):
+        part = main.operations[start : start + _SLICE]
+        new = {operation.type for operation in part} - runs.keys()
+        runs.update((type_, _has_kernel(type_)) for type_ in new)
+        supported += [
+            runs[operation.type]
             and (
-                not unsupported
-                or unsupported.isdisjoint(bodies_of(operation, model.main.operands))
+                are_alike
+                or (
+                    _is_known(model, main, operation)
+                    and _fits(main, operation, most_bytes)
+                    and unsupported.isdisjoint(bodies_of(operation, main.operands))
+                )
             )
-        )
-        if not position % _SLICE:
-            yield
+            for operation in part
+        ]
+        yield
     return tuple(supported)
 
 
-def _is_supported(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
+def _has_kernel(type_: int) -> bool:
+    return type_ in CONTROL_FLOW or kernels.is_supported(type_)
+
+
+def _is_known(model: Model, subgraph: Subgraph, operation: Operation) -> bool:
+    """Tell whether what an operation has of extensions is known, and as it must be."""
     if model.extension_name_to_prefix:
         try:
             check_extended_operation(model, subgraph, operation)
         except AsyncnnError as error:
             logger.info("%s", error)
             return False
-    return operation.type in CONTROL_FLOW or kernels.is_supported(operation.type)
+    return True
 
 
 def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
@@ -68,7 +83,7 @@ def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
 
     :raises ResourceExhaustedPersistentError: if not.
     """
-    most = most_bytes or all_memory_bytes()
+    most = _most(most_bytes)
     if needed_bytes > most:
         limit = (
             "DeviceSettings.max_run_bytes is" if most_bytes else "a process can have"
@@ -78,6 +93,10 @@ def check_memory(needed_bytes: int, most_bytes: int | None) -> None:
         )
 
 
+def _most(most_bytes: int | None) -> int:
+    return most_bytes or all_memory_bytes()
+
+
 def fitting(model: Model, most_bytes: int | None) -> Steps[None]:
     """Check the temporaries of each operation of the main subgraph, in steps.
 
@@ -85,10 +104,33 @@ def fitting(model: Model, most_bytes: int | None) -> Steps[None]:
 
     :raises ResourceExhaustedPersistentError: as `check_memory`.
     """
+    is_plain = not model.extension_name_to_prefix
+    if is_plain and (yield from _surely_fitting(model.main, most_bytes)):
+        return
     for position, operation in enumerate(model.main.operations):
         check_memory(_needed_bytes(model.main, operation), most_bytes)
         if not position % _SLICE:
             yield
+
+
+def _surely_fitting(subgraph: Subgraph, most_bytes: int | None) -> Steps[bool]:
+    """Tell whether each operation would fit if all it has were as large as the largest.
+
+    The subgraph has no types of extensions.
+    """
+    kinds: set[tuple[int, Dimensions]] = set()
+    for start in range(0, len(subgraph.operands), _SLICE):
+        part = subgraph.operands[start : start + _SLICE]
+        kinds.update([(each.type, tuple(each.dimensions)) for each in part])
+        yield
+    longest = 0
+    for start in range(0, len(subgraph.operations), _SLICE):
+        of_part = subgraph.operations[start : start + _SLICE]
+        counts = [len(each.inputs) + len(each.outputs) for each in of_part]
+        longest = max(longest, *counts)
+        yield
+    largest = max([size_of_data_bytes(*kind) for kind in kinds])
+    return largest * longest <= _most(most_bytes)
 
 
 def _fits(subgraph: Subgraph, operation: Operation, most_bytes: int | None) -> bool:
@@ -119,7 +161,11 @@ def _unsupported_subgraphs(model: Model) -> Steps[set[int]]:
         for position, operation in enumerate(subgraph.operations):
             for referenced in bodies_of(operation, subgraph.operands):
                 referrers[referenced].add(number)
-            runs = runs and _is_supported(model, subgraph, operation)
+            runs = (
+                runs
+                and _has_kernel(operation.type)
+                and _is_known(model, subgraph, operation)
+            )
             if not position % _SLICE:
                 yield
         if not runs:

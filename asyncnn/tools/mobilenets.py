@@ -77,21 +77,16 @@ def mobilenet_v1(
 
 
 def mobilenet_v2(
-    *,
-    quantized: bool,
-    size: int = 224,
-    width: float = 1.0,
-    seed: int = 0,
-    unsigned: bool = False,
+    *, quantized: bool, size: int = 224, width: float = 1.0, unsigned: bool = False
 ) -> bytes:
-    """Return the file of a MobileNet v2, otherwise like `mobilenet_v1`.
+    """Return the file of a MobileNet v2, otherwise like `mobilenet_v1` of seed 0.
 
     Its blocks expand to six times the channels, end without an activation, and have
     what goes in added to what comes out where the shapes are the same.
 
     :raises PeerMissingError: if LiteRT, which has the schema, is not installed.
     """
-    network = _Network(quantized, size, width, seed, unsigned)
+    network = _Network(quantized, size, width, 0, unsigned)
     return network.file(network.add_inverted_blocks)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import msgspec
 import numpy as np
@@ -160,7 +160,12 @@ def random_sample(
     """
     if rng is None:
         rng = np.random.default_rng(0)
-    return {info.name: _random(info, rng) for info in infos}
+    return {
+        info.name: random_array(
+            info.dimensions, info.dtype, rng, has_codes=bool(info.scale)
+        )
+        for info in infos
+    }
 
 
 @contextmanager
@@ -189,20 +194,30 @@ def _hint_of_lengths(named: NamedModel) -> str:
     )
 
 
-def _random(info: TensorInfo, rng: np.random.Generator) -> Array:
-    shape = tuple(axis or 1 for axis in info.dimensions)
-    if info.dtype.kind in "iu":
-        if not info.scale and info.dtype.itemsize > 1:
-            return rng.integers(0, 2, shape, info.dtype)
-        limits = np.iinfo(info.dtype)
-        return rng.integers(limits.min, limits.max, shape, info.dtype, endpoint=True)
-    if info.dtype.kind == "b":
+def random_array(
+    dimensions: Sequence[int],
+    dtype: np.dtype[Any],
+    rng: np.random.Generator,
+    *,
+    has_codes: bool = False,
+) -> Array:
+    """Return an array for an input, whose open axes have length 1.
+
+    Floats are in [0, 1), codes of a quantisation over their whole range, and so are
+    bytes. Other integers are 0 or 1, as they may be indices.
+    """
+    shape = tuple(axis or 1 for axis in dimensions)
+    if dtype.kind in "iu":
+        if not has_codes and dtype.itemsize > 1:
+            return rng.integers(0, 2, shape, dtype)
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(np.bool_)
-    if info.dtype.kind == "V":
-        count = math.prod(shape)
-        data = rng.bytes(count * info.dtype.itemsize)
-        return np.frombuffer(data, info.dtype).reshape(shape)
-    return rng.uniform(0, 1, shape).astype(info.dtype)
+    if dtype.kind == "V":
+        data = rng.bytes(math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(data, dtype).reshape(shape)
+    return rng.uniform(0, 1, shape).astype(dtype)
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -285,6 +300,24 @@ def compare(
     failing = ~((error <= limit) & np.isfinite(error))
     worst = float(np.max(error, initial=0.0))
     return SampleComparison(name, not failing.any(), int(failing.sum()), size, worst)
+
+
+def as_narrow(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return int64 as the HAL has it, int32, where that is wanted and loses nothing."""
+    if array.dtype == np.int64 and dtype == np.int32:
+        narrow = array.astype(np.int32)
+        if np.array_equal(narrow, array):
+            return narrow
+    return array
+
+
+def without_common_nan(one: Array, other: Array) -> tuple[Array, Array]:
+    """Return two floats of one shape with zeros where both are no number."""
+    both = np.isnan(one) & np.isnan(other)
+    if not both.any():
+        return one, other
+    one, other = (np.where(both, each.dtype.type(0), each) for each in (one, other))
+    return one, other
 
 
 def errors_and_limits(

@@ -38,8 +38,12 @@ class GraphRules:
         self._subgraph = subgraph
         self._lifetimes = bytes([operand.lifetime for operand in subgraph.operands])
 
+    def are_written(self) -> bytes:
+        """Return 1 for each operand that an operation must write, 0 for all others."""
+        return self._lifetimes.translate(_IS_WRITTEN)
+
     def _written(self) -> set[int]:
-        return set(compress(count(), self._lifetimes.translate(_IS_WRITTEN)))
+        return set(compress(count(), self.are_written()))
 
     def check_border(self) -> None:
         """Check that inputs and outputs are listed exactly once (M11).
@@ -79,16 +83,24 @@ class GraphRules:
         for start in range(0, len(subgraph.operations), SLICE):
             part = subgraph.operations[start : start + SLICE]
             if not _are_well_formed(part, types, count, written):
-                for index, operation in enumerate(part, start):
-                    try:
-                        _check_form(operation, subgraph, rules)
-                    except InvalidArgumentError as error:
-                        name = operation_type_name(operation.type)
-                        raise located(f"operation {index} ({name})", error) from None
+                for index in range(start, start + len(part)):
+                    self.check_form(rules, index)
                 types.update([operation.type for operation in part])
                 if not _are_well_formed(part, types, count, written):
                     rules.saw_odd = True
             yield
+
+    def check_form(self, rules: OperandRules, index: int) -> None:
+        """Check one operation as `checking_forms` does.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        operation = self._subgraph.operations[index]
+        try:
+            _check_form(operation, self._subgraph, rules)
+        except InvalidArgumentError as error:
+            name = operation_type_name(operation.type)
+            raise located(f"operation {index} ({name})", error) from None
 
     def checking_order(self) -> Iterator[None]:
         """Check that every operand is written once (M10), before it is read (M12).

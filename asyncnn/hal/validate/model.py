@@ -8,12 +8,16 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 """
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 from weakref import WeakValueDictionary
 
+from asyncnn.hal import types
 from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.operands import bodies_of
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.operations.signature import Form, known_pattern, limit
+from asyncnn.hal.operations.signature import Form, Pattern, known_pattern, limit
 from asyncnn.hal.types import (
     ExtensionNameAndPrefix,
     HalVersion,
@@ -34,7 +38,28 @@ from asyncnn.hal.validate.rules import (
     malformed_as_invalid,
     validate_memory,
 )
+from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps, make_way
+
+_glances: Any = compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
+
+
+def _sample(kind: Any) -> Any:
+    """Return a struct in which each field has an object of its own."""
+    return kind(*[object() for _ in kind.__struct_fields__])
+
+
+if _glances is not None:
+    _samples = map(_sample, (Operand, Operation, types.DataLocation))
+    _glances.learn(*_samples, types.OperandType, OperandLifeTime, types.OperationType)
+
+
+def _glance_at(subgraph: Subgraph) -> Any:
+    """Return a glance; None where that was not compiled, or there are no tuples."""
+    parts: tuple[object, object] = subgraph.operands, subgraph.operations
+    is_plain = {*map(type, parts)} == {tuple}
+    return _glances.Glance(*parts) if _glances is not None and is_plain else None
+
 
 _known: WeakValueDictionary[tuple[int, HalVersion, bool], Model] = WeakValueDictionary()
 """By identity: to compare models by value would take as long as to validate them.
@@ -55,12 +80,17 @@ def is_known(
 
 
 def remember(
-    model: Model, version: HalVersion, *, runtime_only_features: bool = False
+    model: Model,
+    version: HalVersion,
+    *,
+    runtime_only_features: bool = False,
+    are_structs: bool = False,
 ) -> None:
     """Let `is_known` know a valid model, while it lives, if it cannot change.
 
     One that has ``runtime_only_features`` is known to those only who take them. The
-    caller vouches for what lies within operands and operations.
+    caller vouches for what lies within operands and operations, and may for that they
+    are structs of these very types.
     """
     if (
         isinstance(model, Model)
@@ -69,22 +99,27 @@ def remember(
         and isinstance(model.extension_name_to_prefix, tuple)
         and isinstance(model.referenced, tuple)
         and all(map(_is_unchangeable_pool, model.pools))
-        and all(map(_is_unchangeable, (model.main, *model.referenced)))
+        and all(
+            _is_unchangeable(each, are_structs)
+            for each in (model.main, *model.referenced)
+        )
     ):
         _known[id(model), version, runtime_only_features] = model
 
 
-def _is_unchangeable(subgraph: Subgraph) -> bool:
+def _is_unchangeable(subgraph: Subgraph, are_structs: bool) -> bool:
     parts = (
         subgraph.operands,
         subgraph.operations,
         subgraph.input_indexes,
         subgraph.output_indexes,
     )
-    return (
-        {*map(type, parts)} == {tuple}
-        and {*map(type, subgraph.operands)} == {Operand}
-        and {*map(type, subgraph.operations)} == {Operation}
+    return {*map(type, parts)} == {tuple} and (
+        are_structs
+        or (
+            {*map(type, subgraph.operands)} == {Operand}
+            and {*map(type, subgraph.operations)} == {Operation}
+        )
     )
 
 
@@ -137,27 +172,30 @@ def validating(
         if model.referenced and version < HalVersion.V1_3:
             raise broken("M16", f"{version.title} has no referenced subgraphs")
         rules = OperandRules(model, version)
-        checked: list[tuple[GraphRules, list[Form]]] = []
-        for name, subgraph in _subgraphs(model):
+        checked = [_Checking(subgraph, rules) for _, subgraph in _subgraphs(model)]
+        for (name, _), each in zip(_subgraphs(model), checked, strict=True):
             try:
-                checked.append((yield from _checking_form(subgraph, rules)))
+                yield from each.checking_forms()
             except InvalidArgumentError as error:
                 raise located(name, error) from None
         _check_acyclic(model.referenced)
-        for (name, subgraph), (graph, forms) in zip(
-            _subgraphs(model), checked, strict=True
-        ):
+        for (name, subgraph), each in zip(_subgraphs(model), checked, strict=True):
+            signatures = _Signatures(
+                subgraph, version, model.referenced, runtime_only_features
+            )
             try:
-                is_for_drivers &= yield from _checking_signatures(
-                    subgraph, forms, version, model.referenced, runtime_only_features
-                )
-                yield from graph.checking_order()
-                yield from graph.checking_consumers()
+                yield from each.checking_the_rest(signatures)
             except InvalidArgumentError as error:
                 raise located(name, error) from None
+            is_for_drivers &= signatures.are_for_drivers
         if not rules.saw_odd:
             # A driver must not take for known what it has to refuse.
-            remember(model, version, runtime_only_features=not is_for_drivers)
+            remember(
+                model,
+                version,
+                runtime_only_features=not is_for_drivers,
+                are_structs=all(each.are_structs for each in checked),
+            )
 
 
 def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
@@ -166,67 +204,153 @@ def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
         yield f"referenced subgraph {index}", subgraph
 
 
-def _checking_form(
-    subgraph: Subgraph, rules: OperandRules
-) -> Generator[None, None, tuple[GraphRules, list[Form]]]:
-    if not subgraph.operands or not subgraph.operations:
-        raise broken("M1", "there must be an operand and an operation")
-    forms = yield from rules.checking(subgraph.operands)
-    graph = GraphRules(subgraph)
-    graph.check_border()
-    yield from graph.checking_forms(rules)
-    return graph, forms
+class _Checking:
+    """What is checked of one subgraph: at a glance, where that was compiled.
+
+    In doubt all is checked here, which finds what is wrong, and words it.
+    """
+
+    def __init__(self, subgraph: Subgraph, rules: OperandRules) -> None:
+        self._subgraph = subgraph
+        self._rules = rules
+        self._glance = _glance_at(subgraph)
+        self._forms: list[Form] = []
+
+    @property
+    def are_structs(self) -> bool:
+        """Whether operands and operations were seen to be of these very types."""
+        return self._glance is not None and bool(self._glance.are_structs)
+
+    def checking_forms(self) -> Steps[None]:
+        """Check operands by themselves, and that types and indices exist.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        subgraph, rules = self._subgraph, self._rules
+        if not subgraph.operands or not subgraph.operations:
+            raise broken("M1", "there must be an operand and an operation")
+        if self._glance is not None and (yield from self._glancing(self._glance)):
+            return
+        self._glance = None
+        self._forms = yield from rules.checking(subgraph.operands)
+        self._graph = GraphRules(subgraph)
+        self._graph.check_border()
+        yield from self._graph.checking_forms(rules)
+
+    def _glancing(self, glance: Any) -> Steps[bool]:
+        """Do the same at a glance; return False in doubt."""
+        operands = self._subgraph.operands
+        judge = partial(self._rules.greatest_offset, operands)
+        while (left := glance.operands(SLICE, judge)) > 0:
+            yield
+        if left:
+            return False
+        graph = self._graph = GraphRules(self._subgraph)
+        graph.check_border()
+        written, check = graph.are_written(), partial(graph.check_form, self._rules)
+        while (left := glance.operations(SLICE, written, check)) > 0:
+            yield
+        return not left
+
+    def checking_the_rest(self, signatures: "_Signatures") -> Steps[None]:
+        """Check signatures, order and consumers.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        graph, glance = self._graph, self._glance
+        if glance is None:
+            yield from signatures.checking(self._forms)
+        else:
+            while glance.signatures(SLICE, signatures.check):
+                yield
+        if glance is None or not glance.is_ordered:
+            yield from graph.checking_order()
+        if glance is None or not glance.is_counted:
+            yield from graph.checking_consumers()
 
 
-def _checking_signatures(
-    subgraph: Subgraph,
-    forms: Sequence[Form],
-    version: HalVersion,
-    referenced: Sequence[Subgraph],
-    runtime_only_features: bool,
-) -> Generator[None, None, bool]:
-    """Check all operations; return whether drivers have to take all of them."""
-    is_for_drivers = True
-    operands = subgraph.operands
-    form, operand = forms.__getitem__, operands.__getitem__
-    for index, operation in enumerate(subgraph.operations):
-        inputs, outputs = operation.inputs, operation.outputs
-        pattern = known_pattern(
-            (operation.type, tuple(map(form, inputs)), tuple(map(form, outputs)))
-        )
+class _Signatures:
+    """Checks operations of a subgraph against their signatures (M9)."""
+
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        version: HalVersion,
+        referenced: Sequence[Subgraph],
+        runtime_only_features: bool,
+    ) -> None:
+        self._operations = subgraph.operations
+        self._operands = subgraph.operands
+        self._version = version
+        self._referenced = referenced
+        self._runtime_only_features = runtime_only_features
+        self.are_for_drivers = True
+        """Whether drivers have to take all that were checked."""
+
+    def checking(self, forms: Sequence[Form]) -> Steps[None]:
+        """Check all operations, whose operands have these forms.
+
+        :raises InvalidArgumentError: if the rule is broken.
+        """
+        form, version = forms.__getitem__, self._version
+        for index, operation in enumerate(self._operations):
+            given, made = map(form, operation.inputs), map(form, operation.outputs)
+            pattern = known_pattern((operation.type, tuple(given), tuple(made)))
+            if pattern is None or version < pattern.settled_since:
+                self._look_into(index, pattern)
+            if not index % SLICE:
+                yield
+
+    def check(self, index: int) -> bool:
+        """Check one; return whether it stands for all of operands of the same kinds.
+
+        What it may have besides, and rules look at, are the subgraphs that it runs.
+
+        :raises InvalidArgumentError: if the rule is broken.
+        """
+        self._look_into(index, None)
+        return not bodies_of(self._operations[index], self._operands)
+
+    def _look_into(self, index: int, pattern: Pattern | None) -> None:
+        operation = self._operations[index]
         try:
             if pattern is None:
-                check_operation(
-                    operation,
-                    operands,
-                    version,
-                    referenced,
-                    runtime_only_features=runtime_only_features,
-                )
-                if runtime_only_features and referenced:
-                    is_for_drivers &= _is_for_drivers(
-                        operation, operands, version, referenced
-                    )
-            elif version < pattern.settled_since:
-                needed = pattern.requirement(
-                    tuple(map(operand, inputs)),
-                    tuple(map(operand, outputs)),
-                    referenced,
-                    version,
-                )
-                is_for_drivers &= not needed.is_runtime_only
-                if needed.version > version or needed.is_runtime_only:
-                    limit(
-                        pattern.type.name,
-                        needed,
-                        version,
-                        runtime_only_features=runtime_only_features,
-                    )
+                self._check_wholly(operation)
+            else:
+                self._check_requirement(operation, pattern)
         except InvalidArgumentError as error:
             raise broken("M9", f"operation {index}: {error.message}") from None
-        if not index % SLICE:
-            yield
-    return is_for_drivers
+
+    def _check_wholly(self, operation: Operation) -> None:
+        version, referenced = self._version, self._referenced
+        check_operation(
+            operation,
+            self._operands,
+            version,
+            referenced,
+            runtime_only_features=self._runtime_only_features,
+        )
+        if self._runtime_only_features and referenced:
+            self.are_for_drivers &= _is_for_drivers(
+                operation, self._operands, version, referenced
+            )
+
+    def _check_requirement(self, operation: Operation, pattern: Pattern) -> None:
+        operand, version = self._operands.__getitem__, self._version
+        needed = pattern.requirement(
+            tuple(map(operand, operation.inputs)),
+            tuple(map(operand, operation.outputs)),
+            self._referenced,
+            version,
+        )
+        self.are_for_drivers &= not needed.is_runtime_only
+        if needed.version > version or needed.is_runtime_only:
+            limit(
+                pattern.type.name,
+                needed,
+                version,
+                runtime_only_features=self._runtime_only_features,
+            )
 
 
 def _is_for_drivers(

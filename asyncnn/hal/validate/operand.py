@@ -232,14 +232,24 @@ class OperandRules:
         forms: list[Form] = []
         for start in range(0, len(operands), SLICE):
             part = operands[start : start + SLICE]
-            forms += self._glance(part) or self._inspect(part, start)
+            found = self._glance(part) or self._inspect(part, start)
+            forms += [form for form, _ in found]
             yield
         return forms
 
-    def _glance(self, operands: Sequence[Operand]) -> list[Form] | None:
-        """Return the forms of operands that are all right, None in any doubt."""
+    def greatest_offset(self, operands: Sequence[Operand], index: int) -> int:
+        """Check M2 to M7 of one operand; return the greatest offset of such operands.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        part = (operands[index],)
+        ((_, greatest),) = self._glance(part) or self._inspect(part, index)
+        return greatest
+
+    def _glance(self, operands: Sequence[Operand]) -> list[_Verdict] | None:
+        """Return verdicts on operands that are all right, None in any doubt."""
         verdicts = self._verdicts
-        forms: list[Form] = []
+        found: list[_Verdict] = []
         # A sum of integers is an integer, whatever else takes part makes it something
         # else. To ask each number would take longer than all the rest.
         numbers = 0
@@ -270,34 +280,32 @@ class OperandRules:
                     # To find scales per channel again takes as long as to check them.
                     if type(extra) is not SymmPerChannelQuantParams:
                         self._remember(kind, verdict)
-                form, greatest = verdict
-                if not 0 <= offset <= greatest:
+                if not 0 <= offset <= verdict[1]:
                     return None
-                forms.append(form)
+                found.append(verdict)
                 numbers += zero_point + pool_index + offset + length
             numbers += sum(chain.from_iterable([each.dimensions for each in operands]))
         except (AttributeError, InvalidArgumentError, TypeError, ValueError):
             return None
-        return forms if type(numbers) is int else None
+        return found if type(numbers) is int else None
 
     def _remember(self, kind: _Kind, verdict: _Verdict) -> None:
         if len(self._verdicts) >= _MAX_KINDS:
             self._verdicts.clear()
         self._verdicts[kind] = verdict
 
-    def _inspect(self, operands: Sequence[Operand], start: int) -> list[Form]:
+    def _inspect(self, operands: Sequence[Operand], start: int) -> list[_Verdict]:
         self.saw_odd = True
-        forms: list[Form] = []
+        found: list[_Verdict] = []
         for index, operand in enumerate(operands, start):
             try:
-                form, _ = self.check(operand)
+                found.append(self.check(operand))
             except InvalidArgumentError as error:
                 name = operand_type_name(operand.type)
                 raise located(f"operand {index} ({name})", error) from None
-            forms.append(form)
-        return forms
+        return found
 
-    def check(self, operand: Operand) -> tuple[Form, int]:
+    def check(self, operand: Operand) -> _Verdict:
         """Check M2 to M7; return the form, and the greatest offset of such operands.
 
         :raises InvalidArgumentError: if a rule is broken.

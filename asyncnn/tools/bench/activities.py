@@ -14,6 +14,7 @@ a driver process.
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.driver.server import Server
-from asyncnn.tools.bench.processes import READY, Pipe, process
+from asyncnn.tools.bench.processes import READY, Pipe, process, until_closed
 from asyncnn.tools.bench.rounds import percentile
 
 Watched: TypeAlias = Callable[[], Awaitable[object]]
@@ -114,16 +115,6 @@ class Stage(msgspec.Struct, frozen=True):
         return {path.stat().st_ino for path in self.folder.iterdir()}
 
 
-async def _idling(stage: Stage) -> Watched:
-    async def act() -> None: ...
-
-    return act
-
-
-async def _preparing(stage: Stage) -> Watched:
-    return partial(stage.plain.prepare, stage.model())
-
-
 async def _querying(stage: Stage) -> Watched:
     model = stage.model().model
 
@@ -137,14 +128,6 @@ async def _querying(stage: Stage) -> Watched:
         return supported
 
     return act
-
-
-async def _explaining(stage: Stage) -> Watched:
-    return partial(explain, stage.plain, stage.model())
-
-
-async def _saving(stage: Stage) -> Watched:
-    return partial(stage.cached.prepare, stage.model())
 
 
 async def _loading(stage: Stage) -> Watched:
@@ -256,18 +239,32 @@ def large_input(layout: str, shape: tuple[int, int]) -> Array:
 
 
 class Activity(NamedTuple):
-    """What is done, and in words."""
+    """What is done, and in words; ``make`` may have to be awaited for it."""
 
     description: str
-    prepare: Callable[[Stage], Awaitable[Watched]]
+    make: Callable[[Stage], Watched | Awaitable[Watched]]
+
+    async def prepare(self, stage: Stage) -> Watched:
+        """Make what is needed; return what is watched."""
+        made = self.make(stage)
+        return await made if inspect.isawaitable(made) else made
 
 
 ACTIVITIES = {
-    IDLE: Activity("nothing", _idling),
-    PREPARE: Activity("a long model: prepared", _preparing),
+    IDLE: Activity("nothing", lambda stage: partial(asyncio.sleep, 0)),
+    PREPARE: Activity(
+        "a long model: prepared",
+        lambda stage: partial(stage.plain.prepare, stage.model()),
+    ),
     "query": Activity("which operations are supported", _querying),
-    "explain": Activity("explained, operation by operation", _explaining),
-    "save": Activity("prepared and saved in a cache", _saving),
+    "explain": Activity(
+        "explained, operation by operation",
+        lambda stage: partial(explain, stage.plain, stage.model()),
+    ),
+    "save": Activity(
+        "prepared and saved in a cache",
+        lambda stage: partial(stage.cached.prepare, stage.model()),
+    ),
     "load": Activity("loaded from the cache", _loading),
     "first_run": Activity("first run", _running_first),
     "first_run_loaded": Activity("first run after loading", _running_loaded_first),
@@ -422,15 +419,9 @@ def beating_driver(
 async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> None:
     """Be such a driver process until the other end of ``pipe`` goes."""
     settings = with_options(DeviceSettings(), options)
-    ended = asyncio.Event()
     heartbeat = Heartbeat()
 
-    def obey() -> None:
-        try:
-            order = pipe.recv_bytes()
-        except EOFError:
-            ended.set()
-            return
+    def obey(order: bytes) -> None:
         if order == _START:
             gc.collect()
             heartbeat.start()
@@ -438,13 +429,7 @@ async def _serve(pipe: Pipe, path: Path, options: Sequence[str], name: str) -> N
         else:
             pipe.send_bytes(msgspec.json.encode(heartbeat.stop()))
 
-    loop = asyncio.get_running_loop()
+    opened = open_device(name, settings=settings)
     with contextlib.closing(heartbeat):
-        async with (
-            open_device(name, settings=settings) as device,
-            Server(device.hal, path),
-        ):
-            loop.add_reader(pipe.fileno(), obey)
-            pipe.send_bytes(READY)
-            await ended.wait()
-            loop.remove_reader(pipe.fileno())
+        async with opened as device, Server(device.hal, path):
+            await until_closed(pipe, obey)

@@ -11,12 +11,12 @@ how much its resident memory grows; what is mapped and not touched is not reside
 """
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import anyio
 from msgspec.structs import replace
@@ -43,7 +43,6 @@ from asyncnn.tools.bench.measured_models import (
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
     Batches,
-    Call,
     Figures,
     Progress,
     measure,
@@ -155,7 +154,7 @@ def name_of(path: Path) -> str:
 async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel:
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
-        calls: dict[str, Call] = {
+        calls: dict[str, Callable[[], Any]] = {
             "loaded": partial(load, path),
             LITERT: partial(LiteRt, path),
             LITERT_REF: partial(LiteRt, path, reference=True),
@@ -387,7 +386,6 @@ async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
     async with _caching(files) as (device, caches, others):
         # What its first load takes, such as the code of libraries, others share.
         first = await _load(device, others)
-        before = processes.resident_kib()
-        second = await _load(device, caches)
-        pipe.send(processes.resident_kib() - before)
+        with processes.telling_growth(pipe, processes.resident_kib):
+            second = await _load(device, caches)
         del first, second

@@ -23,19 +23,8 @@ from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.tools.bench import environment, report
+from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Started
-from asyncnn.tools.bench.measured_models import (
-    LITERT,
-    LITERT_REF,
-    MODEL_SUFFIXES,
-    Difference,
-    difference_text,
-    in_executor,
-    largest_difference,
-    model_files,
-    random_inputs,
-)
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
     Batches,
@@ -75,14 +64,14 @@ TITLES = {
     AWAITED: _REFERENCE,
     EXECUTOR: "LiteRT",
     TO_THREAD: "ONNX Runtime",
-    LITERT: "LiteRT's invoke",
-    LITERT_REF: "LiteRT's reference kernels",
+    measured_models.LITERT: "LiteRT's invoke",
+    measured_models.LITERT_REF: "LiteRT's reference kernels",
     DEVICE: "reference, on the device",
 }
 """What contenders are called; devices have their names."""
 
 _ENGINES = {FileKind.TFLITE: EXECUTOR, FileKind.ONNX: TO_THREAD}
-PEERS = (LITERT, LITERT_REF)
+PEERS = (measured_models.LITERT, measured_models.LITERT_REF)
 
 LONGEST_S = 2.0
 """Runs that take longer are not repeated: there are 21 of each at least."""
@@ -90,22 +79,28 @@ LONGEST_S = 2.0
 REF_MATTERS_ABOVE_US = 100.0
 """Models that take the reference kernels less are too small for the general goal."""
 
-_GENERAL = {LITERT_REF: 1.0}
+_GENERAL = {measured_models.LITERT_REF: 1.0}
 
 _LIMITS = {
-    "kws_ref_model": {LITERT_REF: 0.5},
-    "mobilenet_v1_224_float": {LITERT_REF: 0.1, LITERT: 2.5},
-    "pretrainedResnet": {LITERT_REF: 0.1, LITERT: 2.5},
-    "pretrainedResnet_quant": {LITERT_REF: 0.5, LITERT: 10.0},
-    "vww_96_float": {LITERT_REF: 0.5, LITERT: 8.0},
-    "vww_96_int8": {LITERT_REF: 0.5, LITERT: 16.0},
+    "kws_ref_model": {measured_models.LITERT_REF: 0.5},
+    "mobilenet_v1_224_float": {
+        measured_models.LITERT_REF: 0.1,
+        measured_models.LITERT: 2.5,
+    },
+    "pretrainedResnet": {measured_models.LITERT_REF: 0.1, measured_models.LITERT: 2.5},
+    "pretrainedResnet_quant": {
+        measured_models.LITERT_REF: 0.5,
+        measured_models.LITERT: 10.0,
+    },
+    "vww_96_float": {measured_models.LITERT_REF: 0.5, measured_models.LITERT: 8.0},
+    "vww_96_int8": {measured_models.LITERT_REF: 0.5, measured_models.LITERT: 16.0},
 }
 """Largest ratio of `DEVICE` to each peer, by model."""
 
 _ACCELERATED_LIMITS = {
     "vww_96_int8": {EXECUTOR: 1.05},
-    "trained_lstm_int8": {LITERT: 1.4},
-    "dtln_noise_suppression": {LITERT: 1.2},
+    "trained_lstm_int8": {measured_models.LITERT: 1.4},
+    "dtln_noise_suppression": {measured_models.LITERT: 1.2},
 }
 """Largest ratio of `ACCELERATED` to each peer, by model."""
 
@@ -128,12 +123,12 @@ class MeasuredModel(report.Measured, frozen=True, kw_only=True):
 
     model: str
     ratios: dict[str, float]
-    difference_to_ref: Difference | None = None
-    accelerated_difference: Difference | None = None
+    difference_to_ref: measured_models.Difference | None = None
+    accelerated_difference: measured_models.Difference | None = None
     file: str = ""
     engine: str = ""
     ratio: float | None = None
-    difference: Difference | None = None
+    difference: measured_models.Difference | None = None
     is_exact: bool | None = None
     """Whether the accelerated device computes LiteRT's codes; None if that is no goal.
     """
@@ -150,7 +145,7 @@ class MeasuredModel(report.Measured, frozen=True, kw_only=True):
             limit = report.Outcome(f"{each.limit:.3g}", each.met)
             yield f"{name}: {each.figure} / {each.peer}", f"{each.ratio:.3f}", limit
         if self.is_exact is not None:
-            differs = difference_text(self.accelerated_difference)
+            differs = measured_models.difference_text(self.accelerated_difference)
             yield (
                 f"{name}: accelerated differs",
                 differs,
@@ -185,7 +180,7 @@ class ModelsReport(report.SingleReport, frozen=True, kw_only=True):
                 each.time(each.engine),
                 "-" if each.ratio is None else f"{each.ratio:.2f}",
                 *(each.time(figure_of(other)) for other in others),
-                difference_text(each.difference),
+                measured_models.difference_text(each.difference),
             )
             for name, each in self.named().items()
         ]
@@ -235,7 +230,7 @@ def judge_model(
     Peers that were not measured are left out. Only the project's own models have goals.
     ``told`` is what is known of the model besides.
     """
-    ref = figures.get(LITERT_REF)
+    ref = figures.get(measured_models.LITERT_REF)
     goals = goals_for(model, None if ref is None else ref.us) if is_own else ()
     codes = told.get("accelerated_difference")
     is_exact = None
@@ -272,7 +267,9 @@ def bench(
     peers = environment.installed_versions("onnxruntime")
     with suppress(environment.PeerMissingError):
         peers["litert"] = litert_version()
-    found = model_files(folder, pattern, mobilenet=mobilenet, suffixes=MODEL_SUFFIXES)
+    found = measured_models.model_files(
+        folder, pattern, mobilenet=mobilenet, suffixes=measured_models.MODEL_SUFFIXES
+    )
     with found as paths, environment.placement(environment.ALL_CPUS) as where:
         order = _Order(input_shapes, rounds, is_own=folder is None)
         devices, models = asyncio.run(_measure(paths, order, progress))
@@ -354,8 +351,10 @@ class _File:
             engine=engine,
             ratio=figures[ours].ratio_to(figures[engine]) if has_both else None,
             difference=self._difference(ours, engine),
-            difference_to_ref=self._difference(AWAITED, LITERT_REF),
-            accelerated_difference=self._difference(ACCELERATED, LITERT),
+            difference_to_ref=self._difference(AWAITED, measured_models.LITERT_REF),
+            accelerated_difference=self._difference(
+                ACCELERATED, measured_models.LITERT
+            ),
         )
 
     def _peers(
@@ -368,7 +367,10 @@ class _File:
         opening: dict[str, Callable[[], LiteRt | OnnxFile]] = {}
         if kind is FileKind.TFLITE:
             opening[EXECUTOR] = partial(litert, threads=None)
-            opening |= {LITERT: litert, LITERT_REF: partial(litert, reference=True)}
+            opening |= {
+                measured_models.LITERT: litert,
+                measured_models.LITERT_REF: partial(litert, reference=True),
+            }
         elif kind is FileKind.ONNX:
             opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)
         peers = {}
@@ -400,18 +402,20 @@ class _File:
         if isinstance(peer, OnnxFile):
             run: Call = partial(asyncio.to_thread, peer.run, inputs)
         else:
-            run = await stack.enter_async_context(in_executor(peer, inputs))
+            run = await stack.enter_async_context(
+                measured_models.in_executor(peer, inputs)
+            )
         self._outputs[name] = await _tried(run)
         if isinstance(peer, LiteRt) and name in PEERS:
             run = peer.invoke
         self._started[name] = run
 
-    def _difference(self, one: str, other: str) -> Difference | None:
+    def _difference(self, one: str, other: str) -> measured_models.Difference | None:
         """Return how far the outputs of two are apart; None if one has none."""
         found = self._outputs
         if one not in found or other not in found:
             return None
-        return largest_difference(found[one], found[other])
+        return measured_models.largest_difference(found[one], found[other])
 
 
 def _inputs(
@@ -420,7 +424,9 @@ def _inputs(
     """Return reproducible inputs of a model, or else of what could open its file."""
     if named is not None:
         return list(random_sample(named.inputs).values())
-    return next((random_inputs(peer.input_kinds()) for peer in peers), [])
+    return next(
+        (measured_models.random_inputs(peer.input_kinds()) for peer in peers), []
+    )
 
 
 def _as_taken(peer: LiteRt | OnnxFile, inputs: Sequence[Array]) -> list[Array]:

@@ -7,7 +7,6 @@ one of as many LiteRT interpreters. Either has run another model before, so that
 code of libraries does not count; what sessions share, such as weights, does.
 """
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -23,7 +22,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench import environment
 from asyncnn.tools.bench.measured_models import LITERT, inputs_of, model_files
-from asyncnn.tools.bench.processes import READY, Pipe, private_kib, told
+from asyncnn.tools.bench.processes import READY, Pipe, telling_growth, told
 from asyncnn.tools.bench.report import Row, Subject, SubjectsReport, ratio_cell
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Figures, Progress, measure
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
@@ -197,12 +196,11 @@ async def grow_by_sessions(pipe: Pipe, warming: Path, path: Path) -> None:
     async with open_device() as device, AsyncExitStack() as stack:
         first = await device.prepare(load(warming))
         await _open_stepped(first, inputs_of(first), stack)
-        before = _collected_kib()
-        prepared = await device.prepare(load(path))
-        inputs = inputs_of(prepared)
-        for _ in range(SESSIONS):
-            await _open_stepped(prepared, inputs, stack)
-        pipe.send(_collected_kib() - before)
+        with telling_growth(pipe):
+            prepared = await device.prepare(load(path))
+            inputs = inputs_of(prepared)
+            for _ in range(SESSIONS):
+                await _open_stepped(prepared, inputs, stack)
 
 
 async def _open_stepped(
@@ -218,16 +216,8 @@ async def grow_by_interpreters(pipe: Pipe, warming: Path, path: Path) -> None:
     pipe.send_bytes(READY)
     inputs = inputs_of(load(path))
     LiteRt(warming).invoke()
-    before = _collected_kib()
-    interpreters = []
-    for _ in range(SESSIONS):
-        interpreter = LiteRt(path)
+    with telling_growth(pipe):
+        interpreters = [LiteRt(path) for _ in range(SESSIONS)]
         for _ in range(_STEPS):
-            interpreter.run(inputs)
-        interpreters.append(interpreter)
-    pipe.send(_collected_kib() - before)
-
-
-def _collected_kib() -> int:
-    gc.collect()
-    return private_kib()
+            for interpreter in interpreters:
+                interpreter.run(inputs)

@@ -105,16 +105,23 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         return self.on_loop + self.on_lanes
 
     @property
+    def limited(self) -> Iterator[Outcome]:
+        """Yield functions, files and time of the loop, as cells with their goals."""
+        for value, most, form in (
+            (self.functions, self.most, ".0f"),
+            (self.files, self.most_files, "d"),
+            (self.loop_us, self.most_us, ".1f"),
+        ):
+            met = None if most is None or self.most is None else value <= most
+            text = f"{value:{form}}"
+            limit = "" if met is None else f" <= {most:{form}}"
+            yield Outcome(text + limit, met)
+
+    @property
     def met(self) -> bool | None:
         """Whether the goals are met, None if there are none."""
-        if self.most is None:
-            return None
-        limited = (
-            (self.functions, self.most),
-            (self.files, self.most_files),
-            (self.loop_us, self.most_us),
-        )
-        return all(limit is None or value <= limit for value, limit in limited)
+        known = [each.met for each in self.limited if each.met is not None]
+        return all(known) if known else None
 
 
 class StepsReport(SingleReport, frozen=True, kw_only=True):
@@ -150,20 +157,9 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
 
 
 def _row(steps: Steps) -> list[Cell]:
-    functions = f"{steps.functions:.0f}"
-    goal: Cell = functions
-    if steps.most is not None:
-        goal = Outcome(f"{functions} <= {steps.most}", steps.functions <= steps.most)
-    files: Cell = str(steps.files)
-    if steps.most_files is not None:
-        text = f"{steps.files} <= {steps.most_files}"
-        files = Outcome(text, steps.files <= steps.most_files)
-    loop: Cell = f"{steps.loop_us:.1f}"
-    if steps.most_us is not None:
-        text = f"{steps.loop_us:.1f} <= {steps.most_us:.1f}"
-        loop = Outcome(text, steps.loop_us <= steps.most_us)
+    functions, files, loop = steps.limited
     return [
-        *(steps.device, steps.transport, TITLES[steps.way], goal),
+        *(steps.device, steps.transport, TITLES[steps.way], functions),
         *(f"{steps.on_loop:.1f}", f"{steps.on_lanes:.1f}", files),
         *(f"{steps.turns:.1f}", loop),
     ]

@@ -303,7 +303,7 @@ async def _serve(pipe: processes.Pipe, socket: Path) -> None:
     )
     opened = open_device("accelerated", settings=settings)
     async with opened as device, Server(device.hal, socket):
-        await asyncio.to_thread(_send_memory, pipe)
+        await processes.until_closed(pipe, partial(_tell, pipe))
 
 
 async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> None:
@@ -312,13 +312,15 @@ async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> Non
     async with connect(socket, cache_dir=cache) as device:
         prepared = await device.prepare(load(model))
         await prepared.run(inputs_of(prepared))
-        await asyncio.to_thread(_send_memory, pipe)
+        await processes.until_closed(pipe, partial(_tell, pipe))
 
 
-def _hold_peer(name: str, pipe: processes.Pipe, model: Path, socket: Path) -> None:
+async def _hold_peer(
+    name: str, pipe: processes.Pipe, model: Path, socket: Path
+) -> None:
     run = _PEERS[name](model)
     run()
-    _send_memory(pipe)
+    await processes.until_closed(pipe, partial(_tell, pipe))
 
 
 _HOLDERS: dict[str, Callable[..., object]] = {
@@ -327,13 +329,8 @@ _HOLDERS: dict[str, Callable[..., object]] = {
 }
 
 
-def _send_memory(pipe: processes.Pipe) -> None:
-    """Be ready; send what this process takes once asked; stay until the pipe closes."""
-    with contextlib.suppress(EOFError):
-        pipe.send_bytes(processes.READY)
-        pipe.recv_bytes()
-        pipe.send(processes.proportional_kib())
-        pipe.recv_bytes()
+def _tell(pipe: processes.Pipe, order: bytes) -> None:
+    pipe.send(processes.proportional_kib())
 
 
 class Rows(NamedTuple):

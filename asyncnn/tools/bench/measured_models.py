@@ -17,13 +17,13 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -31,15 +31,15 @@ import numpy as np
 from asyncnn.engine.plan import CONSTANT_LIFETIMES
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import Dimensions, Model
+from asyncnn.hal.types import Model
 from asyncnn.input_files import call_abandonable, in_one
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
+from asyncnn.tools.bench.report import noted
 from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
-from asyncnn.tools.other_runtimes import LiteRt
-
-InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
+from asyncnn.tools.other_runtimes import InputKind, LiteRt
+from asyncnn.tools.samples import random_array
 
 DEFAULT_FOLDER = Path("../shared/models")
 """Measured where no folder is named, if it is there."""
@@ -108,22 +108,9 @@ def _found(folder: Path | None, suffixes: Sequence[str]) -> list[Path]:
 
 
 def random_inputs(kinds: Sequence[InputKind]) -> list[Array]:
-    """Return reproducible arrays: floats in [0, 1), integers over their whole range.
-
-    Axes that the model leaves open have length 1.
-    """
+    """Return reproducible arrays, see `random_array`."""
     rng = np.random.default_rng(0)
-    return [_random(rng, shape, dtype) for shape, dtype in kinds]
-
-
-def _random(
-    rng: np.random.Generator, dimensions: Dimensions, dtype: np.dtype[Any]
-) -> Array:
-    shape = tuple(axis or 1 for axis in dimensions)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return rng.random(shape).astype(dtype)
+    return [random_array(*kind, rng) for kind in kinds]
 
 
 def weights_bytes(model: Model) -> int:
@@ -163,19 +150,21 @@ def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[Candidat
     """Return the models of files; note why others cannot be imported."""
     found = []
     for path in paths:
-        try:
-            found.append(Candidate(path.stem, load(path), path, _litert_us(path)))
-        except AsyncnnError as error:
-            refusals[path.stem] = str(error)
+        with noted(refusals, path.stem):
+            us, named = 0.0, load(path)
+            with suppress(AsyncnnError):
+                us = litert_us(path)
+            found.append(Candidate(path.stem, named, path, us))
     return found
 
 
-def _litert_us(path: Path) -> float:
-    try:
-        peer = LiteRt(path)
-        peer.run(random_inputs(peer.input_kinds()))
-    except AsyncnnError:
-        return 0.0
+def litert_us(path: Path, inputs: Sequence[Array] | None = None) -> float:
+    """Return about what LiteRT takes for a run, of random inputs if none are given.
+
+    :raises PeerRefusedError: if it cannot run the model.
+    """
+    peer = LiteRt(path)
+    peer.run(inputs or random_inputs(peer.input_kinds()))
     samples = []
     for _ in range(_TRIED_RUNS):
         started = time.perf_counter_ns()

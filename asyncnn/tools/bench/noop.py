@@ -49,7 +49,7 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
-from asyncnn.tools.bench.processes import READY, Pipe, process, temporary_folder
+from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
 
 MAX_BURSTS = 64
 
@@ -244,8 +244,5 @@ class NoOpDevice(NoCachesNorDomains):
 
 async def _serve(pipe: Pipe, path: Path) -> None:
     """Be the driver process until the other end of ``pipe`` goes."""
-    ended = asyncio.Event()
     async with NoOpDevice() as device, Server(device, path):
-        asyncio.get_running_loop().add_reader(pipe.fileno(), ended.set)
-        pipe.send_bytes(READY)
-        await ended.wait()
+        await until_closed(pipe)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import multiprocessing
 import tempfile
@@ -57,6 +58,36 @@ def process(
         ours.close()
         process.terminate()
         process.join()
+
+
+async def until_closed(
+    pipe: Pipe, obey: Callable[[bytes], None] = lambda order: None
+) -> None:
+    """Be ready; obey what the other end of a pipe sends until it goes."""
+    closed = asyncio.Event()
+
+    def take() -> None:
+        try:
+            obey(pipe.recv_bytes())
+        except EOFError:
+            closed.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pipe.fileno(), take)
+    pipe.send_bytes(READY)
+    await closed.wait()
+    loop.remove_reader(pipe.fileno())
+
+
+@contextlib.contextmanager
+def telling_growth(pipe: Pipe, kib: Callable[[], int] | None = None) -> Iterator[None]:
+    """Send by how many KiB this process grows in a block, `private_kib` if not said."""
+    measured = kib or private_kib
+    gc.collect()
+    before = measured()
+    yield
+    gc.collect()
+    pipe.send(measured() - before)
 
 
 def told(serve: Callable[..., Any], *args: object) -> Any:
@@ -140,10 +171,9 @@ async def hold_prepared(
     async with opened as device:
         first = await device.prepare(load(warming))
         await first.run(inputs_of(first))
-        before = private_kib()
-        prepared = await device.prepare(load(path))
-        await prepared.run(inputs_of(prepared))
-        pipe.send(private_kib() - before)
+        with telling_growth(pipe):
+            prepared = await device.prepare(load(path))
+            await prepared.run(inputs_of(prepared))
         with contextlib.suppress(EOFError):
             pipe.recv()
 
@@ -166,7 +196,6 @@ def hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:
     pipe.send_bytes(READY)
     first = LiteRt(warming)
     first.run(random_inputs(first.input_kinds()))
-    before = private_kib()
-    peer = LiteRt(path)
-    peer.run(random_inputs(peer.input_kinds()))
-    pipe.send(private_kib() - before)
+    with telling_growth(pipe):
+        peer = LiteRt(path)
+        peer.run(random_inputs(peer.input_kinds()))

@@ -6,7 +6,6 @@ Source: the element-wise comparison of the suite's generated tests, Android 13.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,12 @@ from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperandType
 from asyncnn.tools.conformance.vectors import Case, ExpectedOutput
+from asyncnn.tools.samples import Tolerance, errors_and_limits
 
-
-class Tolerance(NamedTuple):
-    """An element passes if ``|actual - expected| <= atol + rtol * |expected|``."""
-
-    atol: float
-    rtol: float = 0.0
-
-
+_HALF = 5 * 0.0009765625
 _EXACT = Tolerance(0)
-_FLOAT32 = Tolerance(1e-5, 5 * 1.1920928955078125e-7)
-_FLOAT16 = Tolerance(5 * 0.0009765625, 5 * 0.0009765625)
+_FLOAT32 = Tolerance()
+_FLOAT16 = Tolerance(rtol=_HALF, atol=_HALF)
 _ONE_STEP = Tolerance(1)
 _MOBILENET = Tolerance(3)
 
@@ -93,20 +86,18 @@ def _compare_output(
 
 
 def _compare_elements(expected: Array, actual: Array, allowed: Tolerance) -> str:
-    want, got = expected.astype(np.float64), actual.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        error = np.abs(got - want)
-        close = error <= allowed.atol + allowed.rtol * np.abs(want)
-    passes = (close & np.isfinite(want)) | (got == want)
-    failures = np.argwhere(~passes)
+    error, limit = errors_and_limits(actual, expected, allowed)
+    failures = np.argwhere(~(error <= limit))
     if not len(failures):
         return ""
     first = tuple(int(i) for i in failures[0])
+    steps = f"{allowed.lsb} steps"
+    real = f"{allowed.atol:.4g} + {allowed.rtol:.4g} * |expected|"
     return (
-        f"{len(failures)} of {got.size} elements differ, first at {list(first)}: "
-        f"{got[first]:.9g}, expected {want[first]:.9g} "
-        f"(largest error {np.nanmax(error, initial=0):.4g}, allowed {allowed.atol:.4g}"
-        f" + {allowed.rtol:.4g} * |expected|)"
+        f"{len(failures)} of {error.size} elements differ, first at {list(first)}: "
+        f"{float(actual[first]):.9g}, expected {float(expected[first]):.9g} "
+        f"(largest error {np.nanmax(error, initial=0):.4g}, "
+        f"allowed {real if expected.dtype.kind == 'f' else steps})"
     )
 
 

@@ -184,16 +184,9 @@ class _CachingDevice:
     def __getattr__(self, name: str) -> object:
         return getattr(self._device, name)
 
-    def prepare_model_1_3(
-        self,
-        model: hal.Model,
-        preference: hal.ExecutionPreference,
-        priority: hal.Priority,
-        deadline: int | None,
-        *caches_and_callback: Any,
-    ) -> hal.ErrorStatus:
+    def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
         """Save the model, then load it; what is given to save it in is not used."""
-        callback = caches_and_callback[-1]
+        preference, priority, deadline, *_, callback = call
         if callback is None:
             return hal.ErrorStatus.INVALID_ARGUMENT
         device, files = self._device, ExitStack()

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.tools.samples import HAL_ATOL, HAL_RTOL, Tolerance, errors_and_limits
+from asyncnn.tools.samples import (
+    HAL_ATOL,
+    HAL_RTOL,
+    Tolerance,
+    as_narrow,
+    errors_and_limits,
+    without_common_nan,
+)
 
 Info = TensorInfo | Operand
 """What has a type and a quantisation."""
@@ -140,8 +147,8 @@ def distance(
     Equal infinities are no difference, nor is NaN in both; NaN in one alone is an
     infinite one. So is another shape, or another kind of elements.
     """
-    actual = as_shaped(as_narrow(actual, expected), expected)
-    expected = as_narrow(expected, actual)
+    actual = as_shaped(as_narrow(actual, expected.dtype), expected)
+    expected = as_narrow(expected, actual.dtype)
     if actual.shape != expected.shape:
         problem = f"shape {list(actual.shape)}, not {list(expected.shape)}"
         return _apart(expected, problem)
@@ -173,15 +180,6 @@ def as_shaped(array: Array, like: Array) -> Array:
     return array
 
 
-def as_narrow(array: Array, like: Array) -> Array:
-    """Return int64 as the HAL has it, int32, where that loses nothing."""
-    if array.dtype == np.int64 and like.dtype == np.int32:
-        narrow = array.astype(np.int32)
-        if np.array_equal(narrow, array):
-            return narrow
-    return array
-
-
 def _alike(actual: Array, expected: Array, info: Info, allowed: Tolerance) -> Distance:
     kind = expected.dtype.kind
     if kind == "V":
@@ -191,12 +189,7 @@ def _alike(actual: Array, expected: Array, info: Info, allowed: Tolerance) -> Di
     if in_steps and not is_quantised(info):
         allowed = replace(allowed, lsb=0)  # counts, indices, truths
     if kind in "fc":
-        both = np.isnan(actual) & np.isnan(expected)
-        if both.any():
-            zero = expected.dtype.type(0)
-            actual, expected = (
-                np.where(both, zero, each) for each in (actual, expected)
-            )
+        actual, expected = without_common_nan(actual, expected)
     error, limit = errors_and_limits(actual, expected, allowed)
     usual = 1.0 if in_steps else HAL_ATOL + HAL_RTOL * np.abs(expected)
     return _measured(error, limit, usual, in_steps)

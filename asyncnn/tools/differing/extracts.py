@@ -11,25 +11,17 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.extensions import Extension
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    DataLocation,
-    Memory,
-    Model,
-    Operand,
-    OperandLifeTime,
-    Operation,
-    Subgraph,
-)
 from asyncnn.memory.pools import from_buffer, part_of
 from asyncnn.runtime.model import NamedModel
 
-_INPUT = OperandLifeTime.SUBGRAPH_INPUT
-_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
-_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
-_SUBGRAPH = OperandLifeTime.SUBGRAPH
+_INPUT = hal.OperandLifeTime.SUBGRAPH_INPUT
+_OUTPUT = hal.OperandLifeTime.SUBGRAPH_OUTPUT
+_TEMPORARY = hal.OperandLifeTime.TEMPORARY_VARIABLE
+_SUBGRAPH = hal.OperandLifeTime.SUBGRAPH
 _WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
 
 MOST_BYTES = 1 << 28
@@ -210,7 +202,7 @@ class _NumberedPart:
         self._wanted = tuple(wanted)
         self._order: dict[_Key, int] = {}
         self._consumers: list[int] = []
-        self._pools: list[Memory] = list(graph.named.model.pools)
+        self._pools: list[hal.Memory] = list(graph.named.model.pools)
 
     def extract(self) -> Extract:
         main = self._graph.main
@@ -219,7 +211,7 @@ class _NumberedPart:
             operation = main.operations[position]
             reads = tuple(self._read(index) for index in operation.inputs)
             writes = tuple(self._number((False, index)) for index in operation.outputs)
-            operations.append(Operation(operation.type, reads, writes))
+            operations.append(hal.Operation(operation.type, reads, writes))
         operands = tuple(map(self._operand, self._order))
         inputs = [
             (key[1], number)
@@ -228,7 +220,7 @@ class _NumberedPart:
         ]
         border = {index: at for at, index in enumerate(main.input_indexes)}
         inputs.sort(key=lambda each: border.get(each[0], len(border)))
-        subgraph = Subgraph(
+        subgraph = hal.Subgraph(
             operands,
             tuple(operations),
             tuple(number for _, number in inputs),
@@ -236,7 +228,7 @@ class _NumberedPart:
         )
         whole = self._graph.named.model
         runs_others = any(each.lifetime == _SUBGRAPH for each in operands)
-        model: Model = replace(
+        model: hal.Model = replace(
             whole,
             main=subgraph,
             referenced=whole.referenced if runs_others else (),
@@ -262,7 +254,7 @@ class _NumberedPart:
             self._consumers.append(0)
         return number
 
-    def _operand(self, key: _Key) -> Operand:
+    def _operand(self, key: _Key) -> hal.Operand:
         is_given, index = key
         operand = self._graph.main.operands[index]
         consumers = self._consumers[self._order[key]]
@@ -276,14 +268,16 @@ class _NumberedPart:
             lifetime = _OUTPUT if index in self._wanted else _TEMPORARY
         return replace(operand, lifetime=lifetime, number_of_consumers=consumers)
 
-    def _constant(self, operand: Operand, value: Array, consumers: int) -> Operand:
+    def _constant(
+        self, operand: hal.Operand, value: Array, consumers: int
+    ) -> hal.Operand:
         data = np.array(value, order="C")
         self._pools.append(from_buffer(data.reshape(-1).view(np.uint8)))
         return replace(
             operand,
             dimensions=data.shape,
-            lifetime=OperandLifeTime.CONSTANT_REFERENCE,
-            location=DataLocation(len(self._pools) - 1, 0, data.nbytes),
+            lifetime=hal.OperandLifeTime.CONSTANT_REFERENCE,
+            location=hal.DataLocation(len(self._pools) - 1, 0, data.nbytes),
             number_of_consumers=consumers,
         )
 
@@ -301,15 +295,15 @@ def _unique(labels: Sequence[tuple[str, int]]) -> list[str]:
 def compacted(named: NamedModel) -> NamedModel:
     """Return a model without the parts of its pools that no constant lies in."""
     model = named.model
-    pools: list[Memory] = []
-    places: dict[DataLocation, DataLocation] = {}
+    pools: list[hal.Memory] = []
+    places: dict[hal.DataLocation, hal.DataLocation] = {}
 
-    def moved(operand: Operand) -> Operand:
-        if operand.lifetime != OperandLifeTime.CONSTANT_REFERENCE:
+    def moved(operand: hal.Operand) -> hal.Operand:
+        if operand.lifetime != hal.OperandLifeTime.CONSTANT_REFERENCE:
             return operand
         at = operand.location
         if at not in places:
-            places[at] = DataLocation(len(pools), 0, at.length)
+            places[at] = hal.DataLocation(len(pools), 0, at.length)
             pools.append(part_of(model.pools[at.pool_index], at.offset, at.length))
         return replace(operand, location=places[at])
 

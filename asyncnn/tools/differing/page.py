@@ -4,46 +4,40 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from asyncnn.tools import pages
 from asyncnn.tools.differing.difference_report import (
     DifferenceReport,
     OperationDifference,
 )
 from asyncnn.tools.differing.distances import Distance
-from asyncnn.tools.pages import (
-    Column,
-    DrawnGraph,
-    DrawnNode,
-    Page,
-    SortableTable,
-    Text,
-    Value,
-)
 
 _COLUMNS = (
-    Column("place", help="Position in the model; what control flow runs, behind it."),
-    Column("operation"),
-    Column("tensor", help="What it computes."),
-    Column("error", help="Largest difference of both runs, in LSB if quantised."),
-    Column("own error", help="The same, from inputs that the other side had."),
-    Column("own / allowed", help="Own error divided by what is allowed."),
-    Column("too far", help="Elements that its own error puts there."),
-    Column("verdict"),
+    pages.Column(
+        "place", help="Position in the model; what control flow runs, behind it."
+    ),
+    pages.Column("operation"),
+    pages.Column("tensor", help="What it computes."),
+    pages.Column("error", help="Largest difference of both runs, in LSB if quantised."),
+    pages.Column("own error", help="The same, from inputs that the other side had."),
+    pages.Column("own / allowed", help="Own error divided by what is allowed."),
+    pages.Column("too far", help="Elements that its own error puts there."),
+    pages.Column("verdict"),
 )
 
 
-def page_of(report: DifferenceReport, lines: Sequence[str]) -> Page:
+def page_of(report: DifferenceReport, lines: Sequence[str]) -> pages.Page:
     """Return the page of a report; ``lines`` are what the terminal says of it."""
     names = " and ".join(side.name for side in report.sides)
-    table = SortableTable(
+    table = pages.SortableTable(
         title="Operations",
         columns=_COLUMNS,
         rows=[_row(each) for each in report.operations],
         note="An error grows along the graph; an own error is what one operation adds.",
     )
     models = dict.fromkeys(Path(side.model).name for side in report.sides)
-    return Page(
+    return pages.Page(
         title=f"{' and '.join(models)}: {names}",
-        parts=[*map(Text, lines), _graph(report), table],
+        parts=[*map(pages.Text, lines), _graph(report), table],
         circumstances=[
             *(f"{side.name}, version {side.version}" for side in report.sides),
             f"samples: {report.samples}, tensors compared: {report.tensors}",
@@ -52,7 +46,7 @@ def page_of(report: DifferenceReport, lines: Sequence[str]) -> Page:
     )
 
 
-def _row(operation: OperationDifference) -> list[Value]:
+def _row(operation: OperationDifference) -> list[pages.Value]:
     error, own = operation.error, operation.own
     return [
         operation.place,
@@ -66,19 +60,19 @@ def _row(operation: OperationDifference) -> list[Value]:
     ]
 
 
-def _drawn(value: float, of: Distance) -> Value:
+def _drawn(value: float, of: Distance) -> pages.Value:
     """Return a number that can be drawn; infinity in words, whole steps in full."""
     if math.isinf(value):
         return "inf"
     return int(value) if of.in_steps and value.is_integer() else value
 
 
-def _graph(report: DifferenceReport) -> DrawnGraph:
+def _graph(report: DifferenceReport) -> pages.DrawnGraph:
     """Draw the main subgraph, the stronger the more error an operation adds."""
     operations = [each for each in report.operations if "/" not in each.place]
     most = max((_units(each.own) for each in operations), default=0.0)
     nodes = [
-        DrawnNode(
+        pages.DrawnNode(
             name=each.place,
             label=f"{each.place} {each.operation}\n{each.own or 'not compared'}",
             share=math.log1p(_units(each.own)) / math.log1p(max(most, 1.0)),
@@ -94,7 +88,7 @@ def _graph(report: DifferenceReport) -> DrawnGraph:
     edges = {
         (maker, each.place): shape for each in operations for maker, shape in each.reads
     }
-    return DrawnGraph(
+    return pages.DrawnGraph(
         title="Error that each operation adds",
         nodes=nodes,
         edges=[(*ends, shape) for ends, shape in edges.items()],

@@ -6,13 +6,11 @@ that LoadGen calls valid, in as many steps for each; a run that is not valid is 
 once more, as anything on the machine may have disturbed it.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -21,6 +19,7 @@ from asyncnn.hal.errors import AsyncnnError
 from asyncnn.interpreter_hooks import building_large, freezing_allowed
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench.environment import describe_environment, installed_versions
+from asyncnn.tools.bench.measured_models import litert_us
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import rotated
 from asyncnn.tools.loadgen import LoadGenVerdict, Scenario, Settings, users_systems
@@ -57,13 +56,11 @@ from asyncnn.tools.loadgen.ways import (
     opened,
     system_of,
 )
-from asyncnn.tools.other_runtimes import LiteRt
 
 _STEP, _STEPS = 0.95, 5
 """Rates that are tried: powers of the one, below a highest one; searched so often."""
 
 _ATTEMPTS = 2
-_TRIED = 30
 _SOME = 300
 """Queries that show about how fast a system is."""
 
@@ -131,7 +128,11 @@ class _Subject:
         self._named = tiny_addition() if self._path is None else load(self._path)
         check_model(self._named)
         self._library = Library.random(self._named)
-        self._own_s = 1e-6 if self._path is None else _own_s(self._path, self._library)
+        self._own_s = (
+            1e-6
+            if self._path is None
+            else litert_us(self._path, self._library.inputs[0]) * 1e-6
+        )
 
     async def measured(self) -> ComparedSection:
         """Measure all passes."""
@@ -283,15 +284,3 @@ def _figures(verdict: LoadGenVerdict) -> PassFigures | None:
         return None
     rate = verdict.target_qps if verdict.scenario == Scenario.SERVER else verdict.rate
     return PassFigures(rate or 0.0, verdict.p50_us, verdict.p90_us, verdict.p99_us)
-
-
-def _own_s(path: Path, library: Library) -> float:
-    """Return how many seconds LiteRT takes for the model by itself."""
-    peer = LiteRt(path)
-    peer.set_inputs(library.inputs[0])
-    samples: list[float] = []
-    for _ in range(_TRIED):
-        started = time.perf_counter()
-        peer.invoke()
-        samples.append(time.perf_counter() - started)
-    return median(samples)

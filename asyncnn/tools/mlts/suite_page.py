@@ -4,20 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from asyncnn.tools import pages
 from asyncnn.tools.mlts.contenders import LITERT
 from asyncnn.tools.mlts.suite_records import Row, SuiteReport
-from asyncnn.tools.pages import (
-    Bars,
-    Column,
-    Distributions,
-    History,
-    Judged,
-    Page,
-    Part,
-    SortableTable,
-    Text,
-    Value,
-)
 
 _MOST_POINTS = 201
 """Of a distribution; more tell no more to the eye."""
@@ -29,48 +18,50 @@ The tables have all paths.
 """
 
 _WHO = (
-    Column("model"),
-    Column("system", help="a device, or another runtime in this process"),
-    Column("transport", help="in this process, or in a driver process"),
-    Column("path", help="the HAL call; session keeps the model's state"),
+    pages.Column("model"),
+    pages.Column("system", help="a device, or another runtime in this process"),
+    pages.Column("transport", help="in this process, or in a driver process"),
+    pages.Column("path", help="the HAL call; session keeps the model's state"),
 )
 _LATENCY = (
     *_WHO,
-    Column("p50", "us"),
-    Column("p90", "us"),
-    Column("p99", "us"),
-    Column("runs"),
-    Column("to LiteRT", help="p50 divided by that of LiteRT"),
-    Column("energy", "mJ", help="of the whole machine for one run"),
+    pages.Column("p50", "us"),
+    pages.Column("p90", "us"),
+    pages.Column("p99", "us"),
+    pages.Column("runs"),
+    pages.Column("to LiteRT", help="p50 divided by that of LiteRT"),
+    pages.Column("energy", "mJ", help="of the whole machine for one run"),
 )
 _PREPARATION = (
     *_WHO[:3],
-    Column("from file", "us", help="from the file to a model that can run, at best"),
-    Column("first run", "us"),
-    Column("saving", "us", help="the same, and leaving it in an empty cache"),
-    Column("from cache", "us", help="the same from that cache"),
-    Column("cache", "kB"),
-    Column("resident", "MB", help="growth by a prepared model that has run once"),
+    pages.Column(
+        "from file", "us", help="from the file to a model that can run, at best"
+    ),
+    pages.Column("first run", "us"),
+    pages.Column("saving", "us", help="the same, and leaving it in an empty cache"),
+    pages.Column("from cache", "us", help="the same from that cache"),
+    pages.Column("cache", "kB"),
+    pages.Column("resident", "MB", help="growth by a prepared model that has run once"),
 )
 _ACCURACY = (
     *_WHO,
-    Column("evaluator"),
-    Column("samples"),
-    Column("outcome"),
-    Column("largest error", help="of one element, in real units"),
-    Column("figures"),
-    Column("problems"),
+    pages.Column("evaluator"),
+    pages.Column("samples"),
+    pages.Column("outcome"),
+    pages.Column("largest error", help="of one element, in real units"),
+    pages.Column("figures"),
+    pages.Column("problems"),
 )
-_REFUSALS = (*_WHO, Column("reason"))
+_REFUSALS = (*_WHO, pages.Column("reason"))
 
 
-def page_of(report: SuiteReport, earlier: Sequence[SuiteReport] = ()) -> Page:
+def page_of(report: SuiteReport, earlier: Sequence[SuiteReport] = ()) -> pages.Page:
     """Return the page of a report, with its history since ``earlier`` ones."""
     runs = sorted([*earlier, report], key=lambda each: each.made_at)
-    return Page(
+    return pages.Page(
         title="Machine learning test suite",
         parts=[
-            Text(_summary(report)),
+            pages.Text(_summary(report)),
             *_tables(report),
             *_side_by_side(report),
             *_distributions(report),
@@ -107,21 +98,21 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _tables(report: SuiteReport) -> Iterator[Part]:
+def _tables(report: SuiteReport) -> Iterator[pages.Part]:
     rows = [row for row in report.rows if row.latency is not None]
     litert = {
         row.model: row.latency.p50_us
         for row in rows
         if row.system == LITERT and row.latency is not None
     }
-    yield SortableTable(
+    yield pages.SortableTable(
         title="Latency",
         columns=_LATENCY,
         rows=[_latency_cells(row, litert.get(row.model)) for row in rows],
         note="Microseconds of each run from the call to its outputs.",
     )
     prepared = {(row.model, row.system, row.transport): row for row in rows}
-    yield SortableTable(
+    yield pages.SortableTable(
         title="Preparation and memory",
         columns=_PREPARATION,
         rows=[_preparation_cells(row) for row in prepared.values()],
@@ -129,32 +120,32 @@ def _tables(report: SuiteReport) -> Iterator[Part]:
     )
     judged = [row for row in rows if row.accuracy is not None]
     if judged:
-        yield SortableTable(
+        yield pages.SortableTable(
             title="Accuracy",
             columns=_ACCURACY,
             rows=[_accuracy_cells(row) for row in judged],
             note="Beside expected outputs, a device may be as far off as LiteRT is in "
             "the same run.",
         )
-    refused: list[list[Value]] = [
+    refused: list[list[pages.Value]] = [
         [*_who(row), row.refusal] for row in report.rows if row.refusal
     ]
-    unread: list[list[Value]] = [
+    unread: list[list[pages.Value]] = [
         [model.name, None, None, None, model.problem]
         for model in report.models
         if model.problem
     ]
     if refused or unread:
-        yield SortableTable(
+        yield pages.SortableTable(
             title="Not measured", columns=_REFUSALS, rows=[*unread, *refused]
         )
 
 
-def _who(row: Row) -> list[Value]:
+def _who(row: Row) -> list[pages.Value]:
     return [row.model, row.system, row.transport, row.path or None]
 
 
-def _latency_cells(row: Row, litert_us: float | None) -> list[Value]:
+def _latency_cells(row: Row, litert_us: float | None) -> list[pages.Value]:
     latency = row.latency
     assert latency is not None
     return [
@@ -168,7 +159,7 @@ def _latency_cells(row: Row, litert_us: float | None) -> list[Value]:
     ]
 
 
-def _preparation_cells(row: Row) -> list[Value]:
+def _preparation_cells(row: Row) -> list[pages.Value]:
     preparation = row.preparation
     if preparation is None:
         return [*_who(row)[:3], *[None] * 6]
@@ -184,7 +175,7 @@ def _preparation_cells(row: Row) -> list[Value]:
     ]
 
 
-def _accuracy_cells(row: Row) -> list[Value]:
+def _accuracy_cells(row: Row) -> list[pages.Value]:
     accuracy = row.accuracy
     assert accuracy is not None
     figures = (
@@ -195,7 +186,7 @@ def _accuracy_cells(row: Row) -> list[Value]:
         *_who(row),
         accuracy.evaluator,
         accuracy.samples,
-        Judged(
+        pages.Judged(
             "accurate" if accuracy.passed else "off", accuracy.passed, is_verdict=True
         ),
         accuracy.largest_error,
@@ -209,13 +200,13 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def _side_by_side(report: SuiteReport) -> Iterator[Part]:
+def _side_by_side(report: SuiteReport) -> Iterator[pages.Part]:
     groups: dict[str, dict[str, float]] = {}
     for row in report.rows:
         if row.latency is not None and _is_plain(row):
             groups.setdefault(row.model, {})[row.way] = row.latency.p50_us
     if groups:
-        yield Bars(
+        yield pages.Bars(
             title="Device against device",
             unit="us",
             groups=groups,
@@ -228,7 +219,7 @@ def _is_plain(row: Row) -> bool:
     return row.is_peer or row.path == _PLAIN
 
 
-def _distributions(report: SuiteReport) -> Iterator[Part]:
+def _distributions(report: SuiteReport) -> Iterator[pages.Part]:
     for model in report.models:
         series = {
             row.way: _points(row.latency.us)
@@ -236,7 +227,7 @@ def _distributions(report: SuiteReport) -> Iterator[Part]:
             if row.latency is not None and _is_plain(row)
         }
         if series:
-            yield Distributions(
+            yield pages.Distributions(
                 title=f"Latency of {model.name}", unit="us", series=series
             )
 
@@ -248,19 +239,19 @@ def _points(values: Sequence[float]) -> list[float]:
     return [float(each) for each in np.percentile(values, shares)]
 
 
-def _history(report: SuiteReport, runs: Sequence[SuiteReport]) -> Iterator[Part]:
+def _history(report: SuiteReport, runs: Sequence[SuiteReport]) -> Iterator[pages.Part]:
     medians = [
         {row.key: row.latency.p50_us for row in run.rows if row.latency is not None}
         for run in runs
     ]
     names = _names_of(runs)
     rows = [row for row in report.rows if row.latency is not None]
-    yield SortableTable(
+    yield pages.SortableTable(
         title="History",
         columns=(
             *_WHO,
-            *(Column(name, "us") for name in names),
-            Column("last / first"),
+            *(pages.Column(name, "us") for name in names),
+            pages.Column("last / first"),
         ),
         rows=[_history_cells(row, medians) for row in rows],
         note="Median latency in each report, the earliest first.",
@@ -272,7 +263,7 @@ def _history(report: SuiteReport, runs: Sequence[SuiteReport]) -> Iterator[Part]
             if row.model == model.name and _is_plain(row)
         }
         if any(sum(each is not None for each in line) > 1 for line in series.values()):
-            yield History(
+            yield pages.History(
                 title=f"History of {model.name}", unit="us", runs=names, series=series
             )
 
@@ -289,7 +280,7 @@ def _names_of(runs: Sequence[SuiteReport]) -> list[str]:
 
 def _history_cells(
     row: Row, medians: Sequence[Mapping[tuple[str, str, str, str], float]]
-) -> list[Value]:
+) -> list[pages.Value]:
     values = [run.get(row.key) for run in medians]
     known = [value for value in values if value is not None]
     change = known[-1] / known[0] if len(known) > 1 and known[0] else None

@@ -228,7 +228,7 @@ class TestCache:
             folder, pattern="hello_world*", mobilenet=False, rounds=5
         )
         by_name = {model.model: model for model in report.models}
-        assert by_name[files[0].stem].saves_time is None
+        assert by_name[files[0].stem].saves_memory is None
         assert by_name[files[-1].stem].saves_time is not None
         assert by_name[files[-1].stem].saves_memory is not None
 

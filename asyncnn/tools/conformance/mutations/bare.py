@@ -51,16 +51,10 @@ class _BareDevice:
     ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
         return await self._connection.queries.supported_operations(model)
 
-    def prepare_model_1_3(
-        self,
-        model: hal.Model,
-        preference: hal.ExecutionPreference,
-        priority: hal.Priority,
-        deadline: int | None,
-        *caches_and_callback: Any,
-    ) -> hal.ErrorStatus:
+    def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
-        listener = _Preparation(self._connection, caches_and_callback[-1])
+        preference, priority, deadline, *_, callback = call
+        listener = _Preparation(self._connection, callback)
         preparations = self._connection.preparations
         preparations.prepare(model, preference, priority, deadline, listener)
         return hal.ErrorStatus.NONE

@@ -10,15 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.operations.table import SIGNATURES, allowed_types
-from asyncnn.hal.types import (
-    Dimensions,
-    OperandType,
-    OperationType,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.tools.conformance.random_graphs import naive
 from asyncnn.tools.conformance.random_graphs.naive.expected import stored
 from asyncnn.tools.conformance.random_graphs.sketch import (
@@ -47,7 +42,7 @@ LARGEST_VALUE = 1000.0
 _SCALES = (0.05, 0.5, 1 / 128, 1 / 256, 0.013)
 
 
-def completely(shape: Shape) -> Dimensions:
+def completely(shape: Shape) -> hal.Dimensions:
     """Declare all of a shape."""
     return shape
 
@@ -92,7 +87,7 @@ class Artist:
 
     def bound(
         self,
-        type_: OperandType,
+        type_: hal.OperandType,
         shape: Shape,
         low: float = -4,
         high: float = 4,
@@ -107,12 +102,12 @@ class Artist:
         elif type_ == Q8PC:
             steps = range(1, shape[channel_axis] + 1)
             scales = tuple(as_float32(0.004 * step) for step in steps)
-            channels = SymmPerChannelQuantParams(scales, channel_axis)
+            channels = hal.SymmPerChannelQuantParams(scales, channel_axis)
         value = sample(type_, shape, self.number(0, 255), low, high)
         return BoundOperand(type_, shape, scale, zero_point, channels, value)
 
     def leaf(
-        self, type_: OperandType, shape: Shape, low: float = -4, high: float = 4
+        self, type_: hal.OperandType, shape: Shape, low: float = -4, high: float = 4
     ) -> DrawnTensor:
         """Draw an input or constant with floats from ``low`` to ``high``."""
         bound = self.bound(type_, shape, low, high)
@@ -146,21 +141,21 @@ class Artist:
         """Add an int32 tensor that says something about shapes."""
         return self.known(bound_of(I32, np.array(list(values), np.int32)))
 
-    def scalar(self, value: float, type_: OperandType | None = None) -> DrawnTensor:
+    def scalar(self, value: float, type_: hal.OperandType | None = None) -> DrawnTensor:
         """Add a scalar: BOOL, INT32 or FLOAT32, by the type of ``value``."""
         if type_ is None:
-            types = {bool: OperandType.BOOL, int: OperandType.INT32}
-            type_ = types.get(type(value), OperandType.FLOAT32)
+            types = {bool: hal.OperandType.BOOL, int: hal.OperandType.INT32}
+            type_ = types.get(type(value), hal.OperandType.FLOAT32)
         return self.known(bound_of(type_, np.array(value, DTYPES[type_])))
 
-    def real_scalar(self, value: float, main: OperandType) -> DrawnTensor:
+    def real_scalar(self, value: float, main: hal.OperandType) -> DrawnTensor:
         """Add a FLOAT16 for an operation on float16 tensors, a FLOAT32 for others."""
-        half, single = OperandType.FLOAT16, OperandType.FLOAT32
+        half, single = hal.OperandType.FLOAT16, hal.OperandType.FLOAT32
         return self.scalar(value, half if main == F16 else single)
 
     def pick(
         self,
-        type_: OperandType,
+        type_: hal.OperandType,
         where: Callable[[DrawnTensor], bool] = lambda tensor: True,
         shape: Callable[[], Shape] | None = None,
         low: float = -4,
@@ -192,7 +187,7 @@ class Artist:
     def weights(self, bound: BoundOperand) -> DrawnTensor:
         """Add what is a constant as a rule, maybe one that is folded first."""
         kinds = ["constant", "constant"]
-        if bound.type in allowed_types(OperationType.RESHAPE):
+        if bound.type in allowed_types(hal.OperationType.RESHAPE):
             kinds.append("folded")
         if not self.is_static:
             kinds.append("input")
@@ -205,15 +200,15 @@ class Artist:
         flat = self.sketch.constant(replace(bound, shape=value.shape, value=value))
         shape = np.array(bound.require_shape(), np.int32)
         target = self.sketch.constant(bound_of(I32, shape))
-        return self.apply(OperationType.RESHAPE, [flat, target], flat.bound)[0]
+        return self.apply(hal.OperationType.RESHAPE, [flat, target], flat.bound)[0]
 
     def apply(
         self,
-        type_: OperationType,
+        type_: hal.OperationType,
         inputs: Sequence[DrawnTensor | None],
-        *outputs: OperandType | BoundOperand,
+        *outputs: hal.OperandType | BoundOperand,
         least_scale: float = 0.0,
-        declare: Callable[[Shape], Dimensions] | None = None,
+        declare: Callable[[Shape], hal.Dimensions] | None = None,
     ) -> list[DrawnTensor]:
         """Add an operation, its outputs of these types or quantised like these.
 
@@ -228,7 +223,7 @@ class Artist:
         with np.errstate(all="ignore"):
             expected = naive.evaluate(BoundOperation(type_, bound, asked))
             for position, output in enumerate(outputs):
-                if isinstance(output, OperandType):
+                if isinstance(output, hal.OperandType):
                     value = expected[position].value
                     output = self._unfilled(type_, position, output, value, least_scale)
                 value = stored(expected[position], output)
@@ -236,7 +231,7 @@ class Artist:
                 results.append((result, declare(value.shape)))
         return self.sketch.operation(type_, list(map(self._index, inputs)), results)
 
-    def declared(self, shape: Shape) -> Dimensions:
+    def declared(self, shape: Shape) -> hal.Dimensions:
         """Draw what the model says of a shape: all of it, some axes, or nothing."""
         if not shape:
             return shape
@@ -250,7 +245,7 @@ class Artist:
     def _index(self, tensor: DrawnTensor | None) -> int:
         return self.sketch.omitted(I32) if tensor is None else tensor.index
 
-    def _quantization(self, type_: OperandType) -> tuple[float, int]:
+    def _quantization(self, type_: hal.OperandType) -> tuple[float, int]:
         limits = np.iinfo(DTYPES[type_])
         middle = (int(limits.min) + int(limits.max) + 1) // 2
         points = (middle, middle + 3, int(limits.min), int(limits.max))
@@ -258,9 +253,9 @@ class Artist:
 
     def _unfilled(
         self,
-        type_: OperationType,
+        type_: hal.OperationType,
         position: int,
-        output: OperandType,
+        output: hal.OperandType,
         value: Array,
         least_scale: float,
     ) -> BoundOperand:
@@ -273,7 +268,7 @@ class Artist:
         return BoundOperand(output, None, *self._fitting(output, value, least_scale))
 
     def _fitting(
-        self, type_: OperandType, value: Array, least_scale: float
+        self, type_: hal.OperandType, value: Array, least_scale: float
     ) -> tuple[float, int]:
         """Draw a quantisation of about 100, of most, or of too many steps."""
         finite = value[np.isfinite(value)]
@@ -285,9 +280,9 @@ class Artist:
         return scale, int(zero_point)
 
 
-def _without_value(output: OperandType | BoundOperand) -> BoundOperand:
+def _without_value(output: hal.OperandType | BoundOperand) -> BoundOperand:
     # The formulas of real values don't use the scale of a result.
-    if isinstance(output, OperandType):
+    if isinstance(output, hal.OperandType):
         return BoundOperand(output, None, scale=1.0)
     return replace(output, shape=None, value=None)
 

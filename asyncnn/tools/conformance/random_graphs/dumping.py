@@ -9,15 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.types import (
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    OperationType,
-    Subgraph,
-)
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
@@ -25,7 +18,7 @@ from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
 _LONGEST_VALUE = 12
 
 
-def listing(model: Model, inputs: Sequence[Array]) -> str:
+def listing(model: hal.Model, inputs: Sequence[Array]) -> str:
     """Return a line for every operand and operation of every subgraph."""
     given = dict(zip(model.main.input_indexes, inputs, strict=True))
     lines = ["main:", *_lines(model, model.main, given)]
@@ -34,7 +27,9 @@ def listing(model: Model, inputs: Sequence[Array]) -> str:
     return "\n" + "\n".join(lines)
 
 
-def _lines(model: Model, subgraph: Subgraph, given: dict[int, Array]) -> Iterator[str]:
+def _lines(
+    model: hal.Model, subgraph: hal.Subgraph, given: dict[int, Array]
+) -> Iterator[str]:
     operands = subgraph.operands
     for index in subgraph.input_indexes:
         shown = _value(given[index]) if index in given else ""
@@ -48,22 +43,22 @@ def _lines(model: Model, subgraph: Subgraph, given: dict[int, Array]) -> Iterato
             f"%{index} {_type(operands[index])}" for index in operation.outputs
         )
         arguments = ", ".join(_argument(index, operands) for index in operation.inputs)
-        yield f"  {results} = {OperationType(operation.type).name}({arguments})"
+        yield f"  {results} = {hal.OperationType(operation.type).name}({arguments})"
     yield f"  return {', '.join(f'%{index}' for index in subgraph.output_indexes)}"
 
 
-def _argument(index: int, operands: Sequence[Operand]) -> str:
+def _argument(index: int, operands: Sequence[hal.Operand]) -> str:
     operand = operands[index]
     match operand.lifetime:
-        case OperandLifeTime.NO_VALUE:
+        case hal.OperandLifeTime.NO_VALUE:
             return "omitted"
-        case OperandLifeTime.SUBGRAPH:
+        case hal.OperandLifeTime.SUBGRAPH:
             return f"subgraph {operand.location.offset}"
     return f"%{index}"
 
 
-def _type(operand: Operand) -> str:
-    name = OperandType(operand.type).name.removeprefix("TENSOR_").lower()
+def _type(operand: hal.Operand) -> str:
+    name = hal.OperandType(operand.type).name.removeprefix("TENSOR_").lower()
     scale = f" * {operand.scale:g} @ {operand.zero_point}" if operand.scale else ""
     return f"{name}{list(operand.dimensions)}{scale}"
 

@@ -6,20 +6,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from asyncnn import kernels
+from asyncnn import hal, kernels
 from asyncnn.hal.operands import DTYPES, SCALAR_TYPES
 from asyncnn.hal.operations import infer_shapes
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
-from asyncnn.hal.types import (
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    Operation,
-    OperationType,
-    Subgraph,
-    SymmPerChannelQuantParams,
-)
 from asyncnn.kernels.kernel import HeapScratch
 from asyncnn.memory.pools import view
 
@@ -29,7 +19,9 @@ Evaluate = Callable[[BoundOperation], list[Array]]
 Values = dict[int, Array]
 
 
-def interpret(model: Model, inputs: Sequence[Array], evaluate: Evaluate) -> list[Array]:
+def interpret(
+    model: hal.Model, inputs: Sequence[Array], evaluate: Evaluate
+) -> list[Array]:
     """Return the outputs of the main subgraph."""
     with np.errstate(all="ignore"):
         return _Interpreter(model, evaluate).run(model.main, inputs)
@@ -61,27 +53,27 @@ def _with_output_shapes(operation: BoundOperation) -> BoundOperation:
     return msgspec.structs.replace(operation, outputs=outputs)
 
 
-def constant_value(model: Model, operand: Operand) -> Array | None:
+def constant_value(model: hal.Model, operand: hal.Operand) -> Array | None:
     """Return the value of an operand, None if it is no constant."""
     match operand.lifetime:
-        case OperandLifeTime.CONSTANT_COPY:
+        case hal.OperandLifeTime.CONSTANT_COPY:
             data = memoryview(model.operand_values)
-        case OperandLifeTime.CONSTANT_REFERENCE:
+        case hal.OperandLifeTime.CONSTANT_REFERENCE:
             data = view(model.pools[operand.location.pool_index])
         case _:
             return None
-    type_ = OperandType(operand.type)
+    type_ = hal.OperandType(operand.type)
     shape = () if type_ in SCALAR_TYPES else operand.dimensions
     dtype, offset = DTYPES[type_], operand.location.offset
     return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
 
 
 class _Interpreter:
-    def __init__(self, model: Model, evaluate: Evaluate) -> None:
+    def __init__(self, model: hal.Model, evaluate: Evaluate) -> None:
         self._model = model
         self._evaluate = evaluate
 
-    def run(self, subgraph: Subgraph, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, subgraph: hal.Subgraph, inputs: Sequence[Array]) -> list[Array]:
         values: Values = dict(zip(subgraph.input_indexes, inputs, strict=True))
         for index, operand in enumerate(subgraph.operands):
             constant = constant_value(self._model, operand)
@@ -89,9 +81,9 @@ class _Interpreter:
                 values[index] = constant
         for operation in subgraph.operations:
             match operation.type:
-                case OperationType.IF:
+                case hal.OperationType.IF:
                     results = self._if(subgraph, operation, values)
-                case OperationType.WHILE:
+                case hal.OperationType.WHILE:
                     results = self._while(subgraph, operation, values)
                 case _:
                     results = self._evaluate(bind(subgraph, operation, values))
@@ -99,7 +91,7 @@ class _Interpreter:
         return [values[index] for index in subgraph.output_indexes]
 
     def _if(
-        self, subgraph: Subgraph, operation: Operation, values: Values
+        self, subgraph: hal.Subgraph, operation: hal.Operation, values: Values
     ) -> list[Array]:
         condition, then, other, *inputs = operation.inputs
         branch = then if values[condition].item() else other
@@ -108,7 +100,7 @@ class _Interpreter:
         )
 
     def _while(
-        self, subgraph: Subgraph, operation: Operation, values: Values
+        self, subgraph: hal.Subgraph, operation: hal.Operation, values: Values
     ) -> list[Array]:
         condition, body = (
             self._referenced(subgraph, index) for index in operation.inputs[:2]
@@ -119,27 +111,29 @@ class _Interpreter:
             state[: len(outputs)] = outputs
         return state[: len(operation.outputs)]
 
-    def _referenced(self, subgraph: Subgraph, index: int) -> Subgraph:
+    def _referenced(self, subgraph: hal.Subgraph, index: int) -> hal.Subgraph:
         return self._model.referenced[subgraph.operands[index].location.offset]
 
 
-def bind(subgraph: Subgraph, operation: Operation, values: Values) -> BoundOperation:
+def bind(
+    subgraph: hal.Subgraph, operation: hal.Operation, values: Values
+) -> BoundOperation:
     """Return an operation with the values that its inputs have."""
 
     def bound(index: int, value: Array | None = None) -> BoundOperand:
-        operand: Operand = subgraph.operands[index]
+        operand: hal.Operand = subgraph.operands[index]
         quant = operand.extra_params
         return BoundOperand(
-            OperandType(operand.type),
+            hal.OperandType(operand.type),
             None if value is None else value.shape,
             operand.scale,
             operand.zero_point,
-            quant if isinstance(quant, SymmPerChannelQuantParams) else None,
+            quant if isinstance(quant, hal.SymmPerChannelQuantParams) else None,
             value,
         )
 
     return BoundOperation(
-        OperationType(operation.type),
+        hal.OperationType(operation.type),
         tuple(
             bound(index, values[index]) if index in values else None
             for index in operation.inputs

@@ -11,34 +11,24 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from asyncnn import hal
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
-from asyncnn.hal.types import (
-    DataLocation,
-    Dimensions,
-    Model,
-    Operand,
-    OperandLifeTime,
-    OperandType,
-    Operation,
-    OperationType,
-    Subgraph,
-)
 from asyncnn.runtime.graph_builder import ConstantStore
 
-F32 = OperandType.TENSOR_FLOAT32
-F16 = OperandType.TENSOR_FLOAT16
-I32 = OperandType.TENSOR_INT32
-B8 = OperandType.TENSOR_BOOL8
-Q8 = OperandType.TENSOR_QUANT8_ASYMM
-Q8S = OperandType.TENSOR_QUANT8_ASYMM_SIGNED
-Q8SYM = OperandType.TENSOR_QUANT8_SYMM
-Q8PC = OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
+F32 = hal.OperandType.TENSOR_FLOAT32
+F16 = hal.OperandType.TENSOR_FLOAT16
+I32 = hal.OperandType.TENSOR_INT32
+B8 = hal.OperandType.TENSOR_BOOL8
+Q8 = hal.OperandType.TENSOR_QUANT8_ASYMM
+Q8S = hal.OperandType.TENSOR_QUANT8_ASYMM_SIGNED
+Q8SYM = hal.OperandType.TENSOR_QUANT8_SYMM
+Q8PC = hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 TYPES = (F32, F16, I32, B8, Q8, Q8S)
 
 
 def sample(
-    type_: OperandType, shape: Shape, seed: int, low: float = -4, high: float = 4
+    type_: hal.OperandType, shape: Shape, seed: int, low: float = -4, high: float = 4
 ) -> Array:
     """Return values by seed; those of seed 0 are easy to read."""
     dtype = DTYPES[type_]
@@ -68,7 +58,7 @@ def as_float32(value: float) -> float:
     return float(np.float32(value))
 
 
-_NOWHERE = DataLocation()
+_NOWHERE = hal.DataLocation()
 
 
 class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
@@ -76,12 +66,12 @@ class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
 
     index: int
     bound: BoundOperand
-    dimensions: Dimensions
+    dimensions: hal.Dimensions
 
     @property
-    def type(self) -> OperandType:
+    def type(self) -> hal.OperandType:
         """The type of its elements."""
-        return OperandType(self.bound.type)
+        return hal.OperandType(self.bound.type)
 
     @property
     def shape(self) -> Shape:
@@ -104,16 +94,16 @@ class World:
 
     def __init__(self) -> None:
         self.constants = ConstantStore()
-        self.referenced: list[Subgraph] = []
+        self.referenced: list[hal.Subgraph] = []
 
-    def refer(self, subgraph: Subgraph) -> int:
+    def refer(self, subgraph: hal.Subgraph) -> int:
         """Add a referenced subgraph and return its number."""
         self.referenced.append(subgraph)
         return len(self.referenced) - 1
 
-    def model(self, main: Subgraph) -> Model:
+    def model(self, main: hal.Subgraph) -> hal.Model:
         """Return the model of ``main`` and all that was added."""
-        return Model(
+        return hal.Model(
             main,
             tuple(self.referenced),
             self.constants.values(),
@@ -132,8 +122,8 @@ class Sketch:
         self.inputs: list[DrawnTensor] = []
         self.tensors: list[DrawnTensor] = []
         self.results: list[DrawnTensor] = []
-        self._operands: list[Operand] = []
-        self._operations: list[Operation] = []
+        self._operands: list[hal.Operand] = []
+        self._operations: list[hal.Operation] = []
 
     def constant(self, bound: BoundOperand) -> DrawnTensor:
         """Add a constant."""
@@ -141,41 +131,41 @@ class Sketch:
         lifetime, location = self.world.constants.place(value, copy=True)
         return self._add(bound, bound.require_shape(), lifetime, location)
 
-    def input(self, bound: BoundOperand, dimensions: Dimensions) -> DrawnTensor:
+    def input(self, bound: BoundOperand, dimensions: hal.Dimensions) -> DrawnTensor:
         """Add an input that declares ``dimensions``."""
-        tensor = self._add(bound, dimensions, OperandLifeTime.SUBGRAPH_INPUT)
+        tensor = self._add(bound, dimensions, hal.OperandLifeTime.SUBGRAPH_INPUT)
         self.inputs.append(tensor)
         return tensor
 
-    def omitted(self, type_: OperandType) -> int:
+    def omitted(self, type_: hal.OperandType) -> int:
         """Add an operand that stands for an input left out; return its index."""
-        self._operands.append(Operand(type_, lifetime=OperandLifeTime.NO_VALUE))
+        self._operands.append(hal.Operand(type_, lifetime=hal.OperandLifeTime.NO_VALUE))
         return len(self._operands) - 1
 
     def reference(self, number: int) -> int:
         """Add an operand that stands for a referenced subgraph; return its index."""
         self._operands.append(
-            Operand(
-                OperandType.SUBGRAPH,
-                lifetime=OperandLifeTime.SUBGRAPH,
-                location=DataLocation(0, number, 0),
+            hal.Operand(
+                hal.OperandType.SUBGRAPH,
+                lifetime=hal.OperandLifeTime.SUBGRAPH,
+                location=hal.DataLocation(0, number, 0),
             )
         )
         return len(self._operands) - 1
 
     def operation(
         self,
-        type_: OperationType,
+        type_: hal.OperationType,
         inputs: Sequence[int],
-        outputs: Iterable[tuple[BoundOperand, Dimensions]],
+        outputs: Iterable[tuple[BoundOperand, hal.Dimensions]],
     ) -> list[DrawnTensor]:
         """Add an operation with new operands for its outputs."""
         results = [
-            self._add(bound, dimensions, OperandLifeTime.TEMPORARY_VARIABLE)
+            self._add(bound, dimensions, hal.OperandLifeTime.TEMPORARY_VARIABLE)
             for bound, dimensions in outputs
         ]
         written = tuple(result.index for result in results)
-        self._operations.append(Operation(type_, tuple(inputs), written))
+        self._operations.append(hal.Operation(type_, tuple(inputs), written))
         self.results += results
         return results
 
@@ -189,16 +179,17 @@ class Sketch:
         self,
         outputs: Sequence[DrawnTensor],
         inputs: Sequence[DrawnTensor] | None = None,
-    ) -> Subgraph:
+    ) -> hal.Subgraph:
         """Return the subgraph with these borders; the inputs in another order, say."""
         consumers = Counter(
             index for operation in self._operations for index in operation.inputs
         )
         for output in outputs:
             self._operands[output.index] = replace(
-                self._operands[output.index], lifetime=OperandLifeTime.SUBGRAPH_OUTPUT
+                self._operands[output.index],
+                lifetime=hal.OperandLifeTime.SUBGRAPH_OUTPUT,
             )
-        return Subgraph(
+        return hal.Subgraph(
             tuple(
                 replace(operand, number_of_consumers=consumers[index])
                 for index, operand in enumerate(self._operands)
@@ -211,13 +202,13 @@ class Sketch:
     def _add(
         self,
         bound: BoundOperand,
-        dimensions: Dimensions,
-        lifetime: OperandLifeTime,
-        location: DataLocation = _NOWHERE,
+        dimensions: hal.Dimensions,
+        lifetime: hal.OperandLifeTime,
+        location: hal.DataLocation = _NOWHERE,
     ) -> DrawnTensor:
         tensor = DrawnTensor(len(self._operands), bound, dimensions)
         self._operands.append(
-            Operand(
+            hal.Operand(
                 bound.type,
                 dimensions,
                 scale=bound.scale,
@@ -232,7 +223,7 @@ class Sketch:
 
 
 def bound_of(
-    type_: OperandType, value: Array, scale: float = 0.0, zero_point: int = 0
+    type_: hal.OperandType, value: Array, scale: float = 0.0, zero_point: int = 0
 ) -> BoundOperand:
     """Return the operand of this type and value."""
     value = np.asarray(value)

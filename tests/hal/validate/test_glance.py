@@ -1,0 +1,421 @@
+"""The glance in C says of no model what its twin in Python would not."""
+
+import importlib
+import importlib.util
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import force_setattr, replace
+
+from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.types import (
+    DataLocation,
+    HalVersion,
+    Model,
+    Operand,
+    OperationType,
+)
+from asyncnn.hal.validate import model as model_rules
+from asyncnn.hal.validate import validate_model
+from asyncnn.hal.validate.model import is_known
+from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.tools.conformance.mutations.mutant import with_main
+from asyncnn.tools.conformance.random_graphs.families import graphs
+from tests import sanitizing
+from tests.hal.validate.chains import F32, chain
+from tests.hal.validate.samples import (
+    extension_model,
+    nested_model,
+    open_loop_model,
+    q8_model,
+)
+from tests.hal.validate.test_garbage import GARBAGE, corrupted, per_channel_model
+
+NAME = "asyncnn.hal.validate._glance"
+SOURCE = Path(model_rules.__file__).with_name("_glance.c")
+BUILT = importlib.util.find_spec(NAME) is not None
+GLANCES = model_rules._glances
+needs_compiled = pytest.mark.skipif(GLANCES is None, reason="no glance was compiled")
+NEWEST = HalVersion.AIDL_V4
+
+
+def python(code: str, *, pure: bool) -> str:
+    environment = os.environ | {"ASYNCNN_PURE_RULES": "1" if pure else ""}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return ran.stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None
+    or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="there is no compiler, or there are no headers of Python",
+)
+def test_it_was_built_where_that_can_be() -> None:
+    assert BUILT
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_one_may_ask_for_python(pure: bool) -> None:
+    show = "from asyncnn.hal.validate import model; print(model._glances is None)"
+    assert python(show, pure=pure) == f"{pure or not BUILT}\n"
+
+
+def doubled(model: Model) -> Model:
+    """Return a model with a copy of its main subgraph beside that."""
+    main = model.main
+    count = len(main.operands)
+
+    def moved(indexes: Iterable[int]) -> tuple[int, ...]:
+        return tuple(index + count for index in indexes)
+
+    operations = [
+        replace(each, inputs=moved(each.inputs), outputs=moved(each.outputs))
+        for each in main.operations
+    ]
+    return with_main(
+        model,
+        operands=main.operands * 2,
+        operations=(*main.operations, *operations),
+        input_indexes=(*main.input_indexes, *moved(main.input_indexes)),
+        output_indexes=(*main.output_indexes, *moved(main.output_indexes)),
+    )
+
+
+def answer(model: Model, version: HalVersion, is_runtime: bool) -> tuple[str, bool]:
+    """Return what is said of a model, and whether it is remembered as a valid one."""
+    model = replace(model)
+    said = ""
+    try:
+        validate_model(model, version, runtime_only_features=is_runtime)
+    except InvalidArgumentError as error:
+        said = re.sub("0x[0-9a-f]+", "its place", str(error))
+    return said, is_known(model, version)
+
+
+def both(
+    model: Model, version: HalVersion = NEWEST, *, is_runtime: bool = False
+) -> tuple[str, bool]:
+    """Return what either says of a model; fail if that differs."""
+    quick = answer(model, version, is_runtime)
+    model_rules._glances = None
+    try:
+        assert answer(model, version, is_runtime) == quick
+    finally:
+        model_rules._glances = GLANCES
+    return quick
+
+
+MODELS = {
+    "quantised": q8_model(),
+    "per channel": per_channel_model(),
+    "control flow": nested_model(),
+    "open loop": open_loop_model(),
+    "extension": extension_model(),
+    "chain": chain(2),
+}
+
+
+@needs_compiled
+@pytest.mark.parametrize("version", list(HalVersion))
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_model_with_its_copy_gets_the_same_answer(
+    model: Model, version: HalVersion
+) -> None:
+    for is_runtime in (False, True):
+        both(doubled(model), version, is_runtime=is_runtime)
+
+
+def ruined(model: Model, choose: random.Random) -> Model:
+    """Return a model with something else in one field of what comes after its middle.
+
+    That is garbage, or what the field has elsewhere in the model.
+    """
+    main = model.main
+    field = choose.choice(("operands", "operations"))
+    items = list(getattr(main, field))
+    index = choose.randrange(len(items) // 2, len(items))
+    name = choose.choice(items[index].__struct_fields__)
+    elsewhere = [getattr(each, name) for each in items]
+    value = choose.choice((choose.choice(GARBAGE), choose.choice(elsewhere)))
+    if name == "location" and choose.random() < 0.7:
+        part = choose.choice(DataLocation.__struct_fields__)
+        given = choose.choice((*GARBAGE, *range(9)))
+        value = replace(items[index].location, **{part: given})
+    elif isinstance(value, tuple) and value and choose.random() < 0.7:
+        place = choose.randrange(len(value))
+        given = choose.choice((*GARBAGE, *range(len(main.operands))))
+        value = (*value[:place], given, *value[place + 1 :])
+    items[index] = replace(items[index], **{name: value})
+    return with_main(model, **{field: tuple(items)})
+
+
+@needs_compiled
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_garbage_gets_the_same_words(model: Model) -> None:
+    choose = random.Random(1)
+    twice = doubled(model)
+    said = {both(ruined(twice, choose))[0] for _ in range(150)}
+    assert len(said) > 10
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", [HalVersion.V1_0, HalVersion.V1_3, NEWEST])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_any_garbage_gets_the_same_words(model: Model, version: HalVersion) -> None:
+    for wrong in corrupted(doubled(model)):
+        both(wrong, version)
+
+
+def check_random(model: Model, seed: int) -> None:
+    twice = doubled(model)
+    assert both(twice)[1]
+    choose = random.Random(seed)
+    for _ in range(10):
+        both(ruined(twice, choose))
+
+
+@needs_compiled
+@settings(max_examples=15, deadline=None)
+@given(graph=graphs(max_operations=4), seed=st.integers(0, 1 << 30))
+def test_random_graphs_get_the_same_answer(graph: Any, seed: int) -> None:
+    check_random(graph.named.model, seed)
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@settings(max_examples=2_000, deadline=None)
+@given(graph=graphs(), seed=st.integers(0, 1 << 30))
+def test_many_random_graphs_get_the_same_answer(graph: Any, seed: int) -> None:
+    check_random(graph.named.model, seed)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What Python was asked for, by a glance or without one."""
+    calls: list[int] = []
+    for owner, name in (
+        (model_rules.OperandRules, "check"),
+        (model_rules._Signatures, "_look_into"),
+        (model_rules._Signatures, "checking"),
+        (model_rules.GraphRules, "checking_forms"),
+        (model_rules.GraphRules, "checking_order"),
+        (model_rules.GraphRules, "checking_consumers"),
+    ):
+        asked = getattr(owner, name)
+
+        def counted(
+            *args: Any, _asked: Callable[..., object] = asked, **given: Any
+        ) -> object:
+            calls.append(1)
+            return _asked(*args, **given)
+
+        monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def layers(count: int) -> Model:
+    """Return dense layers, whose sizes are compared by a rule of theirs."""
+    builder = ModelBuilder()
+    value = builder.input("x", F32, (1, 4))
+    weights, bias = np.zeros((4, 4), np.float32), np.zeros(4, np.float32)
+    for _ in range(count):
+        constants = map(builder.constant, (weights, bias))
+        inputs = [value, *constants, builder.scalar(0)]
+        result = Operand(F32, (1, 4))
+        value = builder.operation(OperationType.FULLY_CONNECTED, inputs, result)
+    builder.output(value, "y")
+    return builder.build().model
+
+
+@needs_compiled
+@pytest.mark.parametrize("make", [chain, layers])
+def test_python_is_asked_once_for_what_is_alike(
+    make: Callable[[int], Model], asked: list[int]
+) -> None:
+    validate_model(make(400))
+    assert 0 < len(asked) <= 20
+
+
+@needs_compiled
+def test_too_many_kinds_are_left_to_python(asked: list[int]) -> None:
+    model = chain(400, varied=True)
+    assert both(model)[1]
+    operation = replace(model.main.operations[399], inputs=(0, 2, 2))
+    operations = (*model.main.operations[:399], operation)
+    assert "operation 399" in both(with_main(model, operations=operations))[0]
+
+
+@needs_compiled
+def test_operations_of_too_many_kinds_are_each_asked_for(asked: list[int]) -> None:
+    builder = ModelBuilder()
+    given = builder.input("x", F32, (1,)), builder.input("y", F32, (2,))
+    axis = builder.scalar(0)
+    joined = [[given[number >> bit & 1] for bit in range(9)] for number in range(300)]
+    for number, inputs in enumerate([*joined, [given[0]] * 100]):
+        result = Operand(F32, (0,))
+        made = builder.operation(OperationType.CONCATENATION, [*inputs, axis], result)
+        builder.output(made, str(number))
+    model = doubled(builder.build().model)
+    validate_model(replace(model))
+    assert 350 < len(asked) < 400
+    assert both(model)[1]
+
+
+class Odd(int):
+    """A number that says of itself that it equals all others."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "value", [True, Odd(1), Odd(99), 1 << 64, -(1 << 64), 1.0, None], ids=repr
+)
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+def test_odd_indexes_get_the_same_words(name: str, value: Any) -> None:
+    model = chain(8)
+    operations = list(model.main.operations)
+    given = getattr(operations[6], name)
+    operations[6] = replace(operations[6], **{name: (value, *given[1:])})
+    both(with_main(model, operations=tuple(operations)))
+
+
+@needs_compiled
+def test_what_changes_while_python_is_asked_is_never_read_from_what_is_gone() -> None:
+    class Changing(float):
+        def __hash__(self) -> int:
+            for each in model.main.operands:
+                force_setattr(each, "dimensions", (1000 + len(changed),))
+                force_setattr(each, "location", DataLocation(0, 1 << 40, 1 << 40))
+            for operation in model.main.operations:
+                force_setattr(operation, "inputs", (1 << 40,) * 70)
+                force_setattr(operation, "outputs", None)
+            changed.append(1)
+            return 0
+
+    changed: list[int] = []
+    base = chain(300)
+    operands = tuple(replace(each) for each in base.main.operands)
+    operations = tuple(replace(each) for each in base.main.operations)
+    model = with_main(base, operands=operands, operations=operations)
+    force_setattr(operands[40], "scale", Changing(0))
+    with pytest.raises(InvalidArgumentError):
+        validate_model(model)
+    assert changed
+
+
+@needs_compiled
+class TestMisuse:
+    """What only a mistake of ours could do to it."""
+
+    def test_operations_come_after_operands(self) -> None:
+        main = chain(4).main
+        glance = GLANCES.Glance(main.operands, main.operations)
+        with pytest.raises(ValueError, match="looked at"):
+            glance.operations(9, bytes(len(main.operands)), lambda _: None)
+        while glance.operands(3, lambda _: 0) > 0:
+            pass
+        for wrong in (b"", bytes(99)):
+            with pytest.raises(ValueError, match="looked at"):
+                glance.operations(9, wrong, lambda _: None)
+
+    @pytest.mark.parametrize("wrong", [([], ()), ((), []), (None, None), ()])
+    def test_it_is_of_tuples(self, wrong: tuple[object, ...]) -> None:
+        with pytest.raises(TypeError):
+            GLANCES.Glance(*wrong)
+
+    def test_garbage_instead_of_structs_is_a_doubt(self) -> None:
+        glance = GLANCES.Glance(GARBAGE, GARBAGE)
+        seen: list[int] = []
+        assert glance.operands(1 << 40, lambda index: seen.append(index) or 0) == 0
+        assert seen == list(range(len(GARBAGE)))
+        assert glance.operations(9, bytes(len(GARBAGE)), None) == -1
+
+    @pytest.mark.parametrize("told", [None, "", 1 << 80])
+    def test_a_verdict_is_a_number(self, told: object) -> None:
+        main = chain(4).main
+        glance = GLANCES.Glance(main.operands, main.operations)
+        with pytest.raises((TypeError, OverflowError)):
+            glance.operands(9, lambda _: told)
+
+    def test_it_may_be_asked_for_more_by_what_it_asks(self) -> None:
+        main = chain(40).main
+        glance = GLANCES.Glance(main.operands, main.operations)
+        depth: list[int] = []
+
+        def judge(index: int) -> int:
+            if len(depth) < 20:
+                depth.append(index)
+                glance.operands(50, judge)
+            return 8
+
+        while glance.operands(9, judge) > 0:
+            pass
+        written = bytes([*(0,) * 3, *(1,) * 40])
+
+        def check(index: int) -> None:
+            if len(depth) < 40:
+                depth.append(index)
+                glance.operations(50, written, check)
+                glance.signatures(50, check)
+
+        while glance.operations(9, written, check) > 0:
+            pass
+        assert glance.signatures(99, check) == 0
+        assert glance.signatures(99, None) == 0
+
+    @pytest.mark.parametrize("sample", [SimpleNamespace(type=1), 1, None])
+    def test_it_learns_from_structs_alone(self, sample: object) -> None:
+        spec = importlib.util.find_spec(NAME)
+        assert spec is not None
+        assert spec.loader is not None
+        other = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(other)
+        with pytest.raises(RuntimeError, match="learn"):
+            other.Glance((), ())
+        with pytest.raises((AttributeError, ValueError)):
+            other.learn(*[sample] * 3, *[int] * 3)
+
+    def test_references_are_counted(self) -> None:
+        main = chain(30).main
+        counted = (None, True, False, main.operands, main.operations, GLANCES.Glance)
+        before = [sys.getrefcount(each) for each in counted]
+        for _ in range(300):
+            glance = GLANCES.Glance(main.operands, main.operations)
+            glance.operands(99, lambda _: 8)
+            glance.operations(99, bytes(3) + bytes([1]) * 30, lambda _: None)
+            glance.signatures(99, lambda _: True)
+            assert glance.is_ordered
+            assert glance.is_counted
+        del glance
+        after = [sys.getrefcount(each) for each in counted]
+        assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+        assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
+
+
+@needs_compiled
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["address", "undefined"])
+def test_a_sanitizer_finds_nothing(tmp_path: Path, name: str) -> None:
+    tests = [Path(__file__), Path(__file__).with_name("test_garbage.py")]
+    chosen = "not may_ask and not built and not sanitizer"
+    sanitizing.check(NAME, SOURCE, tests, name, tmp_path, chosen)
