@@ -2,12 +2,15 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from asyncnn.cli.options import ExtensionOption, SettingOption
 from asyncnn.logs import Level
+
+if TYPE_CHECKING:
+    from asyncnn.hal.interfaces import IDevice
 
 _MAX_CONNECTIONS = 256
 
@@ -100,6 +103,14 @@ _UntilEofOption: TypeAlias = Annotated[
     ),
 ]
 
+_MeasureOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        help="Measure capabilities once for this machine, where they were not: in a "
+        "process of low priority, after 30 s without work, for 20 s at most.",
+    ),
+]
+
 
 def serve(
     socket: _SocketOption = None,
@@ -117,9 +128,10 @@ def serve(
     log_level: _LogLevelOption = "warning",
     log_json: _LogJsonOption = False,
     until_eof: _UntilEofOption = False,
+    measure: _MeasureOption = True,
 ) -> None:
     """Publish a device on a Unix-domain socket until interrupted."""
-    from asyncnn.cli.serving import isolating, limits_of, published, weight_of
+    from asyncnn.cli import serving
     from asyncnn.devices import DeviceSettings
     from asyncnn.devices.device_settings import read_settings, with_options
     from asyncnn.extensions import load_extension
@@ -133,20 +145,23 @@ def serve(
     extensions = [load_extension(place) for place in extension or ()]
     given = DeviceSettings() if settings is None else read_settings(settings)
     given = with_options(given, setting or ()).for_own_process()
-    isolated = None if trust_regions else isolating(device, given, extension or ())
+    apart: list[IDevice] = []
+    isolated = serving.isolating(device, given, extension or (), apart)
     opened = open_device(device, settings=given, extensions=extensions)
-    limits, user_limits = limits_of(limit or ())
+    limits, user_limits = serving.limits_of(limit or ())
     publish = partial(
         Server,
         path=path,
         allowed_uids=tuple(allow_uid or ()),
-        user_weights=dict(map(weight_of, user_weight or ())),
+        user_weights=dict(map(serving.weight_of, user_weight or ())),
         trust_same_uid=trust_same_uid,
         trust_regions=trust_regions,
-        isolated=isolated,
+        isolated=None if trust_regions else isolated,
         max_connections=max_connections,
         limits=limits,
         user_limits=user_limits,
     )
-    ready = published(path, opened, publish, metrics_port)
+    command = serving.measuring_command(given) if measure else ()
+    measured = partial(serving.measured_when_idle, apart=apart, command=command)
+    ready = serving.published(path, opened, publish, metrics_port, measured)
     serve_until_stopped(ready, log_level, as_json=log_json, until_eof=until_eof)

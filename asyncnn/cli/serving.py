@@ -1,7 +1,13 @@
-"""The work behind ``asyncnn serve``: limits, weights, metrics, and how it ends."""
+"""The work behind ``asyncnn serve``: limits, weights, metrics, measuring."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -12,15 +18,22 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import console
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
+from asyncnn.devices.engine_verdicts import environment_of_trials
 from asyncnn.devices.own_devices import own_device
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
-from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.interfaces import IDevice, has_measured_capabilities
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.translation import translates
 from asyncnn.service import ServiceLimits, UserLimits
 from asyncnn.service.driver.isolating import Isolation
 from asyncnn.service.driver.server import Server
+
+logger = logging.getLogger(__name__)
+
+_LEAST_PRIORITY = 19
+_LOOK_S, _END_S = 0.05, 1.0
+"""Between two looks for work, and what a process that was killed may take to end."""
 
 _KNOWN = [
     f"{limits.__name__}.{name}"
@@ -83,8 +96,9 @@ async def published(
     opened: AbstractAsyncContextManager[Device],
     publish: Callable[[IDevice], Server],
     metrics_port: int | None,
+    measured: Callable[[IDevice], AbstractAsyncContextManager[None]],
 ) -> AsyncIterator[None]:
-    """Publish the device that is opened, and its metrics.
+    """Publish the device that is opened, and its metrics, while it is ``measured``.
 
     :raises AsyncnnError: if the path or the port cannot be had, or metrics cannot.
     """
@@ -92,15 +106,109 @@ async def published(
         opened as device,
         publish(device.hal),
         metrics_served(device, metrics_port),
+        measured(device.hal),
     ):
         console().print(f"serving {device.name} at {path}", soft_wrap=True)
         yield
 
 
+@asynccontextmanager
+async def measured_when_idle(
+    hal: IDevice, apart: Sequence[IDevice], command: Sequence[str], idle_s: float = 30.0
+) -> AsyncIterator[None]:
+    """Have ``command`` measure capabilities in the block, if none are in force.
+
+    It is a process of low priority, which begins after ``idle_s`` seconds without work
+    for ``hal`` and all that is ``apart``, on a machine half of whose CPUs are idle. If
+    work comes it is killed, and begins anew after as many. None does if there is no
+    command.
+    """
+    if not command or has_measured_capabilities(hal) or not isinstance(hal, IMeasured):
+        yield
+        return
+    measuring = asyncio.create_task(_measuring(hal, apart, command, idle_s))
+    try:
+        yield
+    finally:
+        measuring.cancel()
+        await asyncio.wait([measuring])
+
+
+def measuring_command(settings: DeviceSettings) -> list[str]:
+    """Return what measures for devices of these settings, for 20 s at most."""
+    # -P: a module of the same name in the current folder must not be imported.
+    command = [sys.executable, "-P", "-m", "asyncnn.tools.capabilities.once"]
+    return [*command, settings.capabilities_file, "20"]
+
+
+async def _measuring(
+    hal: IMeasured, apart: Sequence[IDevice], command: Sequence[str], idle_s: float
+) -> None:
+    async def work() -> tuple[int, int]:
+        """Return how much is under way, and how much has ended."""
+        counting = [hal, *(each for each in apart if isinstance(each, IMeasured))]
+        told = [await each.get_statistics() for each in counting]
+        kinds = [kind for each in told for kind in (each.executions, each.preparations)]
+        return sum(k.queued + k.running for k in kinds), sum(k.ended for k in kinds)
+
+    try:
+        while True:
+            before = await work()
+            await asyncio.sleep(idle_s)
+            # Others on the machine would be measured, too.
+            is_quiet = 2 * os.getloadavg()[0] < (os.cpu_count() or 1)
+            is_idle = is_quiet and not before[0] and await work() == before
+            if is_idle and await _ended_without(work, before, command):
+                return
+    except (AsyncnnError, OSError) as error:
+        logger.info("capabilities are not measured: %s", error)
+
+
+async def _ended_without(
+    work: Callable[[], Awaitable[object]], before: object, command: Sequence[str]
+) -> bool:
+    """Run ``command`` to its end, or kill it if there is other ``work`` than before."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment_of_trials(),
+        start_new_session=True,  # an interrupt at the terminal is ours to handle
+    )
+    telling = asyncio.ensure_future(process.communicate())
+    try:
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_PRIORITY)
+        while not telling.done():
+            await asyncio.wait([telling], timeout=_LOOK_S)
+            if await work() != before:
+                return False
+    finally:
+        if process.returncode is None:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.wait([telling], timeout=_END_S)
+        telling.cancel()
+    if not process.returncode:
+        logger.info("capabilities are measured, and in force from the next boot on")
+        return True
+    told = telling.result()[1].decode(errors="replace").strip().rpartition("\n")[2]
+    if process.returncode < 0:
+        told = signal.Signals(-process.returncode).name
+    logger.info("capabilities are not measured: %s", told)
+    return True
+
+
 def isolating(
-    name: str | None, settings: DeviceSettings, extensions: Iterable[str]
+    name: str | None,
+    settings: DeviceSettings,
+    extensions: Iterable[str],
+    apart: list[IDevice],
 ) -> Isolation:
     """Return what opens a device like the driver's in a process of its own.
+
+    While it is open, it is one of those that are ``apart``.
 
     Of other devices than asyncnn's own, regions run on the fastest of these. Those that
     can be translated, to outputs of the shapes that they declare, need no such process.
@@ -112,7 +220,11 @@ def isolating(
     @asynccontextmanager
     async def isolated() -> AsyncIterator[IDevice]:
         async with given(extensions=tuple(extensions)) as device:
-            yield device.hal
+            apart.append(device.hal)
+            try:
+                yield device.hal
+            finally:
+                apart.remove(device.hal)
 
     return Isolation(isolated, translates)
 

@@ -40,8 +40,9 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     with RESOURCE_EXHAUSTED_TRANSIENT, and so are bursts beyond ``max_bursts`` that are
     open at a time. ``max_run_bytes`` are the most that the temporaries of one execution
     may take, None as many as a process can have: a model that needs more is refused.
-    The device-managed buffers of one client hold ``max_buffer_bytes``
-    at most. Executions of a model that lately took less than ``inline_below_us``
+    What an engine needs within a region is not known before, and not counted. The
+    device-managed buffers of one client hold ``max_buffer_bytes`` at most. Executions
+    of a model that lately took less than ``inline_below_us``
     microseconds run on the event loop itself when nothing else is pending, since
     handing them to a thread would cost more; 0 switches that off. Models that were
     prepared for LOW_POWER may take four times as long.

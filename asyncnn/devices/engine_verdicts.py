@@ -162,18 +162,23 @@ class Tried(NamedTuple):
         return None
 
 
+def environment_of_trials() -> dict[str, str]:
+    """Return the environment of a process that finds this package, wherever it is."""
+    root = str(Path(asyncnn.__file__).parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # Where no thread can be started, BLAS waits for one for ever.
+    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
+
+
 def _tried(command: Sequence[str]) -> tuple[str, str]:
     """Return the reason against a library, if any, and what the test has told.
 
     :raises _NoVerdictError: if the test says nothing of the library.
     """
-    root = str(Path(asyncnn.__file__).parents[1])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
         ended = subprocess.run(
             command,
-            # Where no thread can be started, BLAS waits for one for ever.
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+            env=environment_of_trials(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LIMIT_S,

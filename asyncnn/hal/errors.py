@@ -276,10 +276,16 @@ def waited_in_vain(reason: str) -> GeneralFailureError:
 def check_least(settings: object, least: float, *names: str) -> None:
     """Check attributes of settings, of which those that are None are left open.
 
-    :raises InvalidArgumentError: if one is less than ``least``, or no number.
+    :raises InvalidArgumentError: if one is less than ``least``.
+    :raises WrongTypeError: if one is no number.
     """
     for name in names:
         value = getattr(settings, name)
+        if value is not None and not isinstance(value, int | float):
+            raise WrongTypeError(
+                f"{type(settings).__name__}.{name} is a {type(value).__name__}",
+                hint="it is a number",
+            )
         if value is not None and not value >= least:
             raise InvalidArgumentError(
                 f"{type(settings).__name__}.{name} is {value}",

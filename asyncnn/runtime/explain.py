@@ -48,7 +48,7 @@ from asyncnn.hal.validate import validating
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.device import Device, numbered_ends
-from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.translation import IPlanning, form_for
 from asyncnn.runtime.unsupported import UnsupportedOperator
@@ -277,7 +277,7 @@ def _with_shares(
     return replace(explanation, operations=tuple(operations), segments=tuple(segments))
 
 
-def _with_plan(explanation: Explanation, plan: Plan) -> Steps[Explanation]:
+def _with_plan(explanation: Explanation, plan: DevicePlan) -> Steps[Explanation]:
     """Say which device each operation of the main subgraph would go to, and why."""
     partitions = tuple(
         PartitionReport(plan.devices[each.device], each.operations, each.expected_us)

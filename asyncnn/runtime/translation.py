@@ -24,14 +24,14 @@ from asyncnn.runtime.model import NamedModel, TensorInfo, located
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 if TYPE_CHECKING:
-    from asyncnn.runtime.framework.partition import Plan
+    from asyncnn.runtime.framework.partition import DevicePlan
 
 
 @runtime_checkable
 class IPlanning(Protocol):
     """A device that divides models among others."""
 
-    async def plan(self, model: Model, preference: int) -> "Plan":
+    async def plan(self, model: Model, preference: int) -> "DevicePlan":
         """Return how a model would be divided.
 
         :raises AsyncnnError: if no device supports some operation.
@@ -39,7 +39,7 @@ class IPlanning(Protocol):
         ...
 
     async def engine_shares_of(
-        self, model: Model, plan: "Plan"
+        self, model: Model, plan: "DevicePlan"
     ) -> list[tuple[Capabilities, EngineShare]]:
         """Return which engines of its devices compute what, and these' capabilities.
 

@@ -80,6 +80,25 @@ class _Unsent(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
+class ChannelBounds(msgspec.Struct, frozen=True, eq=False):
+    """How much a channel takes, and when.
+
+    What comes beside messages, and files for what is sent, may take from ``reserve``
+    when descriptors have run out. ``take_turn`` says when to read, ``decoding`` is
+    entered to decode a large message; ``may_hold`` tells whether so many more
+    `descriptors` may be kept until then, and those that came beside it are as good as
+    lost otherwise.
+    """
+
+    max_message_bytes: int
+    max_fds: int
+    max_unread_bytes: int
+    reserve: DescriptorReserve | None = None
+    take_turn: TakeTurn | None = None
+    decoding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    may_hold: Callable[[int], bool] = lambda _: True
+
+
 class Channel(Generic[MessageT]):
     """One end of a connection.
 
@@ -94,12 +113,6 @@ class Channel(Generic[MessageT]):
     read: by the loop, never while `send` runs, and not after `close`. ``is_closed``
     tells that nothing can be sent or received any more, ``has_refused`` that this end
     has hung up because of what the peer has done.
-
-    What comes beside messages, and files for what is sent, may take from ``reserve``
-    when descriptors have run out. ``take_turn`` says when to read, ``decoding`` is
-    entered to decode a large message; ``may_hold`` tells whether so many more
-    `descriptors` may be kept until then, and those that came beside it are as good as
-    lost otherwise.
     """
 
     def __init__(
@@ -108,14 +121,7 @@ class Channel(Generic[MessageT]):
         decode: Callable[[Received, AsyncnnError | None], MessageT],
         receive: Callable[[MessageT, list[int] | None], None],
         lost: Callable[[str], None],
-        *,
-        max_message_bytes: int,
-        max_fds: int,
-        max_unread_bytes: int,
-        reserve: DescriptorReserve | None = None,
-        take_turn: TakeTurn | None = None,
-        decoding: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        may_hold: Callable[[int], bool] = lambda _: True,
+        bounds: ChannelBounds,
     ) -> None:
         self.is_closed = False
         self.has_refused = False
@@ -127,13 +133,9 @@ class Channel(Generic[MessageT]):
         self._reading: asyncio.Task[None] | None = None
         self._lost = lost
         self._loss: asyncio.Handle | None = None
-        self._max_message_bytes = max_message_bytes
-        self._max_fds = max_fds
-        self._max_unread_bytes = max_unread_bytes
-        self._reserve = reserve
-        self._take_turn = take_turn
-        self._decoding = decoding
-        self._may_hold = may_hold
+        self._bounds = bounds
+        self._reserve = bounds.reserve
+        self._take_turn = bounds.take_turn
         self._held = 0
         self._is_reading = False
         self._announced = 0
@@ -226,7 +228,7 @@ class Channel(Generic[MessageT]):
 
         If the second cannot be sent, the next packet makes the first mean nothing.
         """
-        if len(fds) > self._max_fds + 1:
+        if len(fds) > self._bounds.max_fds + 1:
             raise OSError(errno.EINVAL, f"{len(fds)} descriptors beside a message")
         first = _BEFORE_FDS + bytes((len(fds),))
         for each, beside, kept in ((first, (), 0), (packet, fds, size)):
@@ -237,11 +239,12 @@ class Channel(Generic[MessageT]):
         """Queue a packet; ``size`` counts what it holds, files included."""
         if self.is_closed:
             return
-        if self.unsent_bytes > self._max_unread_bytes:
+        if self.unsent_bytes > self._bounds.max_unread_bytes:
             self.has_refused = True
             self.abandon(
                 "the peer does not read what it is sent: more than "
-                f"{self._max_unread_bytes} bytes wait (ServiceLimits.max_unread_bytes)"
+                f"{self._bounds.max_unread_bytes} bytes wait "
+                "(ServiceLimits.max_unread_bytes)"
             )
             return
         # The caller may close its descriptors meanwhile.
@@ -399,7 +402,7 @@ class Channel(Generic[MessageT]):
             raise InvalidArgumentError("a packet has more fds than were announced")
         kind, rest = data[:1], memoryview(data)[1:]
         if kind == _BEFORE_FDS and len(rest) == 1 and not (fds or is_cut_off):
-            if not 0 < rest[0] <= self._max_fds + 1:
+            if not 0 < rest[0] <= self._bounds.max_fds + 1:
                 raise InvalidArgumentError(f"a packet with {rest[0]} fds is announced")
             self._announced = rest[0]
             if not announced:
@@ -408,17 +411,17 @@ class Channel(Generic[MessageT]):
         is_by_file = kind == _BY_FILE and len(rest) == _SIZE.size and fds
         if not is_by_file and kind != _INLINE:
             raise InvalidArgumentError("a packet of an unknown kind")
-        if len(fds) - bool(is_by_file) > self._max_fds:
+        if len(fds) - bool(is_by_file) > self._bounds.max_fds:
             raise InvalidArgumentError(f"a packet has {len(fds)} fds")
         if not is_by_file:
             self._receive(self._decode(rest, None), None if is_cut_off else fds)
             return
         (size,) = _SIZE.unpack(rest)
-        if size > self._max_message_bytes:
+        if size > self._bounds.max_message_bytes:
             raise InvalidArgumentError(f"a message of {size} bytes is too large")
         file, *beside = [ReceivedDescriptor(fd) for fd in fds]
         fds.clear()
-        is_lost = is_cut_off or (beside and not self._may_hold(1 + len(beside)))
+        is_lost = is_cut_off or (beside and not self._bounds.may_hold(1 + len(beside)))
         self._held = 1 if is_lost else 1 + len(beside)
         self._pause()
         read = self._read_file(ReceivedFile(file, size), None if is_lost else beside)
@@ -433,7 +436,7 @@ class Channel(Generic[MessageT]):
             with (
                 nullcontext() if self._reserve is None else self._reserve.used_by(held)
             ):
-                async with self._decoding():
+                async with self._bounds.decoding():
                     if self._has_gone():  # while others had their turn
                         self._fail("the peer has gone")
                         return

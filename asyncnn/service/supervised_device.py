@@ -38,7 +38,7 @@ from asyncnn.hal.validate import (
 from asyncnn.service.client.device import RemoteDevice
 from asyncnn.service.client.preparations import to_send
 from asyncnn.service.client.unanswered import Cause, closed, given_up
-from asyncnn.service.supervised_model import Order, SupervisedModel
+from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
 from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
 
 logger = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
-            order = Order(arguments._replace(deadline=None))
+            order = ModelOrder(arguments._replace(deadline=None))
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
             return remote.prepare_model_1_3(*arguments, *cache, adoption)
@@ -253,7 +253,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         )
 
     def adopt(
-        self, order: Order, remote: RemoteDevice, prepared: IPreparedModel
+        self, order: ModelOrder, remote: RemoteDevice, prepared: IPreparedModel
     ) -> SupervisedModel:
         """Return a model that the driver has prepared as one that outlives it."""
         model = SupervisedModel(
@@ -272,7 +272,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         self._life.check()
-        order = Order(to_send(*cache, (needed[0], needed[1])))
+        order = ModelOrder(to_send(*cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)
@@ -307,7 +307,7 @@ class _Adoption(IPreparedModelCallback):
     def __init__(
         self,
         device: SupervisedDevice,
-        order: Order,
+        order: ModelOrder,
         remote: RemoteDevice,
         callback: IPreparedModelCallback,
     ) -> None:

@@ -48,7 +48,7 @@ _ATTEMPTS = 5
 _PAUSE_S = 0.05
 
 
-class Order:
+class ModelOrder:
     """What it takes to have a model once more: it, or the files it was loaded from.
 
     :raises ResourceExhaustedTransientError: if the files cannot be kept open.
@@ -92,7 +92,7 @@ class SupervisedModel(SynchronousByCallback, FencedByLaunch):
 
     def __init__(
         self,
-        order: Order,
+        order: ModelOrder,
         remote: RemoteDevice,
         prepared: IPreparedModel,
         wait_s: float,

@@ -57,7 +57,7 @@ def places(data: memoryview, table: int, count: int) -> Places:
     return found if known == count else found + (0,) * (count - known)
 
 
-class Table(flatbuffers.table.Table):  # type: ignore[misc]
+class AccessedTable(flatbuffers.table.Table):  # type: ignore[misc]
     """What a generated accessor reads a table by, with its vtable looked at once."""
 
     def __init__(self, data: memoryview, position: int) -> None:

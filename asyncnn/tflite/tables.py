@@ -166,7 +166,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
             raise InvalidArgumentError(
                 f"operator {self.index} ({self.name}) has options of another kind"
             )
-        options._tab = flatbuffer.Table(data, flatbuffer.target(data, place))
+        options._tab = flatbuffer.AccessedTable(data, flatbuffer.target(data, place))
         return options
 
 

@@ -133,6 +133,11 @@ class TestOptions:
             options_for(DeviceSettings(extensions=(facts,)))
 
 
+def test_a_limit_that_is_no_number_is_refused_by_its_name() -> None:
+    with pytest.raises(TypeError, match="max_run_bytes is a str"):
+        DeviceSettings(max_run_bytes="1")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("device", "unused"),
     [(ReferenceDevice, FOR_ENGINES), (EngineDevice, FOR_ENGINES[1:])],

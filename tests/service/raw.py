@@ -12,7 +12,7 @@ from typing import Any
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import DataLocation, Memory, Model, RequestArgument
 from asyncnn.service import wire
-from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
+from asyncnn.service.channel import MAX_PACKET_BYTES, Channel, ChannelBounds
 from asyncnn.service.decoding import (
     Received,
     ReceivedFile,
@@ -230,7 +230,8 @@ class Inbox:
 
     def channel(self, end: socket.socket, **limits: Any) -> "Channel[bytes]":
         bounds = {"max_message_bytes": 2**20, "max_fds": 4, "max_unread_bytes": 2**20}
-        return Channel(end, _contents, self.receive, self.lost, **(bounds | limits))
+        given = ChannelBounds(**(bounds | limits))
+        return Channel(end, _contents, self.receive, self.lost, given)
 
 
 def _contents(data: Received, _: AsyncnnError | None) -> bytes:

@@ -20,7 +20,7 @@ from asyncnn.service import ServiceLimits, UserLimits, wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.driver.bursts import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.quotas import DriverResources, UserQuotas
-from asyncnn.service.driver.session import Session
+from asyncnn.service.driver.session import ClientSession, ServedClient
 from asyncnn.service.process import Peer
 from tests.service.raw import RawClient, ping, until
 
@@ -54,18 +54,20 @@ class Driver:
         self.client, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ended = False
         limits = ServiceLimits()
-        self.session = Session(
+        self.session = ClientSession(
             device,
             theirs,
             limits,
             Mapper(MappingPolicy()),
             self._end,
-            Client("remote"),
-            UserQuotas(os.getuid(), UserLimits(), limits),
-            DriverResources(limits).of_process(1, Peer(1, os.getuid())),
+            ServedClient(
+                Client("remote"),
+                UserQuotas(os.getuid(), UserLimits(), limits),
+                DriverResources(limits).of_process(1, Peer(1, os.getuid())),
+            ),
         )
 
-    def _end(self, _: Session) -> None:
+    def _end(self, _: ClientSession) -> None:
         self.ended = True
 
     def ask(self, burst: int, *slots: int) -> asyncio.Task[Answer]:

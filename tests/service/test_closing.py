@@ -15,7 +15,7 @@ from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.client import preparations as client_preparations
 from asyncnn.service.driver import preparations
-from asyncnn.service.driver.session import Session
+from asyncnn.service.driver.session import ClientSession
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import chain
@@ -75,15 +75,15 @@ class TestServers:
     async def test_one_closes_every_session_though_some_fail(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        closed: list[Session] = []
-        close = Session.close
+        closed: list[ClientSession] = []
+        close = ClientSession.close
 
-        def fail(session: Session) -> None:
+        def fail(session: ClientSession) -> None:
             close(session)
             closed.append(session)
             raise ValueError("a session's own failure")
 
-        monkeypatch.setattr(Session, "close", fail)
+        monkeypatch.setattr(ClientSession, "close", fail)
         path = tmp_path / "driver.sock"
         async with ReferenceDevice() as hal:
             server = Server(hal, path)

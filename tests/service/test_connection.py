@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.device import _Preparation
+from asyncnn.service.client.device import _PreparationEnd
 from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.prepared import RemoteExecution, RemotePreparedModel
 from tests.networks import addition
@@ -381,7 +381,7 @@ class TestCancellation:
     ) -> None:
         connection, driver = ends
         callback = PreparedModelFuture()
-        prepare(connection, _Preparation(connection, callback, MODEL))
+        prepare(connection, _PreparationEnd(connection, callback, MODEL))
         waiting = asyncio.ensure_future(_await(callback))
         sent = await driver.receive()
         await asyncio.sleep(0)
@@ -398,7 +398,7 @@ class TestCancellation:
         connection, driver = ends
         callback = PreparedModelFuture()
         callback.die()
-        prepare(connection, _Preparation(connection, callback, MODEL))
+        prepare(connection, _PreparationEnd(connection, callback, MODEL))
         sent = await driver.receive()
         assert await driver.receive() == wire.ReleasePreparedModel(sent.prepared)
         with pytest.raises(AsyncnnError, match="cancelled"):

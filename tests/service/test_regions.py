@@ -210,7 +210,7 @@ class TestChecked:
         pytest.importorskip("onnxruntime")
         path = tmp_path / "driver.sock"
         settings = DeviceSettings(cache_key_file=str(tmp_path / "key"))
-        isolated = isolating("auto", settings, ())
+        isolated = isolating("auto", settings, (), [])
         async with AutoDevice(settings) as hal, Server(hal, path, isolated=isolated):
             yield path
 

@@ -16,7 +16,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, wire
-from asyncnn.service.client.preparations import Queries
+from asyncnn.service.client.preparations import ConnectionQueries
 from asyncnn.service.driver import server
 from asyncnn.service.limits import PendingAnswers
 from asyncnn.service.process import Peer, driver_process
@@ -216,11 +216,13 @@ async def test_a_supervised_device_tells_what_its_driver_does_while_there_is_one
 
 
 class TestAnswers:
-    """What `Queries` makes of what a driver may say."""
+    """What `ConnectionQueries` makes of what a driver may say."""
 
     async def ask(self, answer: wire.Statistics | wire.SupportedOperations) -> None:
         answers = PendingAnswers()
-        queries = Queries(Mock(numbers=iter([answer.call]), answers=answers), Mock())
+        queries = ConnectionQueries(
+            Mock(numbers=iter([answer.call]), answers=answers), Mock()
+        )
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         answers.answered(answer.call, answer)
@@ -240,7 +242,7 @@ class TestAnswers:
 
     async def test_that_nobody_waits_for(self) -> None:
         answers = PendingAnswers()
-        queries = Queries(Mock(numbers=iter([1]), answers=answers), Mock())
+        queries = ConnectionQueries(Mock(numbers=iter([1]), answers=answers), Mock())
         asking = asyncio.ensure_future(queries.statistics())
         await asyncio.sleep(0)
         asking.cancel()

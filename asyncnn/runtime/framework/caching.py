@@ -59,7 +59,7 @@ MOST_PARTITIONS = 8
 """A model of more partitions is not cached."""
 
 
-class PlanRecord(ModelRecord, frozen=True, array_like=True):
+class DivisionRecord(ModelRecord, frozen=True, array_like=True):
     """How a model is divided, and the model.
 
     ``made_for`` says what the plan depends on. ``devices`` are positions among those of
@@ -164,14 +164,14 @@ class OpenCache:
         self.layout = layout
         self.owned = owned
         self.own = CacheFiles(owned[0], owned[layout.files[0]], token)
-        self._unsealed: tuple[PlanRecord, memoryview] | None = None
+        self._unsealed: tuple[DivisionRecord, memoryview] | None = None
 
     def check(self, key: CacheKey) -> None:
         """Check the model caches, as far as that takes no time to speak of.
 
         :raises GeneralFailureError: as `loading`, or if a partition's has changed.
         """
-        self._unsealed = unsealed_at_once(PlanRecord, self.own, key)
+        self._unsealed = unsealed_at_once(DivisionRecord, self.own, key)
         if self._unsealed is None:
             return
         record, _ = self._unsealed
@@ -182,20 +182,20 @@ class OpenCache:
                 models, _, token = self.layout.slot(self, number, device, operations)
                 check_unchanged(models[0].fds[0], token)
 
-    def _check_use(self, record: PlanRecord) -> None:
+    def _check_use(self, record: DivisionRecord) -> None:
         if record.made_for != self.layout.made_for():
             raise GeneralFailureError("the plan is for other devices, or settings")
 
     def loading(
         self, key: CacheKey, *, may_map: bool
-    ) -> Steps[tuple[PlanRecord, Model]]:
+    ) -> Steps[tuple[DivisionRecord, Model]]:
         """Load plan and model, in steps.
 
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
             that of other devices or settings.
         """
         if self._unsealed is None:
-            self._unsealed = yield from unsealing(PlanRecord, self.own, key)
+            self._unsealed = yield from unsealing(DivisionRecord, self.own, key)
             self._check_use(self._unsealed[0])
         record, slices = self._unsealed
         model, _ = yield from reading(record, slices, self.own, may_map=may_map)
@@ -222,7 +222,7 @@ class OpenCache:
             self._is_saved(number, device, division.partitions[number].operations)
             for number, device in enumerate(devices)
         )
-        record = PlanRecord(
+        record = DivisionRecord(
             bytes(layout.chunks[0][1])[-COMPILATION_BYTES:],
             layout.data_bytes,
             *order,

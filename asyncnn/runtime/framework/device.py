@@ -59,11 +59,11 @@ from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
 from asyncnn.runtime.framework.fallback import Member, closed_error
-from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.partition_preparing import Preparer
 from asyncnn.runtime.framework.planning import Planner
 from asyncnn.runtime.framework.prepared import FrameworkPreparedModel
-from asyncnn.runtime.framework.steps import Host, Prepared
+from asyncnn.runtime.framework.steps import Host, PreparedSteps
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.home import Home
 
@@ -118,7 +118,7 @@ class FrameworkDevice(PreparingDevice):
         self._host = Host(self._buffers, bursts, self.settings)
         self._own: weakref.WeakKeyDictionary[IPreparedModel, tuple[Member, Route]]
         self._own = weakref.WeakKeyDictionary()
-        self._preparations: set[asyncio.Task[Prepared]] = set()
+        self._preparations: set[asyncio.Task[PreparedSteps]] = set()
         self._home = Home()
 
     async def __aenter__(self) -> Self:
@@ -249,7 +249,7 @@ class FrameworkDevice(PreparingDevice):
             return status, ()
         return ErrorStatus.NONE, tuple(map(any, zip(*supports, strict=True)))
 
-    async def plan(self, model: Model, preference: int) -> Plan:
+    async def plan(self, model: Model, preference: int) -> DevicePlan:
         """Return how a model would be divided.
 
         :raises AsyncnnError: if it breaks a rule, or no device supports some operation.
@@ -258,7 +258,7 @@ class FrameworkDevice(PreparingDevice):
         return await self._planner.plan(model, preference)
 
     async def engine_shares_of(
-        self, model: Model, plan: Plan
+        self, model: Model, plan: DevicePlan
     ) -> list[tuple[Capabilities, EngineShare]]:
         """Return which engines of the devices compute what of a model that is planned.
 
@@ -329,7 +329,7 @@ class FrameworkDevice(PreparingDevice):
 
     def _launch(
         self,
-        work: Coroutine[None, None, Prepared],
+        work: Coroutine[None, None, PreparedSteps],
         callback: IPreparedModelCallback,
     ) -> None:
         """Prepare a model in a task of its own, and tell the callback."""
@@ -346,7 +346,7 @@ class FrameworkDevice(PreparingDevice):
         self,
         callback: IPreparedModelCallback,
         notify: OneShot[[ErrorStatus, IPreparedModel | None]],
-        task: asyncio.Task[Prepared],
+        task: asyncio.Task[PreparedSteps],
     ) -> None:
         self._preparations.discard(task)
         status, prepared, reason = ErrorStatus.GENERAL_FAILURE, None, "it was cancelled"
@@ -365,7 +365,7 @@ class FrameworkDevice(PreparingDevice):
             callback.reason = reason
         notify(status, prepared)
 
-    def _given_out(self, done: Prepared) -> IPreparedModel:
+    def _given_out(self, done: PreparedSteps) -> IPreparedModel:
         """Return a device's own model, if executions need nothing else."""
         fallback = self.settings.effective_fallback
         step = done.steps[0]
@@ -452,7 +452,7 @@ class FrameworkDevice(PreparingDevice):
         return DeviceStatistics.of_several(self.name, parts, tuple(counts))
 
 
-def _cancel(task: asyncio.Task[Prepared]) -> None:
+def _cancel(task: asyncio.Task[PreparedSteps]) -> None:
     task.cancel()
 
 

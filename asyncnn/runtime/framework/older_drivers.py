@@ -138,7 +138,7 @@ class OlderDriver(PreparingDevice):
         limits = settings or DeviceSettings()
         self.driver = driver
         self._is_closed = False
-        self._preparations: set[_Preparation] = set()
+        self._preparations: set[_OlderPreparation] = set()
         self._buffers = Buffers(limits.max_buffer_bytes, self.cause_of_death)
         self._host = OlderHost(
             self.version,
@@ -279,7 +279,7 @@ class OlderDriver(PreparingDevice):
             refuse_preparation(callback, error)  # an outcome, not an error of the call
             return _NONE
         ended = self._preparations.discard
-        preparation = _Preparation(self._host, model, deadline, callback, ended)
+        preparation = _OlderPreparation(self._host, model, deadline, callback, ended)
         self._preparations.add(preparation)
         told = preparation.told
         try:
@@ -337,7 +337,7 @@ class OlderDriver(PreparingDevice):
             raise cause
 
 
-class _Preparation:
+class _OlderPreparation:
     """Tells a callback what a driver has prepared, or that it is too late for that."""
 
     def __init__(
@@ -346,7 +346,7 @@ class _Preparation:
         model: Model | None,
         deadline: int | None,
         callback: IPreparedModelCallback,
-        ended: "Callable[[_Preparation], None]",
+        ended: "Callable[[_OlderPreparation], None]",
     ) -> None:
         self._host = host
         self._model = model

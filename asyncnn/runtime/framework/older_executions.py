@@ -38,7 +38,7 @@ _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
 
 
-class Closable(Protocol):
+class DriverPart(Protocol):
     """What ends when its driver is closed."""
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class OlderHost:
         self.buffers = buffers
         self.bursts = bursts
         self.tells_shapes = version >= HalVersion.V1_2
-        self.fenced: set[Closable] = set()
+        self.fenced: set[DriverPart] = set()
         self.executions: set[OlderExecution] = set()
         self._max_waiting = max_waiting
         self._cause_of_death = cause_of_death

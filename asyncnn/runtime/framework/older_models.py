@@ -51,7 +51,7 @@ from asyncnn.hal.versions import compliant_with, v1_0
 from asyncnn.hal.versions.convert import convert_request, convert_status
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.older_executions import OlderExecution, OlderHost
-from asyncnn.runtime.framework.outcomes import Report
+from asyncnn.runtime.framework.outcomes import CallbackReport
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
@@ -105,7 +105,7 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
             checked = self.checked(request, is_fenced=False)
             check_deadline(deadline)
             use = checked  # what is refused before touches no buffer
-            report = Report(callback)
+            report = CallbackReport(callback)
             execution = self.start(request, options, use, report)
         except AsyncnnError as error:
             if use is not None:

@@ -1,7 +1,8 @@
 """How executions of the framework end, as their callbacks are told.
 
 `Watch` stands between a device that has all of a model and the client, and looks at the
-status alone. `Report` tells the result of what went step by step, as `begin` has it.
+status alone. `CallbackReport` tells the result of what went step by step, as `begin`
+has it.
 """
 
 import asyncio
@@ -108,7 +109,7 @@ class LaterWatch(Watch):
     __slots__ = ()
 
 
-class Report:
+class CallbackReport:
     """Tells a callback the result of a run, and not before its call has returned.
 
     Unless it takes results so early: ``is_called`` is True until then.
@@ -151,7 +152,7 @@ def begin(
 
     :raises GeneralFailureError: as `SteppedRun`.
     """
-    report = Report(callback)
+    report = CallbackReport(callback)
     run = SteppedRun(model, request, options, report, use)
     run.begin(failure=failure)
     report.is_called = False

@@ -58,7 +58,7 @@ _FIXED = frozenset(
 _CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class DeviceCandidate(msgspec.Struct, frozen=True):
     """A device that operations may go to, and which of them it ``supports``.
 
     One that ``tells_shapes`` reports those of outputs that the model leaves open, as
@@ -92,7 +92,7 @@ class Division(msgspec.Struct, frozen=True):
     expected_us: float
 
 
-class Plan(msgspec.Struct, frozen=True):
+class DevicePlan(msgspec.Struct, frozen=True):
     """How a model is divided, by the names of ``devices``.
 
     ``refusals`` says why others had no part in it.
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 def divide(
     model: Model,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[DeviceCandidate],
     preference: int,
     moving_weight: float = 1.0,
 ) -> Division:
@@ -184,7 +184,7 @@ class _Divider:
     def __init__(
         self,
         model: Model,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[DeviceCandidate],
         preference: int,
         moving_weight: float,
     ) -> None:

@@ -32,13 +32,13 @@ from asyncnn.offload import offload, offload_steps
 from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.caching import OpenCache
 from asyncnn.runtime.framework.fallback import MISSED, Member, reason_of_error
-from asyncnn.runtime.framework.partition import Division, Partition, Plan
+from asyncnn.runtime.framework.partition import DevicePlan, Division, Partition
 from asyncnn.runtime.framework.planning import FEW_OPERATIONS, Planner
 from asyncnn.runtime.framework.reservations import reserved
 from asyncnn.runtime.framework.steps import (
+    DeviceStep,
     OnCpu,
-    Prepared,
-    Step,
+    PreparedSteps,
     loaded_by,
     prepared_on,
 )
@@ -73,7 +73,7 @@ class Preparer:
 
     async def prepare(
         self, arguments: PrepareArguments, cache: OpenCache | None = None
-    ) -> Prepared:
+    ) -> PreparedSteps:
         """Plan a validated model and prepare its partitions; save it in ``cache``.
 
         A model that a device has refused to plan or to prepare is not saved.
@@ -109,7 +109,7 @@ class Preparer:
             await self._save(done, cache)
         return done
 
-    async def load(self, deadline: int | None, cache: OpenCache) -> Prepared:
+    async def load(self, deadline: int | None, cache: OpenCache) -> PreparedSteps:
         """Prepare a model from its cache: the plan, and each partition by its device.
 
         A partition that its device has not saved is prepared from the model.
@@ -124,7 +124,7 @@ class Preparer:
             model, record.preference, record.priority, deadline
         )
         names = tuple(member.name for member in self._planner.members)
-        plan = Plan(record.division, names, {})
+        plan = DevicePlan(record.division, names, {})
         members = [self._planner.members[device] for device in record.devices]
         submodels, parts = await self._parts(arguments, plan, members, cache)
         works = [
@@ -143,7 +143,7 @@ class Preparer:
     async def _parts(
         self,
         arguments: PrepareArguments,
-        plan: Plan,
+        plan: DevicePlan,
         members: Sequence[Member],
         cache: OpenCache | None,
     ) -> tuple[SubModels | None, list["_Part"]]:
@@ -174,15 +174,15 @@ class Preparer:
             parts.append(_Part(member, part, usual, outputs, slot))
         return submodels, parts
 
-    async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> Step:
+    async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> DeviceStep:
         member, arguments, usual, outputs, slot = part
         if is_saved:
             prepared = await loaded_by(member, arguments.deadline, slot)
         else:
             prepared = await prepared_on(member, arguments)
-        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
+        return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
-    async def _save(self, done: Prepared, cache: OpenCache) -> None:
+    async def _save(self, done: PreparedSteps, cache: OpenCache) -> None:
         """Save plan and model, or log why not: a preparation does not fail for it."""
         division, most = done.plan.division, cache.layout.slots
         if done.plan.refusals:
@@ -210,10 +210,10 @@ class Preparer:
     async def _done(
         self,
         arguments: PrepareArguments,
-        plan: Plan,
+        plan: DevicePlan,
         submodels: SubModels | None,
-        steps: Sequence[Step],
-    ) -> Prepared:
+        steps: Sequence[DeviceStep],
+    ) -> PreparedSteps:
         if COMPILATION.is_on:
             devices = "+".join(step.usual.device for step in steps)
             COMPILATION("divided", partitions=len(steps), devices=devices)
@@ -221,9 +221,11 @@ class Preparer:
         reservation = None
         if submodels is not None:
             reservation = await reserved(submodels, steps)
-        return Prepared(arguments, plan, submodels, tuple(steps), whole, reservation)
+        return PreparedSteps(
+            arguments, plan, submodels, tuple(steps), whole, reservation
+        )
 
-    async def _step(self, part: "_Part", failed: list["_Failure"]) -> Step:
+    async def _step(self, part: "_Part", failed: list["_Failure"]) -> DeviceStep:
         """Prepare one partition on its device, which is in ``failed`` if it fails.
 
         :raises AsyncnnError: if it does.
@@ -235,11 +237,11 @@ class Preparer:
             if not member.is_cpu:
                 failed.append(_Failure(member, error, arguments.deadline is None))
             raise
-        return Step(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
+        return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
     async def _all_on_cpu(
         self, arguments: PrepareArguments, reason: str, refusals: dict[str, str]
-    ) -> Prepared:
+    ) -> PreparedSteps:
         """Prepare all of the model on the CPU, for ``reason``.
 
         :raises AsyncnnError: if the CPU cannot compute it.
@@ -250,12 +252,14 @@ class Preparer:
         every, outputs = _all_of(arguments.model)
         others = "+".join(each.name for each in self._planner.members[:-1])
         usual = RouteStep(self._cpu.name, every, others, reason)
-        step = Step(self._cpu, prepared, usual, outputs, cpu)
+        step = DeviceStep(self._cpu, prepared, usual, outputs, cpu)
         division = Division((Partition(0, every, 0.0),), (reason,) * len(every), 0.0)
-        plan = Plan(division, (self._cpu.name,), refusals)
-        return Prepared(arguments, plan, None, (step,), step)
+        plan = DevicePlan(division, (self._cpu.name,), refusals)
+        return PreparedSteps(arguments, plan, None, (step,), step)
 
-    def _whole(self, arguments: PrepareArguments, steps: Sequence[Step]) -> Step:
+    def _whole(
+        self, arguments: PrepareArguments, steps: Sequence[DeviceStep]
+    ) -> DeviceStep:
         """Return all of the model as one partition, which is for the CPU."""
         first = steps[0]
         if len(steps) == 1:
@@ -264,11 +268,11 @@ class Preparer:
         usual = RouteStep("+".join(step.usual.device for step in steps), every)
         cpu = OnCpu(self._cpu, arguments)
         other = next((s.member for s in steps if not s.member.is_cpu), first.member)
-        return Step(other, first.prepared, usual, outputs, cpu)
+        return DeviceStep(other, first.prepared, usual, outputs, cpu)
 
 
 class _Part(NamedTuple):
-    """A partition to prepare; ``outputs`` as of `Step`, ``cache`` are its files."""
+    """A partition to prepare; ``outputs`` as of `DeviceStep`, ``cache`` its files."""
 
     member: Member
     arguments: PrepareArguments

@@ -16,7 +16,12 @@ from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.offload import offload
 from asyncnn.runtime.framework import FrameworkSettings, Partitioning
 from asyncnn.runtime.framework.fallback import Member, reason_of_error
-from asyncnn.runtime.framework.partition import Candidate, Division, Plan, divide
+from asyncnn.runtime.framework.partition import (
+    DeviceCandidate,
+    DevicePlan,
+    Division,
+    divide,
+)
 from asyncnn.runtime.framework.stepping import LEFT_OUT
 
 logger = logging.getLogger(__name__)
@@ -44,7 +49,7 @@ class Planner:
         """Return the device of a name."""
         return next(member for member in self.members if member.name == name)
 
-    async def plan(self, model: Model, preference: int) -> Plan:
+    async def plan(self, model: Model, preference: int) -> DevicePlan:
         """Ask all devices about a validated model, and divide it among them.
 
         :raises GeneralFailureError: if no device supports some operation.
@@ -53,7 +58,7 @@ class Planner:
         if self._settings.partition is Partitioning.NO:
             members = members[-1:]
         answers = await asyncio.gather(*(self._ask(each, model) for each in members))
-        candidates: list[Candidate] = []
+        candidates: list[DeviceCandidate] = []
         refusals: dict[str, str] = {}
         for member, answer in zip(members, answers, strict=True):
             if isinstance(answer, str):
@@ -68,9 +73,9 @@ class Planner:
             division = divide(model, candidates, preference, weight)
         else:
             division = await offload(_divide, model, candidates, preference, weight)
-        return Plan(division, tuple(each.name for each in candidates), refusals)
+        return DevicePlan(division, tuple(each.name for each in candidates), refusals)
 
-    async def _ask(self, member: Member, model: Model) -> Candidate | str:
+    async def _ask(self, member: Member, model: Model) -> DeviceCandidate | str:
         """Return what a device supports, or why it has no part."""
         # Not `allows`: an answer tells nothing of how executions go.
         if not member.is_cpu and member.health.left_out_s:
@@ -88,7 +93,7 @@ class Planner:
                 return reason_of_error(error_for(each))
         if len(supports) != len(model.main.operations):
             return "it has not answered for each operation"
-        return Candidate(
+        return DeviceCandidate(
             member.name,
             supports,
             capabilities,
@@ -99,7 +104,7 @@ class Planner:
 
 
 def _divide(
-    model: Model, candidates: Sequence[Candidate], preference: int, weight: float
+    model: Model, candidates: Sequence[DeviceCandidate], preference: int, weight: float
 ) -> Division:
     """Divide a model that may have more parts than a collection looks at in time."""
     is_large = model.operation_count > LARGE_OPERATIONS

@@ -58,9 +58,9 @@ from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fallback import closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
-from asyncnn.runtime.framework.outcomes import LaterWatch, Report, Watch, begin
+from asyncnn.runtime.framework.outcomes import CallbackReport, LaterWatch, Watch, begin
 from asyncnn.runtime.framework.stepping import failed
-from asyncnn.runtime.framework.steps import Host, Partitioned, Prepared
+from asyncnn.runtime.framework.steps import Host, Partitioned, PreparedSteps
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ _NONE = ErrorStatus.NONE
 class FrameworkPreparedModel(Partitioned, FencedByLaunch):
     """An `IPreparedModel` of partitions that are prepared on several devices."""
 
-    def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
+    def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:
         super().__init__(prepared, fallback, host)
         model = prepared.arguments.model
         self.usual_route = Route(tuple(step.usual for step in self.steps))
@@ -219,7 +219,7 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
         self, request: Request, options: ExecutionOptions, callback: IExecutionCallback
     ) -> None:
         """Launch all partitions, each behind the one before by its fence."""
-        report = Report(callback)
+        report = CallbackReport(callback)
         chain = FencedChain(self, request, options, ended=report)
         chain.launch(())
         report.is_called = False

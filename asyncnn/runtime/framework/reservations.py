@@ -19,7 +19,7 @@ from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.types import BufferDesc, BufferRole, BufferToken
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.spaces import Reservation
-from asyncnn.runtime.framework.steps import Step
+from asyncnn.runtime.framework.steps import DeviceStep
 from asyncnn.runtime.framework.submodels import Kind, SubModels
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,9 @@ class _Use(msgspec.Struct, frozen=True):
     argument: int
 
 
-async def reserved(submodels: SubModels, steps: Sequence[Step]) -> Reservation | None:
+async def reserved(
+    submodels: SubModels, steps: Sequence[DeviceStep]
+) -> Reservation | None:
     """Have devices reserve buffers for what they alone make and read.
 
     Those that have none, or no room, are not asked again; None if there is no buffer.
@@ -64,7 +66,7 @@ async def reserved(submodels: SubModels, steps: Sequence[Step]) -> Reservation |
 
 
 async def _allocated(
-    member: Member, steps: Sequence[Step], maker: _Use, readers: Sequence[_Use]
+    member: Member, steps: Sequence[DeviceStep], maker: _Use, readers: Sequence[_Use]
 ) -> tuple[IBuffer | None, int]:
     numbers = [maker.step, *(use.step for use in readers)]
     models = [steps[number].prepared for number in numbers]

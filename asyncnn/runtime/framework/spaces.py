@@ -32,7 +32,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.slabs import Part, allocate_in_slab, retire
 from asyncnn.runtime.framework.partition import is_open
-from asyncnn.runtime.framework.submodels import Kind, Source, SubModels
+from asyncnn.runtime.framework.submodels import ArgumentSource, Kind, SubModels
 
 FIRST_GUESS_BYTES = 4096
 """Room for a tensor whose size nothing is known of."""
@@ -168,13 +168,13 @@ class Space:
 
     def _build(self, index: int, request: Request) -> Request:
         step = self._plan.steps[index]
-        pools = _Pools()
+        pools = _RequestPools()
         inputs = tuple(self._input(each, request, pools) for each in step.inputs)
         outputs = tuple(self._output(each, request, pools) for each in step.outputs)
         return Request(inputs, outputs, tuple(pools.pools))
 
     def _input(
-        self, source: Source, request: Request, pools: "_Pools"
+        self, source: ArgumentSource, request: Request, pools: "_RequestPools"
     ) -> RequestArgument:
         if source.kind is Kind.INPUT:
             return pools.moved(request.inputs[source.position], request)
@@ -198,7 +198,7 @@ class Space:
         return RequestArgument(location=at, dimensions=dimensions)
 
     def _output(
-        self, source: Source, request: Request, pools: "_Pools"
+        self, source: ArgumentSource, request: Request, pools: "_RequestPools"
     ) -> RequestArgument:
         if not self._is_ours(source, request):
             return pools.moved(request.outputs[source.position], request)
@@ -217,12 +217,14 @@ class Space:
             location=DataLocation(pools.number(memory), offset, size)
         )
 
-    def _buffer(self, source: Source, pools: "_Pools") -> RequestArgument:
+    def _buffer(
+        self, source: ArgumentSource, pools: "_RequestPools"
+    ) -> RequestArgument:
         """Return the argument that is in a buffer of its device."""
         number = pools.number(self._tokens[source.position])
         return RequestArgument(location=DataLocation(number, 0, 0))
 
-    def _is_ours(self, source: Source, request: Request) -> bool:
+    def _is_ours(self, source: ArgumentSource, request: Request) -> bool:
         """Tell whether a tensor lies here: an output that is needed, but not wanted."""
         if source.kind is Kind.INTERMEDIATE:
             return True
@@ -231,14 +233,14 @@ class Space:
             and request.outputs[source.position].has_no_value
         )
 
-    def _place(self, source: Source) -> tuple[Memory, int]:
+    def _place(self, source: ArgumentSource) -> tuple[Memory, int]:
         own = self._own.get((source.kind, source.position))
         if own is not None:
             return own, 0
         assert self._memory is not None
         return self._memory, self._plan.intermediates[source.position].offset
 
-    def _room(self, source: Source) -> tuple[Memory, int, int]:
+    def _room(self, source: ArgumentSource) -> tuple[Memory, int, int]:
         """Return new memory for a tensor that has no place yet."""
         place, operand = (source.kind, source.position), source.operand
         if is_open(operand):
@@ -315,7 +317,7 @@ class Spaces:
         self._idle.clear()
 
 
-class _Pools:
+class _RequestPools:
     """Collects the pools of one request."""
 
     def __init__(self) -> None:

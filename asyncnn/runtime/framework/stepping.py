@@ -31,11 +31,14 @@ from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
-from asyncnn.runtime.framework.steps import Partitioned, Step
+from asyncnn.runtime.framework.steps import DeviceStep, Partitioned
 from asyncnn.tracing import Layer, Phase, Recorder, Trace, active
 
 MOST_GROWTHS = 8
 """Attempts to find room for a tensor of unknown size."""
+
+MOST_LATE_S = 1.0
+"""Seconds after a deadline in which a device has to say that it was missed."""
 
 LEFT_OUT = "it is left out after failures"
 
@@ -93,12 +96,13 @@ class SteppedRun(IExecutionCallback):
         self._space: Space | None = None
         self._answer: ExecutionResult | None = None
         self._instead: ExecutionResult | None = None
-        self._failed: Step | None = None
+        self._failed: DeviceStep | None = None
         self._is_whole = False
         self._is_calling = False
         self._is_outstanding = False
         self._is_clean = True
         self._task: asyncio.Task[IPreparedModel] | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.is_over = False
         model.host.active.add(self)
 
@@ -130,6 +134,9 @@ class SteppedRun(IExecutionCallback):
     ) -> None:
         """Take the outcome of a partition, and begin the next."""
         self._is_outstanding = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         self.unlink_to_death()
         reason, self.reason = self.reason, ""
         answer = ExecutionResult(status, output_shapes, timing, reason)
@@ -175,7 +182,7 @@ class SteppedRun(IExecutionCallback):
             self._end(result.status, (), result.reason)
 
     @property
-    def _step(self) -> Step:
+    def _step(self) -> DeviceStep:
         return self._model.whole if self._is_whole else self._model.steps[self._index]
 
     def _execute_next(self) -> None:
@@ -200,7 +207,7 @@ class SteppedRun(IExecutionCallback):
         if answer is not None:
             self._take(answer)
 
-    def _is_left_out(self, step: Step) -> bool:
+    def _is_left_out(self, step: DeviceStep) -> bool:
         member = step.member
         return (
             member.health.has_failed
@@ -233,7 +240,19 @@ class SteppedRun(IExecutionCallback):
             return failed(error)
         finally:
             self._is_calling = False
+        if self._is_outstanding and deadline is not None:
+            patience_s = (deadline - time.monotonic_ns()) / 1e9 + MOST_LATE_S
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(patience_s, self._give_up)
         return self._answer
+
+    def _give_up(self) -> None:
+        """End, as the device says nothing; it may write yet, so nobody else does."""
+        self._patience = None
+        member, status = self._step.member, ErrorStatus.MISSED_DEADLINE_TRANSIENT
+        member.health.failed(status)
+        self._end(status, (), f"{member.name} has not answered")
+        self.die()
 
     def _take(self, answer: ExecutionResult) -> None:
         """Take the outcome of the partition that was executed."""
@@ -306,7 +325,7 @@ class SteppedRun(IExecutionCallback):
             if position >= 0:
                 self._shapes[position] = shape
 
-    def _went(self, step: Step) -> RouteStep:
+    def _went(self, step: DeviceStep) -> RouteStep:
         """Return how a partition went, and count it if it was not as planned."""
         failure, failed = self._instead, self._failed
         self._instead = self._failed = None
@@ -352,7 +371,7 @@ class SteppedRun(IExecutionCallback):
             # A device that was given up may write to the old place at any time.
             self._space.move_outputs(self._index)
 
-    def _prepare_on_cpu(self, step: Step) -> None:
+    def _prepare_on_cpu(self, step: DeviceStep) -> None:
         loop = asyncio.get_running_loop()
         with acting_for(self._client):
             self._task = loop.create_task(step.prepare_on_cpu())

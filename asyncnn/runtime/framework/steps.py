@@ -1,7 +1,7 @@
 """The partitions of a prepared model, each on its device, and on the CPU if need be.
 
-`Step` is one partition; `OnCpu` prepares what falls back, when that is needed first.
-`Partitioned` is what executions have of the model, and `Host` what ends them.
+`DeviceStep` is one partition; `OnCpu` prepares what falls back, when that is needed
+first. `Partitioned` is what executions have of the model, and `Host` what ends them.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import ErrorStatus, OutputShape
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
 from asyncnn.runtime.framework.fallback import FINAL, Member
-from asyncnn.runtime.framework.partition import Plan
+from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.spaces import Reservation, Spaces
 from asyncnn.runtime.framework.submodels import SubModels
 from asyncnn.runtime.model_cache import prepare
@@ -64,7 +64,7 @@ def _look(task: "asyncio.Task[IPreparedModel]") -> None:
         task.exception()
 
 
-class Step:
+class DeviceStep:
     """All or a part of a model, prepared on the device of ``member``.
 
     ``usual`` is how it goes as a rule. ``outputs`` has, for each of its outputs, which
@@ -100,17 +100,17 @@ class Step:
         return self.prepared if self.member.is_cpu else await self.cpu.prepare()
 
 
-class Prepared(msgspec.Struct, frozen=True, eq=False):
+class PreparedSteps(msgspec.Struct, frozen=True, eq=False):
     """All partitions of a model, prepared. ``submodels`` is None if there is one.
 
     Some tensors between them may have a ``reservation`` in memory of a device.
     """
 
     arguments: PrepareArguments
-    plan: Plan
+    plan: DevicePlan
     submodels: SubModels | None
-    steps: tuple[Step, ...]
-    whole: Step
+    steps: tuple[DeviceStep, ...]
+    whole: DeviceStep
     reservation: Reservation | None = None
 
 
@@ -161,7 +161,7 @@ class Partitioned(SynchronousByCallback):
     is that of the first.
     """
 
-    def __init__(self, prepared: Prepared, fallback: Fallback, host: Host) -> None:
+    def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:
         main = prepared.arguments.model.main
         self.steps = prepared.steps
         self.whole = prepared.whole

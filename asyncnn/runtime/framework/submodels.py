@@ -41,7 +41,7 @@ class Kind(Enum):
     INTERMEDIATE = "intermediate"
 
 
-class Source(msgspec.Struct, frozen=True):
+class ArgumentSource(msgspec.Struct, frozen=True):
     """Where an argument lies.
 
     That is the model's input or output at ``position``, or the intermediate tensor of
@@ -58,8 +58,8 @@ class SubModel(msgspec.Struct, frozen=True):
 
     model: Model
     operations: tuple[int, ...]
-    inputs: tuple[Source, ...]
-    outputs: tuple[Source, ...]
+    inputs: tuple[ArgumentSource, ...]
+    outputs: tuple[ArgumentSource, ...]
 
 
 class Intermediate(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class _Builder:
             if index not in written
             and main.operands[index].lifetime in (_INPUT, _OUTPUT, _TEMPORARY)
         ]
-        pools = _Pools(self._model, [main.operands[index] for index in order])
+        pools = _ConstantPools(self._model, [main.operands[index] for index in order])
         operands = tuple(
             replace(
                 pools.moved(main.operands[index]),
@@ -199,19 +199,19 @@ class _Builder:
         lifetime = self._model.main.operands[index].lifetime
         return _TEMPORARY if lifetime == _OUTPUT else lifetime
 
-    def _source(self, index: int) -> Source:
+    def _source(self, index: int) -> ArgumentSource:
         operand = self._model.main.operands[index]
         if index in self._inputs:
-            return Source(Kind.INPUT, self._inputs[index], operand)
+            return ArgumentSource(Kind.INPUT, self._inputs[index], operand)
         if index in self._outputs:
-            return Source(Kind.OUTPUT, self._outputs[index], operand)
+            return ArgumentSource(Kind.OUTPUT, self._outputs[index], operand)
         if index not in self._numbers:
             self._numbers[index] = len(self.intermediates)
             self.intermediates.append(operand)
-        return Source(Kind.INTERMEDIATE, self._numbers[index], operand)
+        return ArgumentSource(Kind.INTERMEDIATE, self._numbers[index], operand)
 
 
-class _Pools:
+class _ConstantPools:
     """The pools that the constants of one partition need, and no others.
 
     Subgraphs that it refers to need the pools that they have always had.

@@ -5,54 +5,54 @@ import numpy as np
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.drafting import F16, F32, Value
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 _SELU = 1.67326319217681884765625, 1.05070102214813232421875
 
 
-def _relu(node: Node) -> Value:
+def _relu(node: OnnxNode) -> Value:
     value = node.input(0)
     if value.type not in (F16, F32):
         return node.draft.binary(Op.MAXIMUM, value, 0)
     return node.draft.unary(Op.RELU, value)
 
 
-def _prelu(node: Node) -> Value:
+def _prelu(node: OnnxNode) -> Value:
     return node.draft.binary(Op.PRELU, node.input(0), node.input(1))
 
 
-def _leaky_relu(node: Node) -> Value:
+def _leaky_relu(node: OnnxNode) -> Value:
     alpha = node.attribute("alpha", 0.01)
     return node.draft.binary(Op.PRELU, node.input(0), alpha)
 
 
-def _elu(node: Node) -> Value:
+def _elu(node: OnnxNode) -> Value:
     return node.draft.unary(Op.ELU, node.input(0), node.attribute("alpha", 1.0))
 
 
-def _selu(node: Node) -> Value:
+def _selu(node: OnnxNode) -> Value:
     alpha, gamma = node.attribute("alpha", _SELU[0]), node.attribute("gamma", _SELU[1])
     return node.draft.mul(node.draft.unary(Op.ELU, node.input(0), alpha), gamma)
 
 
-def _celu(node: Node) -> Value:
+def _celu(node: OnnxNode) -> Value:
     alpha, draft = node.attribute("alpha", 1.0), node.draft
     scaled = draft.mul(node.input(0), 1 / alpha)
     return draft.mul(draft.unary(Op.ELU, scaled, 1.0), alpha)
 
 
-def _hard_sigmoid(node: Node) -> Value:
+def _hard_sigmoid(node: OnnxNode) -> Value:
     draft = node.draft
     slope, offset = node.attribute("alpha", 0.2), node.attribute("beta", 0.5)
     return draft.clamp(draft.add(draft.mul(node.input(0), slope), offset), 0.0, 1.0)
 
 
-def _softsign(node: Node) -> Value:
+def _softsign(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     return draft.div(value, draft.add(draft.unary(Op.ABS, value), 1.0))
 
 
-def _swish(node: Node) -> Value:
+def _swish(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     scaled = value
     if node.attribute("alpha", 1.0) != 1.0:
@@ -60,7 +60,7 @@ def _swish(node: Node) -> Value:
     return draft.mul(value, draft.unary(Op.LOGISTIC, scaled))
 
 
-def axiswise(node: Node, type_: Op, *scalars: float) -> Value:
+def axiswise(node: OnnxNode, type_: Op, *scalars: float) -> Value:
     """Draft an operation along an axis, with the rules of ONNX for it."""
     value, draft = node.input(0), node.draft
     if node.opset < 13:
@@ -77,15 +77,15 @@ def axiswise(node: Node, type_: Op, *scalars: float) -> Value:
     return draft.reshape(draft.emit(type_, [merged, *scalars, 1]), value.shape)
 
 
-def _softmax(node: Node) -> Value:
+def _softmax(node: OnnxNode) -> Value:
     return axiswise(node, Op.SOFTMAX, 1.0)
 
 
-def _log_softmax(node: Node) -> Value:
+def _log_softmax(node: OnnxNode) -> Value:
     return axiswise(node, Op.LOG_SOFTMAX, 1.0)
 
 
-def _hardmax(node: Node) -> Value:
+def _hardmax(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     axis = node.axis(node.attribute("axis", -1 if node.opset > 12 else 1), value.rank)
     shape = value.shape

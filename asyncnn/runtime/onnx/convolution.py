@@ -16,13 +16,13 @@ from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Drafted, Form, Value
 from asyncnn.runtime.moves import pad, transpose
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
 
-class Sliding(msgspec.Struct, frozen=True):
+class SlidingWindow(msgspec.Struct, frozen=True):
     """How a window slides over height and width."""
 
     kernel: tuple[int, int]
@@ -44,7 +44,7 @@ class Sliding(msgspec.Struct, frozen=True):
         return [left, right, top, bottom, self.strides[1], self.strides[0]]
 
 
-def spatial(node: Node, name: str, rank: int, default: int = 1) -> list[int]:
+def spatial(node: OnnxNode, name: str, rank: int, default: int = 1) -> list[int]:
     """Return an attribute that has a number for each of ``rank`` axes.
 
     :raises InvalidArgumentError: if it has another count, or a number below 1.
@@ -56,7 +56,7 @@ def spatial(node: Node, name: str, rank: int, default: int = 1) -> list[int]:
 
 
 def paddings(
-    node: Node, sizes: Sequence[int], kernel: Sequence[int], rank: int
+    node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
 ) -> list[tuple[int, int]]:
     """Return the padding before and behind each axis, by whichever rule is given."""
     mode = node.attribute("auto_pad", "NOTSET")
@@ -86,7 +86,7 @@ def as_image(draft: Composer, value: Value) -> Value:
     return value
 
 
-def sliding_of(node: Node, value: Value, kernel: Sequence[int]) -> Sliding:
+def sliding_of(node: OnnxNode, value: Value, kernel: Sequence[int]) -> SlidingWindow:
     """Return how the window of ``node`` slides over ``value``."""
     rank = value.rank - 2
     strides, dilations = (
@@ -98,7 +98,7 @@ def sliding_of(node: Node, value: Value, kernel: Sequence[int]) -> Sliding:
     if rank == 1:
         kernel, strides, dilations = [1, *kernel], [1, *strides], [1, *dilations]
         pads = [(0, 0), *pads]
-    return Sliding(
+    return SlidingWindow(
         (kernel[0], kernel[1]),
         (strides[0], strides[1]),
         (dilations[0], dilations[1]),
@@ -168,7 +168,7 @@ def image_filter(draft: Composer, value: Value) -> Value:
     return draft.reshape(value, shape)
 
 
-def _conv(node: Node) -> Value:
+def _conv(node: OnnxNode) -> Value:
     value, filter_, draft = node.input(0), node.input(1), node.draft
     if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a convolution of rank {value.rank}")
@@ -194,7 +194,7 @@ def convolved(
     image: Value,
     filter_: Value,
     bias: Value | None,
-    sliding: Sliding,
+    sliding: SlidingWindow,
     groups: int,
 ) -> Value:
     """Return the convolution of an [N, C, H, W] with an [O, I, H, W]."""
@@ -229,7 +229,9 @@ def convolved(
     raise UnsupportedOperatorError("a convolution of groups with dilation")
 
 
-def _inside(draft: Composer, image: Value, sliding: Sliding) -> tuple[Value, Sliding]:
+def _inside(
+    draft: Composer, image: Value, sliding: SlidingWindow
+) -> tuple[Value, SlidingWindow]:
     """Pad an image first where padding is as long as the window, which the HAL bars."""
     pairs = zip(sliding.pads, sliding.extents, strict=True)
     if all(max(pads) < extent for pads, extent in pairs):
@@ -238,7 +240,7 @@ def _inside(draft: Composer, image: Value, sliding: Sliding) -> tuple[Value, Sli
     return padded, msgspec.structs.replace(sliding, pads=((0, 0), (0, 0)))
 
 
-def _conv_transpose(node: Node) -> Value:
+def _conv_transpose(node: OnnxNode) -> Value:
     value, filter_, draft = node.input(0), node.input(1), node.draft
     if value.rank not in (3, 4) or filter_.rank != value.rank:
         raise node.refuse(f"a transposed convolution of rank {value.rank}")
@@ -273,7 +275,7 @@ def _conv_transpose(node: Node) -> Value:
 
 
 def _transposed_pads(
-    node: Node, sizes: Sequence[int], kernel: Sequence[int], rank: int
+    node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], rank: int
 ) -> list[tuple[int, int]]:
     """Return what is cut off before and behind each axis; negative to add behind."""
     strides, dilations = (

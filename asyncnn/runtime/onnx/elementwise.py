@@ -8,7 +8,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import B8, F16, I32, Q8, Q8S, Value
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 BYTES = (Q8, Q8S)
 
@@ -21,7 +21,7 @@ def in_float32(draft: Composer, value: Value, move: Callable[[Value], Value]) ->
 
 
 def _arithmetic(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         first, second, draft = node.input(0), node.input(1), node.draft
         if first.type in BYTES or (type_ == Op.DIV and first.type == I32):
             raise node.refuse("ONNX's arithmetic of bytes, or division of integers")
@@ -33,7 +33,7 @@ def _arithmetic(type_: Op) -> Converter:
 def _folded(type_: Op) -> Converter:
     """Return what combines any number of inputs."""
 
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         total, *terms = node.inputs()
         for term in terms:
             total = node.draft.binary(type_, total, term)
@@ -42,14 +42,14 @@ def _folded(type_: Op) -> Converter:
     return convert
 
 
-def _mean(node: Node) -> Value:
+def _mean(node: OnnxNode) -> Value:
     total = _folded(Op.ADD)(node)
     assert isinstance(total, Value)
     return node.draft.mul(total, 1 / len(node.inputs()))
 
 
 def _unary(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         if node.input(0).type in BYTES:
             raise node.refuse("ONNX's arithmetic of bytes")
         return node.draft.unary(type_, node.input(0))
@@ -65,7 +65,7 @@ def _logical(type_: Op) -> Converter:
     return lambda node: node.draft.binary(type_, node.input(0), node.input(1))
 
 
-def _xor(node: Node) -> Value:
+def _xor(node: OnnxNode) -> Value:
     return node.draft.compare(Op.NOT_EQUAL, node.input(0), node.input(1))
 
 
@@ -74,7 +74,7 @@ def ceil(draft: Composer, value: Value) -> Value:
     return draft.chain(value, Op.NEG, Op.FLOOR, Op.NEG)
 
 
-def _pow(node: Node) -> Value:
+def _pow(node: OnnxNode) -> Value:
     base, draft = node.input(0), node.draft
     exponent = node.input(1)
     power = exponent.data if exponent.is_constant else None
@@ -90,11 +90,11 @@ def _pow(node: Node) -> Value:
     return draft.binary(Op.POW, draft.expand(base, shape), draft.expand(typed, shape))
 
 
-def _is_nan(node: Node) -> Value:
+def _is_nan(node: OnnxNode) -> Value:
     return node.draft.compare(Op.NOT_EQUAL, node.input(0), node.input(0))
 
 
-def _clip(node: Node) -> Value:
+def _clip(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     for index, (name, type_) in enumerate((("min", Op.MAXIMUM), ("max", Op.MINIMUM))):
         if node.has(index + 1):
@@ -104,18 +104,18 @@ def _clip(node: Node) -> Value:
     return value
 
 
-def _cast(node: Node) -> Value:
+def _cast(node: OnnxNode) -> Value:
     value = node.input(0)
     if node.name == "CastLike":
         return node.draft.cast(value, node.input(1).dtype)
     return node.draft.cast(value, node.dtype("to"))
 
 
-def _where(node: Node) -> Value:
+def _where(node: OnnxNode) -> Value:
     return node.draft.select(*(node.input(index) for index in range(3)))
 
 
-def _if(node: Node) -> list[Value]:
+def _if(node: OnnxNode) -> list[Value]:
     """Pick the branch of a known condition, else compute both and select."""
     condition, draft = node.input(0), node.draft
     names = ("then_branch", "else_branch")
@@ -137,7 +137,7 @@ def _if(node: Node) -> list[Value]:
     return found
 
 
-def _not(node: Node) -> Value:
+def _not(node: OnnxNode) -> Value:
     if node.input(0).type != B8:
         raise node.refuse("a logical operator on numbers")
     return node.draft.unary(Op.LOGICAL_NOT, node.input(0))

@@ -18,7 +18,7 @@ from asyncnn.hal.operations.bound import Array, OperationFailedError, Shape
 from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import HAL_TYPES, Drafted, Form, Value
-from asyncnn.runtime.onnx.node import Node
+from asyncnn.runtime.onnx.node import OnnxNode
 from asyncnn.runtime.onnx.schema import DOMAINS, embed, inner_graphs
 from asyncnn.runtime.onnx.tensors import DTYPES
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
@@ -79,7 +79,7 @@ class Evaluated(Drafted):
         return [*(v for v in self.reads if v is not None), *self.captured.values()]
 
 
-def evaluate(node: Node) -> list[Value | None]:
+def evaluate(node: OnnxNode) -> list[Value | None]:
     """Draft a node as it is, and return its outputs: constants, if all is known.
 
     :raises UnsupportedOperatorError: if the evaluator, or a type or shape bars that.
@@ -190,7 +190,7 @@ def _free_names(proto: Any) -> set[str]:
     return free
 
 
-def evaluated_constants(node: Node) -> list[Array]:
+def evaluated_constants(node: OnnxNode) -> list[Array]:
     """Return the outputs of a node without graphs, whose inputs are all known.
 
     :raises UnsupportedOperatorError: if the evaluator cannot compute it.

@@ -13,16 +13,16 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.runtime.allowance import MAX_FOLDED
 from asyncnn.runtime.onnx.evaluated import evaluated_constants
-from asyncnn.runtime.onnx.node import Node
+from asyncnn.runtime.onnx.node import OnnxNode
 
 
-def _shape(node: Node) -> Array:
+def _shape(node: OnnxNode) -> Array:
     shape = node.input(0).shape
     start, end = node.attribute("start", 0), node.attribute("end")
     return np.array(shape[slice(start, end)], np.int64)
 
 
-def _constant(node: Node) -> Array:
+def _constant(node: OnnxNode) -> Array:
     for name, dtype in (
         *(("value_int", np.int64), ("value_ints", np.int64)),
         *(("value_float", np.float32), ("value_floats", np.float32)),
@@ -36,7 +36,7 @@ def _constant(node: Node) -> Array:
     return node.read_tensor(tensor)
 
 
-def slices_of(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
+def slices_of(node: OnnxNode, shape: Shape) -> list[tuple[int, int, int]]:
     """Return start, end and step of a Slice along each axis of ``shape``.
 
     An end of -1 behind a negative step stands for what is before the first element.
@@ -58,7 +58,7 @@ def slices_of(node: Node, shape: Shape) -> list[tuple[int, int, int]]:
     return found
 
 
-def unsqueezed(node: Node, shape: Shape) -> Shape:
+def unsqueezed(node: OnnxNode, shape: Shape) -> Shape:
     """Return the shape that Unsqueeze gives."""
     axes = node.given("axes", 1, [])
     rank = len(shape) + len(axes)
@@ -67,7 +67,7 @@ def unsqueezed(node: Node, shape: Shape) -> Shape:
     return tuple(1 if axis in places else next(lengths) for axis in range(rank))
 
 
-def squeezed(node: Node, shape: Shape) -> Shape:
+def squeezed(node: OnnxNode, shape: Shape) -> Shape:
     """Return the shape that Squeeze gives."""
     axes = node.given("axes", 1)
     if axes is None:
@@ -78,7 +78,7 @@ def squeezed(node: Node, shape: Shape) -> Shape:
     return tuple(length for axis, length in enumerate(shape) if axis not in places)
 
 
-def reshaped(node: Node, shape: Shape) -> Shape:
+def reshaped(node: OnnxNode, shape: Shape) -> Shape:
     """Return the shape that Reshape gives."""
     wanted = node.given("shape", 1, [])
     if not node.attribute("allowzero", 0):
@@ -93,7 +93,7 @@ def reshaped(node: Node, shape: Shape) -> Shape:
     return tuple(wanted)
 
 
-def permutation(node: Node, rank: int) -> list[int]:
+def permutation(node: OnnxNode, rank: int) -> list[int]:
     """Return the permutation of Transpose."""
     axes: list[int] = node.attribute("perm", list(range(rank))[::-1])
     if sorted(axes) != list(range(rank)):
@@ -101,7 +101,7 @@ def permutation(node: Node, rank: int) -> list[int]:
     return axes
 
 
-def flat_shape(node: Node, shape: Shape) -> Shape:
+def flat_shape(node: OnnxNode, shape: Shape) -> Shape:
     """Return the shape that Flatten gives."""
     axis = node.attribute("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
@@ -110,34 +110,34 @@ def flat_shape(node: Node, shape: Shape) -> Shape:
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
-def _filled(node: Node) -> Shape:
+def _filled(node: OnnxNode) -> Shape:
     shape = tuple(node.integers(0))
     if any(length < 0 for length in shape):
         raise InvalidArgumentError(f"a constant of shape {list(shape)}")
     return shape
 
 
-def _range(node: Node) -> Shape:
+def _range(node: OnnxNode) -> Shape:
     start, limit, step = (node.data(index).reshape(()) for index in range(3))
     if not step or not all(np.isfinite([start, limit, step])):
         raise InvalidArgumentError(f"a range from {start} to {limit} by {step}")
     return (max(0, math.ceil((limit.item() - start.item()) / step.item())),)
 
 
-def _gathered(node: Node) -> Shape:
+def _gathered(node: OnnxNode) -> Shape:
     data, indices = node.data(0), node.data(1)
     axis = node.axis(node.attribute("axis", 0), data.ndim)
     return (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
 
 
-def _tiled(node: Node) -> Shape:
+def _tiled(node: OnnxNode) -> Shape:
     shape, repeats = node.data(0).shape, node.integers(1)
     if len(repeats) != len(shape) or any(count < 0 for count in repeats):
         raise InvalidArgumentError(f"{list(shape)} times {repeats}")
     return (*shape, *repeats)
 
 
-def _broadcast(node: Node) -> Shape:
+def _broadcast(node: OnnxNode) -> Shape:
     shapes = [value.shape for value in node.given_inputs if value is not None]
     try:
         return np.broadcast_shapes(*shapes)
@@ -145,11 +145,11 @@ def _broadcast(node: Node) -> Shape:
         raise InvalidArgumentError(f"{shapes} do not broadcast") from None
 
 
-def _expanded(node: Node) -> Shape:
+def _expanded(node: OnnxNode) -> Shape:
     return np.broadcast_shapes(node.data(0).shape, tuple(node.integers(1)))
 
 
-_GROWING: dict[str, Callable[[Node], Shape]] = {
+_GROWING: dict[str, Callable[[OnnxNode], Shape]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where"), _broadcast),
     **dict.fromkeys(("And", "Or", "Xor", "Max", "Min"), _broadcast),
     **dict.fromkeys(("Equal", "Greater", "Less"), _broadcast),
@@ -173,7 +173,7 @@ _EVALUATED = frozenset(
 )
 """Operators whose result the evaluator tells if all inputs are known."""
 
-_TOLD: dict[str, Callable[[Node], Array]] = {
+_TOLD: dict[str, Callable[[OnnxNode], Array]] = {
     "Constant": _constant,
     "Shape": _shape,
     "Size": lambda node: np.array(math.prod(node.input(0).shape), np.int64),
@@ -184,7 +184,7 @@ FOLDED = _EVALUATED | frozenset(_TOLD)
 """Operators that are never computed if what they read is known."""
 
 
-def fold(node: Node) -> Array | None:
+def fold(node: OnnxNode) -> Array | None:
     """Return the only output of ``node`` if it can be told now."""
     told = _TOLD.get(node.name)
     if told is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from asyncnn.runtime.drafting import Value
-from asyncnn.runtime.onnx.node import Node
+from asyncnn.runtime.onnx.node import OnnxNode
 from asyncnn.runtime.onnx.schema import DOMAINS, onnx_package
 
 _TYPE_NUMBERS = {
@@ -27,7 +27,7 @@ _TYPE_NUMBERS = {
 }
 
 
-def body_of(node: Node, own: Any | None) -> Any | None:
+def body_of(node: OnnxNode, own: Any | None) -> Any | None:
     """Return the function that ``node`` calls, None if it calls none.
 
     :param own: the model's function of that name, which goes before all others.
@@ -66,7 +66,7 @@ def is_function(name: str) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _inputs(node: Node) -> list[Value | None]:
+def _inputs(node: OnnxNode) -> list[Value | None]:
     return [
         node.input(index) if node.has(index) else None
         for index in range(len(node.proto.input))

@@ -35,7 +35,7 @@ from asyncnn.runtime.onnx import (
 from asyncnn.runtime.onnx.evaluated import evaluate
 from asyncnn.runtime.onnx.folding import FOLDED, fold
 from asyncnn.runtime.onnx.functions import body_of, instantiated, is_function
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.node_groups import grouped
 from asyncnn.runtime.onnx.older import NEWER_OPSET, by_newer_rules
 from asyncnn.runtime.onnx.open_axes import Lengths
@@ -72,7 +72,7 @@ _MAX_FILLED = 1 << 27
 """Most elements of a constant that the device fills, as no constant has so many."""
 
 
-def _constant_of_shape(node: Node) -> Value:
+def _constant_of_shape(node: OnnxNode) -> Value:
     """Return a constant that was too large to be folded."""
     shape, tensor = node.integers(0), node.attribute("value")
     value = np.zeros(1, np.float32) if tensor is None else node.read_tensor(tensor)
@@ -82,7 +82,7 @@ def _constant_of_shape(node: Node) -> Value:
     return node.draft.full(tuple(shape), value.reshape(()).item(), value.dtype)
 
 
-def _dropout(node: Node) -> list[Value | None]:
+def _dropout(node: OnnxNode) -> list[Value | None]:
     if node.has(2) and node.number(2):
         raise node.refuse("training")
     value = node.input(0)
@@ -279,7 +279,7 @@ class Import:
             inputs = by_newer_rules(proto, inputs, self.draft, opset)
         if proto.op_type not in KEEPING_QUANTIZATION:
             inputs = [v if v is None else self.draft.plain(v) for v in inputs]
-        node = Node(proto, inputs, self.draft, opset, names)
+        node = OnnxNode(proto, inputs, self.draft, opset, names)
         node.reader = self._source.reader
         node.run_graph = lambda graph, given: completed(
             self._running(graph, names, opsets, given)
@@ -303,7 +303,11 @@ class Import:
             raise UnsupportedOperatorError("it has outputs that cannot be imported")
 
     def _results(
-        self, node: Node, proto: Any, inputs: Sequence[Value | None], opsets: "_Opsets"
+        self,
+        node: OnnxNode,
+        proto: Any,
+        inputs: Sequence[Value | None],
+        opsets: "_Opsets",
     ) -> Sequence[Value | None]:
         key, domain = node.name, proto.domain
         if any(value is not None and value.is_told for value in inputs):
@@ -330,7 +334,7 @@ class Import:
         return self._call(body, proto, inputs)
 
     def _evaluated(
-        self, node: Node, error: UnsupportedOperatorError
+        self, node: OnnxNode, error: UnsupportedOperatorError
     ) -> Sequence[Value | None]:
         """Draft a node as it is, for the evaluator of ONNX."""
         if node.proto.domain not in DOMAINS:

@@ -11,7 +11,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Value
 from asyncnn.runtime.moves import gather
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 
 def whole_indices(draft: Composer, indices: Value, length: int) -> Value:
@@ -29,14 +29,14 @@ def whole_indices(draft: Composer, indices: Value, length: int) -> Value:
     return draft.select(is_below, draft.add(indices, length), indices)
 
 
-def _gather(node: Node) -> Value:
+def _gather(node: OnnxNode) -> Value:
     value = node.input(0)
     axis = node.axis(node.attribute("axis", 0), value.rank)
     indices = whole_indices(node.draft, node.input(1), value.shape[axis])
     return gather(node.draft, value, indices, axis)
 
 
-def _roi_align(node: Node) -> Value:
+def _roi_align(node: OnnxNode) -> Value:
     value, regions, draft = node.input(0), node.input(1), node.draft
     if node.attribute("mode", "avg") != "avg":
         raise node.refuse("the HAL averages in regions only")
@@ -52,7 +52,7 @@ def _roi_align(node: Node) -> Value:
     return draft.emit(Op.ROI_ALIGN, [value, regions, batches, *scalars])
 
 
-def _eye_like(node: Node) -> Value:
+def _eye_like(node: OnnxNode) -> Value:
     shape = node.input(0).shape
     dtype = node.input(0).dtype
     if node.attribute("dtype") is not None:

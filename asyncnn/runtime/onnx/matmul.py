@@ -10,7 +10,7 @@ from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import I32, Value
 from asyncnn.runtime.moves import transpose
 from asyncnn.runtime.onnx.convolution import filter_of
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 
 def product(draft: Composer, first: Value, second: Value) -> Value:
@@ -52,11 +52,11 @@ def product(draft: Composer, first: Value, second: Value) -> Value:
     return draft.reshape(result, shape)
 
 
-def _mat_mul(node: Node) -> Value:
+def _mat_mul(node: OnnxNode) -> Value:
     return product(node.draft, node.input(0), node.input(1))
 
 
-def _gemm(node: Node) -> Value:
+def _gemm(node: OnnxNode) -> Value:
     first, second, draft = node.input(0), node.input(1), node.draft
     if first.rank != 2 or second.rank != 2:
         raise InvalidArgumentError("Gemm of what are no matrices")

@@ -30,7 +30,7 @@ _VALUES = {
 }
 
 
-class Node:
+class OnnxNode:
     """A node with the values of its inputs; ``opset`` is that of its domain.
 
     ``name`` is that of its operator, ``scope`` are all values that are known by name
@@ -194,7 +194,7 @@ class Node:
 
 
 Results: TypeAlias = Value | Sequence[Value | None]
-Converter: TypeAlias = Callable[[Node], Results]
+Converter: TypeAlias = Callable[[OnnxNode], Results]
 """Turns one node into HAL operations and returns its outputs.
 
 :raises UnsupportedOperatorError: if that is not possible.

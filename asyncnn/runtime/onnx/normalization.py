@@ -12,7 +12,7 @@ from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.elementwise import in_float32
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
 
 
@@ -21,7 +21,7 @@ def along_channels(draft: Composer, value: Value, rank: int) -> Value:
     return draft.reshape(value, (math.prod(value.shape), *(1,) * (rank - 2)))
 
 
-def _batch_normalization(node: Node) -> Value:
+def _batch_normalization(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     if node.attribute("training_mode", 0) or node.wants(1):
         raise node.refuse("training")
@@ -55,7 +55,7 @@ def centred(
     return draft.mul(rest, inverse), mean, inverse
 
 
-def _instance_normalization(node: Node) -> Value:
+def _instance_normalization(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
 
     def move(wide: Value) -> Value:
@@ -68,7 +68,7 @@ def _instance_normalization(node: Node) -> Value:
     return draft.add(draft.mul(result, factors[0]), factors[1])
 
 
-def _group_normalization(node: Node) -> Value:
+def _group_normalization(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     groups = node.attribute("num_groups", 1)
     if groups < 1 or value.shape[1] % groups:
@@ -92,13 +92,13 @@ def _group_normalization(node: Node) -> Value:
     return draft.reshape(scaled, value.shape)
 
 
-def _last_axes(node: Node) -> tuple[Shape, int]:
+def _last_axes(node: OnnxNode) -> tuple[Shape, int]:
     value = node.input(0)
     axis = node.axis(node.attribute("axis", -1), value.rank)
     return (math.prod(value.shape[:axis]), math.prod(value.shape[axis:])), axis
 
 
-def _layer_normalization(node: Node) -> list[Value | None]:
+def _layer_normalization(node: OnnxNode) -> list[Value | None]:
     value, draft = node.input(0), node.draft
     rows, axis = _last_axes(node)
     wide = draft.cast(value, np.float32)
@@ -112,13 +112,13 @@ def _layer_normalization(node: Node) -> list[Value | None]:
     return [result, draft.reshape(mean, kept), draft.reshape(inverse, kept)]
 
 
-def _mean_variance(node: Node) -> Value:
+def _mean_variance(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     axes = node.axes(node.attribute("axes", [0, 2, 3]), value.rank)
     return centred(draft, value, axes, 1e-9)[0]
 
 
-def _lrn(node: Node) -> Value:
+def _lrn(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     size = node.attribute("size", 1)
     if value.rank < 2 or size < 1:

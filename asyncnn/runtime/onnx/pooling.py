@@ -7,20 +7,20 @@ from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import pad
 from asyncnn.runtime.onnx.convolution import (
-    Sliding,
+    SlidingWindow,
     as_image,
     of_rank,
     paddings,
     spatial,
 )
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.reduction import reduce
 
 
-class _Pool:
+class _PoolWindow:
     """What the attributes of a pool say, for any number of axes."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OnnxNode) -> None:
         value = node.input(0)
         self.rank = value.rank - 2
         if not 1 <= self.rank <= 3:
@@ -41,13 +41,13 @@ class _Pool:
                     count -= 1
                 self.extra[axis] = max(0, count * self.strides[axis] - rest)
 
-    def sliding(self, pads: Sequence[tuple[int, int]]) -> Sliding:
+    def sliding(self, pads: Sequence[tuple[int, int]]) -> SlidingWindow:
         """Return the window over height and width, without dilation."""
         kernel, strides = self.kernel[-2:], self.strides[-2:]
         pads = list(pads[-2:])
         if self.rank == 1:
             kernel, strides, pads = [1, *kernel], [1, *strides], [(0, 0), *pads]
-        return Sliding(
+        return SlidingWindow(
             (kernel[0], kernel[1]), (strides[0], strides[1]), (1, 1), (pads[0], pads[1])
         )
 
@@ -58,7 +58,7 @@ class _Pool:
         return [(before, after + extra) for (before, after), extra in pairs]
 
 
-def _slide(draft: Composer, type_: Op, value: Value, sliding: Sliding) -> Value:
+def _slide(draft: Composer, type_: Op, value: Value, sliding: SlidingWindow) -> Value:
     image = as_image(draft, value)
     kernel = [sliding.kernel[1], sliding.kernel[0]]
     result = draft.emit(type_, [image, *sliding.explicit, *kernel, 0, True])
@@ -69,7 +69,7 @@ def _pooled(
     draft: Composer,
     type_: Op,
     value: Value,
-    pool: _Pool,
+    pool: _PoolWindow,
     pads: Sequence[tuple[int, int]],
 ) -> Value:
     """Return a pool; of a volume, first of its planes and then along its depth."""
@@ -80,24 +80,24 @@ def _pooled(
     planes = _slide(draft, type_, planes, pool.sliding(pads))
     height, width = planes.shape[2:]
     columns = draft.reshape(planes, (batch, channels, depth, height * width))
-    along = Sliding(
+    along = SlidingWindow(
         (pool.kernel[0], 1), (pool.strides[0], 1), (1, 1), (pads[0], (0, 0))
     )
     result = _slide(draft, type_, columns, along)
     return draft.reshape(result, (batch, channels, result.shape[2], height, width))
 
 
-def _max_pool(node: Node) -> Value:
+def _max_pool(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     if node.wants(1):
         raise node.refuse("the places of the largest elements")
-    pool = _Pool(node)
+    pool = _PoolWindow(node)
     return _pooled(draft, Op.MAX_POOL_2D, value, pool, pool.padded)
 
 
-def _average_pool(node: Node) -> Value:
+def _average_pool(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
-    pool = _Pool(node)
+    pool = _PoolWindow(node)
     includes = bool(node.attribute("count_include_pad", 0))
     if includes and any(any(pair) for pair in pool.pads):
         value = pad(draft, value, [(0, 0), (0, 0), *pool.pads])
@@ -107,7 +107,7 @@ def _average_pool(node: Node) -> Value:
 
 
 def _global(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         value = node.input(0)
         return reduce(node.draft, type_, value, list(range(2, value.rank)))
 

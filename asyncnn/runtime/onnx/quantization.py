@@ -26,7 +26,7 @@ from asyncnn.runtime.onnx.convolution import (
     sliding_of,
 )
 from asyncnn.runtime.onnx.matmul import product
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
 from asyncnn.runtime.onnx.reduction import reduce
 
@@ -101,7 +101,7 @@ def _along(draft: Composer, value: Value, rank: int, axis: int) -> Value:
     return draft.reshape(value, tuple(shape))
 
 
-def _per_channel(node: Node, value: Value, axis: int) -> Form | None:
+def _per_channel(node: OnnxNode, value: Value, axis: int) -> Form | None:
     """Return the form of a constant with a scale for each index of ``axis``."""
     scales = node.input(1)
     zeros = node.input(2).data if node.has(2) else None
@@ -117,7 +117,7 @@ def _per_channel(node: Node, value: Value, axis: int) -> Form | None:
     return Form(Q8C, 0.0, 0, SymmPerChannelQuantParams(factors, axis))
 
 
-def _dequantize_linear(node: Node) -> Value:
+def _dequantize_linear(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     scale = node.input(1)
     zero_point = node.input(2) if node.has(2) else None
@@ -149,7 +149,7 @@ def _dequantize_linear(node: Node) -> Value:
     return draft.cast(draft.mul(real, scale), result)
 
 
-def _known(node: Node, value: Value, axis: int, result: np.dtype[Any]) -> Value:
+def _known(node: OnnxNode, value: Value, axis: int, result: np.dtype[Any]) -> Value:
     """Return a constant with any parameters, per block as well."""
     data, scale = node.data(0), node.data(1)
     zero = node.data(2) if node.has(2) else np.zeros((), data.dtype)
@@ -173,7 +173,7 @@ def _known(node: Node, value: Value, axis: int, result: np.dtype[Any]) -> Value:
     return node.draft.constant(real.astype(result))
 
 
-def _quantize_linear(node: Node) -> Value:
+def _quantize_linear(node: OnnxNode) -> Value:
     value, scale, draft = node.input(0), node.input(1), node.draft
     zero_point = node.input(2) if node.has(2) else None
     dtype = np.dtype(np.uint8)
@@ -189,7 +189,7 @@ def _quantize_linear(node: Node) -> Value:
     return quantize(draft, value, form, dtype)
 
 
-def _real(node: Node, index: int) -> Value:
+def _real(node: OnnxNode, index: int) -> Value:
     """Return input ``index`` of a QLinear operator with its scale and zero point."""
     value, draft = node.input(index), node.draft
     form = form_of(value.dtype, node.input(index + 1), node.input(index + 2))
@@ -203,7 +203,7 @@ def _real(node: Node, index: int) -> Value:
     return draft.mul(steps, draft.cast(scale, np.float32))
 
 
-def _stored(node: Node, real: Value, index: int) -> Value:
+def _stored(node: OnnxNode, real: Value, index: int) -> Value:
     """Return ``real`` quantised by inputs ``index`` and the next one."""
     zero = node.input(index + 1)
     form = form_of(zero.dtype, node.input(index), zero)
@@ -212,7 +212,7 @@ def _stored(node: Node, real: Value, index: int) -> Value:
     return quantize(node.draft, real, form, zero.dtype)
 
 
-def _q_linear_conv(node: Node) -> Value:
+def _q_linear_conv(node: OnnxNode) -> Value:
     draft = node.draft
     value, filter_ = _real(node, 0), node.input(3)
     if value.rank not in (3, 4) or filter_.rank != value.rank:
@@ -230,7 +230,7 @@ def _q_linear_conv(node: Node) -> Value:
     return _stored(node, of_rank(draft, result, value.rank), 6)
 
 
-def _filter(node: Node, filter_: Value) -> Value:
+def _filter(node: OnnxNode, filter_: Value) -> Value:
     scales, zeros = node.data(4), node.data(5)
     form = form_of(filter_.dtype, node.input(4), node.input(5))
     data = node.data(3)
@@ -247,12 +247,12 @@ def _filter(node: Node, filter_: Value) -> Value:
     return dequantized_constant(node.draft.quantized(data, channels))
 
 
-def _q_linear_mat_mul(node: Node) -> Value:
+def _q_linear_mat_mul(node: OnnxNode) -> Value:
     return _stored(node, product(node.draft, _real(node, 0), _real(node, 3)), 6)
 
 
 def _q_linear_pair(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         return _stored(
             node, node.draft.binary(type_, _real(node, 0), _real(node, 3)), 6
         )
@@ -261,16 +261,16 @@ def _q_linear_pair(type_: Op) -> Converter:
 
 
 def _q_linear_unary(
-    compute: Callable[[Node, Value], Value],
+    compute: Callable[[OnnxNode, Value], Value],
 ) -> Converter:
     return lambda node: _stored(node, compute(node, _real(node, 0)), 3)
 
 
-def _pooled(node: Node, value: Value) -> Value:
+def _pooled(node: OnnxNode, value: Value) -> Value:
     return reduce(node.draft, Op.MEAN, value, list(range(2, value.rank)))
 
 
-def _q_linear_leaky(node: Node, value: Value) -> Value:
+def _q_linear_leaky(node: OnnxNode, value: Value) -> Value:
     return node.draft.binary(Op.PRELU, value, node.attribute("alpha", 0.01))
 
 

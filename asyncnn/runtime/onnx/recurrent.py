@@ -9,7 +9,7 @@ from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.drafting import F32, Argument, Omitted, Value
 from asyncnn.runtime.moves import concatenate, reverse, split, transpose
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 _TANH = 4
 """The HAL's number of the activation in its LSTM."""
@@ -20,7 +20,7 @@ _PLAIN = ("sigmoid", "tanh", "tanh")
 class _Layer:
     """What is read of a node, and its weights by direction."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OnnxNode) -> None:
         self.node, self.draft = node, node.draft
         value = node.input(0)
         if value.rank != 3:
@@ -93,7 +93,7 @@ class _Layer:
         return split(self.draft, value, 0, [self.units] * 4)
 
 
-def _lstm(node: Node) -> Sequence[Value]:
+def _lstm(node: OnnxNode) -> Sequence[Value]:
     layer = _Layer(node)
     draft, shape = layer.draft, (1, layer.batch, layer.units)
     wholes, *lasts = zip(*map(layer.run, range(layer.count)), strict=True)

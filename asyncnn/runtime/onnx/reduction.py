@@ -8,7 +8,7 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.axes import MAX_RANK, merged_axes
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import B8, F16, F32, I32, Q8, Q8S, Argument, Form, Value
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _NATIVE = {
@@ -54,7 +54,7 @@ def _keep(type_: Op, keep: bool) -> int | bool:
     return int(keep) if type_ == Op.MEAN else keep
 
 
-def axes_of(node: Node) -> tuple[list[int], bool]:
+def axes_of(node: OnnxNode) -> tuple[list[int], bool]:
     """Return the axes that a node reduces and whether it keeps them."""
     value = node.input(0)
     axes = node.given("axes", 1)
@@ -65,7 +65,7 @@ def axes_of(node: Node) -> tuple[list[int], bool]:
 
 
 def _reduction(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         axes, keep = axes_of(node)
         return reduce(node.draft, type_, node.input(0), axes, keep=keep)
 
@@ -76,7 +76,7 @@ def _composed(*steps: Op | None) -> Converter:
     """Return what does something before and after a sum: both None for nothing."""
     before, after = steps
 
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         value, draft = node.input(0), node.draft
         axes, keep = axes_of(node)
         if before == Op.MUL:
@@ -90,7 +90,7 @@ def _composed(*steps: Op | None) -> Converter:
 
 
 def _arg(type_: Op) -> Converter:
-    def convert(node: Node) -> Value:
+    def convert(node: OnnxNode) -> Value:
         value, draft = node.input(0), node.draft
         axis = node.axis(node.attribute("axis", 0), value.rank)
         if node.attribute("select_last_index", 0):

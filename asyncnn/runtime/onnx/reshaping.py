@@ -14,15 +14,15 @@ from asyncnn.runtime.onnx.folding import (
     squeezed,
     unsqueezed,
 )
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 
-def _slice(node: Node) -> Value:
+def _slice(node: OnnxNode) -> Value:
     value = node.input(0)
     return sliced(node.draft, value, slices_of(node, value.shape))
 
 
-def _split(node: Node) -> list[Value]:
+def _split(node: OnnxNode) -> list[Value]:
     value = node.input(0)
     axis = node.axis(node.attribute("axis", 0), value.rank)
     sizes = node.given("split", 1)
@@ -36,13 +36,13 @@ def _split(node: Node) -> list[Value]:
     return split(node.draft, value, axis, sizes)
 
 
-def _concat(node: Node) -> Value:
+def _concat(node: OnnxNode) -> Value:
     values = node.inputs()
     axis = node.axis(node.attribute("axis", 0), values[0].rank)
     return concatenate(node.draft, values, axis)
 
 
-def _pad(node: Node) -> Value:
+def _pad(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     flat = node.given("pads", 1, [])
     axes = node.integers(3) if node.has(3) else list(range(value.rank))
@@ -81,7 +81,7 @@ def _padded_indices(
     return places.astype(np.int32)
 
 
-def _tile(node: Node) -> Value:
+def _tile(node: OnnxNode) -> Value:
     value, repeats = node.input(0), node.integers(1)
     if len(repeats) != value.rank or any(count < 1 for count in repeats):
         raise InvalidArgumentError(f"{list(value.shape)} times {repeats}")
@@ -90,7 +90,7 @@ def _tile(node: Node) -> Value:
     return value
 
 
-def _expand(node: Node) -> Value:
+def _expand(node: OnnxNode) -> Value:
     value = node.input(0)
     try:
         shape = np.broadcast_shapes(value.shape, tuple(node.integers(1)))
@@ -99,12 +99,12 @@ def _expand(node: Node) -> Value:
     return node.draft.expand(value, shape)
 
 
-def _transpose(node: Node) -> Value:
+def _transpose(node: OnnxNode) -> Value:
     value = node.input(0)
     return transpose(node.draft, value, permutation(node, value.rank))
 
 
-def _depth_to_space(node: Node) -> Value:
+def _depth_to_space(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     size = node.attribute("blocksize", 1)
     if value.rank != 4 or size < 1 or value.shape[1] % (size * size):
@@ -121,7 +121,7 @@ def _depth_to_space(node: Node) -> Value:
     return draft.reshape(moved, (n, depth, h * size, w * size))
 
 
-def _space_to_depth(node: Node) -> Value:
+def _space_to_depth(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     size = node.attribute("blocksize", 1)
     if value.rank != 4 or size < 1 or any(n % size for n in value.shape[2:]):

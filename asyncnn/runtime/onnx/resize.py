@@ -15,7 +15,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.drafting import F16, F32, Value
 from asyncnn.runtime.moves import gather
-from asyncnn.runtime.onnx.node import Converter, Node
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
 
 _MAX_LENGTH = 1 << 16
 
@@ -28,7 +28,7 @@ class _Axis(msgspec.Struct, frozen=True):
     scale: float
 
 
-def _axes(node: Node) -> dict[int, _Axis]:
+def _axes(node: OnnxNode) -> dict[int, _Axis]:
     """Return the axes that change."""
     value = node.input(0)
     rank = value.rank
@@ -56,7 +56,7 @@ def _axes(node: Node) -> dict[int, _Axis]:
     }
 
 
-def _coordinates(node: Node, mode: str, axis: _Axis) -> Array:
+def _coordinates(node: OnnxNode, mode: str, axis: _Axis) -> Array:
     """Return where, on the input's axis, each element of the output lies."""
     places = np.arange(axis.output, dtype=np.float64)
     match mode:
@@ -82,7 +82,7 @@ def _nearest(mode: str, where: Array, length: int) -> Array:
     return np.clip(found, 0, length - 1).astype(np.int32)
 
 
-def _resize(node: Node) -> Value:
+def _resize(node: OnnxNode) -> Value:
     value, draft = node.input(0), node.draft
     if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise node.refuse("sizes that keep the aspect")
@@ -112,7 +112,7 @@ def _resize(node: Node) -> Value:
 
 
 def _native(
-    node: Node, axes: dict[int, _Axis], mode: str, transform: str, nearest: str
+    node: OnnxNode, axes: dict[int, _Axis], mode: str, transform: str, nearest: str
 ) -> Value | None:
     """Return what the HAL's operation computes if it means the same."""
     value = node.input(0)

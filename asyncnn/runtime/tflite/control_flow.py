@@ -156,14 +156,8 @@ def _if(scope: Scope, node: Node) -> None:
 
 
 def _while(scope: Scope, node: Node) -> None:
-    condition, body = scope.importing.flow.callees(node.operator)
+    condition, body = _loop(scope, node)
     count = len(node.operator.inputs)
-    _check_border(condition, count, 1)
-    _check_border(body, count, count)
-    if len(node.operator.outputs) != count:
-        raise InvalidArgumentError(
-            f"a loop over {count} values with {len(node.operator.outputs)} outputs"
-        )
     values = [scope.value(node, position) for position in range(count)]
     looping = [
         position
@@ -203,12 +197,7 @@ def _while(scope: Scope, node: Node) -> None:
     after = [step.read(position) for position in looping]
     after += [step.scope.variables.read(variable) for variable in assigned]
     for source, before, operand in zip(sources, outputs, after, strict=False):
-        name = (
-            f"variable {source.name!r}"
-            if isinstance(source, Variable)
-            else node.tensor(source).label
-        )
-        _check_loop(name, before, step.output(operand))
+        _check_loop(_named(node, source), before, step.output(operand))
     if not outputs:
         raise UnsupportedOperatorError("a loop whose body changes nothing")
     results = scope.builder.operation(
@@ -227,6 +216,25 @@ def _while(scope: Scope, node: Node) -> None:
     for position, index in enumerate(node.operator.outputs):
         if position not in set(looping):
             scope.let(index, values[position])
+
+
+def _named(node: Node, source: _Source) -> str:
+    if isinstance(source, Variable):
+        return f"variable {source.name!r}"
+    return node.tensor(source).label
+
+
+def _loop(scope: Scope, node: Node) -> tuple[Graph, Graph]:
+    """Return the condition and the body of a loop, which fit what it is given."""
+    condition, body = scope.importing.flow.callees(node.operator)
+    count = len(node.operator.inputs)
+    _check_border(condition, count, 1)
+    _check_border(body, count, count)
+    if len(node.operator.outputs) != count:
+        raise InvalidArgumentError(
+            f"a loop over {count} values with {len(node.operator.outputs)} outputs"
+        )
+    return condition, body
 
 
 def _call(scope: Scope, node: Node) -> None:

@@ -119,7 +119,7 @@ def _depthwise_conv_2d(node: Node) -> None:
         raise hal.InvalidArgumentError(f"{channels} channels cannot become {outputs}")
     window = [*_window(node, options), node.scalar(outputs // channels)]
     dilation, type_ = _dilation(node, options), hal.OperationType.DEPTHWISE_CONV_2D
-    _convolve(node, type_, options, outputs, window, dilation, channel_dim=3)
+    _convolve(node, type_, options, outputs, window, dilation)
 
 
 def _transpose_conv(node: Node) -> None:
@@ -127,7 +127,7 @@ def _transpose_conv(node: Node) -> None:
     units, type_ = _shape4(node, 1)[0], hal.OperationType.TRANSPOSE_CONV_2D
     window = [node.integers(node.target().dimensions), *_window(node, options)]
     nhwc = [node.scalar(False)]
-    _convolve(node, type_, options, units, window, nhwc, data=2, bias=3)
+    _convolve(node, type_, options, units, window, nhwc)
 
 
 def _convolve(
@@ -137,12 +137,11 @@ def _convolve(
     units: int,
     window: list[int],
     last: list[int],
-    *,
-    channel_dim: int = 0,
-    data: int = 0,
-    bias: int = 2,
 ) -> None:
     """Add a convolution; its activation stands between ``window`` and ``last``."""
+    is_transposed = type_ == hal.OperationType.TRANSPOSE_CONV_2D
+    data, bias = (2, 3) if is_transposed else (0, 2)
+    channel_dim = 3 if type_ == hal.OperationType.DEPTHWISE_CONV_2D else 0
     filter_ = read_weights(node, 1, channel_dim=channel_dim, data=data)
     tensors = [node.read(data), filter_]
     tensors.append(read_bias(node, bias, filter_, units, data=data))

@@ -57,12 +57,12 @@ def read_metadata(
     if metadata is None or metadata[4:8] != IDENTIFIER:
         return None
     try:
-        return _Reader(metadata, file).model(graph)
+        return _MetadataReader(metadata, file).model(graph)
     except (struct.error, ValueError):
         return None
 
 
-class _Reader:
+class _MetadataReader:
     def __init__(self, data: memoryview, file: memoryview) -> None:
         self._data = data
         self._archive = _Archive(file)

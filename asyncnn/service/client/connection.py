@@ -34,12 +34,16 @@ from asyncnn.hal.types import (
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory import slabs
 from asyncnn.service import wire
-from asyncnn.service.channel import Channel
+from asyncnn.service.channel import Channel, ChannelBounds
 from asyncnn.service.client.answers import DeferredExecutions, SentExecution
 from asyncnn.service.client.burst import RemoteBursts
 from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
 from asyncnn.service.client.pools import Numbers, RemoteBuffers
-from asyncnn.service.client.preparations import ModelSender, Preparations, Queries
+from asyncnn.service.client.preparations import (
+    ConnectionQueries,
+    ModelSender,
+    RequestedPreparations,
+)
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
@@ -104,12 +108,12 @@ class Connection:
         self._stagings: WeakSet[Staging] = WeakSet()
         self._tasks = OwnedTasks(_MAX_TASKS)
         models = ModelSender(self, self.known)
-        self.preparations = Preparations(
+        self.preparations = RequestedPreparations(
             self, models, self._tasks, self.release_prepared
         )
         self.deferred = DeferredExecutions(_MAX_TASKS)
         self.finish = self.deferred.finish
-        self.queries = Queries(self, models)
+        self.queries = ConnectionQueries(self, models)
         self.buffers = RemoteBuffers(self, self.known)
         self.bursts = RemoteBursts(self, self.known)
         most_fds = limits.max_fds_per_message
@@ -119,9 +123,11 @@ class Connection:
             decode_to_client,
             self._receive,
             self._lost,
-            max_message_bytes=limits.max_message_bytes,
-            max_fds=limits.max_fds_per_message,
-            max_unread_bytes=2 * _MAX_UNSENT_BYTES,
+            ChannelBounds(
+                max_message_bytes=limits.max_message_bytes,
+                max_fds=limits.max_fds_per_message,
+                max_unread_bytes=2 * _MAX_UNSENT_BYTES,
+            ),
         )
         disown_in_children(self)
 

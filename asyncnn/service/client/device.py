@@ -240,7 +240,7 @@ class RemoteDevice(PreparingDevice):
         validate_priority(arguments.priority)
         validate_model(arguments.model)
         connection.check_open()
-        preparation = _Preparation(connection, callback, arguments.model)
+        preparation = _PreparationEnd(connection, callback, arguments.model)
         sent = self._cache_to_write(cache)
         connection.preparations.prepare(*arguments, preparation, sent)
         return ErrorStatus.NONE
@@ -267,7 +267,7 @@ class RemoteDevice(PreparingDevice):
         if connection.facts.seals_caches:
             # The driver does as well, but its answer comes after this returns.
             check_unchanged(sent.fds[0], sent.info.token)
-        preparation = _Preparation(connection, callback, None)
+        preparation = _PreparationEnd(connection, callback, None)
         connection.preparations.prepare_from_cache(deadline, sent, preparation)
         return ErrorStatus.NONE
 
@@ -299,7 +299,7 @@ class RemoteDevice(PreparingDevice):
             return error.status, None, 0
 
 
-class _Preparation:
+class _PreparationEnd:
     """What happens when the driver has prepared a model, or has not."""
 
     def __init__(

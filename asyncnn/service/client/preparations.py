@@ -141,7 +141,7 @@ def to_send(
     return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
 
 
-class Queries(msgspec.Struct, frozen=True, eq=False):
+class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     """The queries of a connection. Belongs to the event loop.
 
     All raise an `AsyncnnError` if the driver cannot be asked, or is lost.
@@ -216,7 +216,7 @@ class PreparationListener(Protocol):
         ...
 
 
-class Preparations(msgspec.Struct, eq=False):
+class RequestedPreparations(msgspec.Struct, eq=False):
     """Preparations under way, by number. Belongs to the event loop.
 
     ``release`` has the driver release a prepared model, or stop preparing it.

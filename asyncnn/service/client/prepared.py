@@ -43,7 +43,7 @@ from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
 from asyncnn.service.client.preparations import to_send
-from asyncnn.service.client.staging import BoundRequest
+from asyncnn.service.client.staging import StagedRequest
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             staged.outputs.append(array.data)
         return RemoteExecution(self._connection, staged.request, staged)
 
-    def create_reusable_execution(self, request: Request) -> BoundRequest:
+    def create_reusable_execution(self, request: Request) -> StagedRequest:
         """Return a request that is not looked up again; see `IReusing`.
 
         :raises InvalidArgumentError: if it breaks a rule.

@@ -9,7 +9,7 @@ places of those of its pools that travel.
 What comes again is found by one key, in `Staging.known`: its arguments, and the pools
 that travel. It need not be checked any more, nor worked out where its arguments go in a
 slab. The oldest is forgotten first, and each with its pools. What was bound, as arrays
-or as a `BoundRequest`, is not looked up at all.
+or as a `StagedRequest`, is not looked up at all.
 """
 
 import weakref
@@ -260,7 +260,7 @@ class Staged:
                 idle.append(self)
 
 
-class BoundRequest(Request, frozen=True, eq=False):
+class StagedRequest(Request, frozen=True, eq=False):
     """A request that is not looked up again: what to send for it was made once.
 
     It is one of fenced executions as well if it ``is_strict``. There is nothing to send
@@ -305,7 +305,7 @@ class Staging:
         known: Travelling | Layout | None = None
         # One of another connection, before its driver was restarted, say, is news.
         if (
-            type(request) is BoundRequest
+            type(request) is StagedRequest
             and request.staging is self
             and request.is_strict >= is_fenced
         ):
@@ -330,7 +330,7 @@ class Staging:
             raise
         return staged
 
-    def bound(self, request: Request) -> BoundRequest:
+    def bound(self, request: Request) -> StagedRequest:
         """Return a request that is not looked up again.
 
         :raises InvalidArgumentError: if it breaks a rule.
@@ -341,14 +341,14 @@ class Staging:
             known = self.known(request, False)
         of = request.inputs, request.outputs, request.pools, self, known.is_strict
         if isinstance(known, Travelling):
-            return BoundRequest(*of, known, None)
+            return StagedRequest(*of, known, None)
         try:
             staged = self.take(known)
             staged.stand_for(request.pools)
         except AsyncnnError:  # an execution says why
-            return BoundRequest(*of, None, known)
+            return StagedRequest(*of, None, known)
         staged.is_held = True
-        return BoundRequest(*of, staged, known)
+        return StagedRequest(*of, staged, known)
 
     def known(self, request: Request, is_fenced: bool = False) -> Travelling | Layout:
         """Return what is known of a request that comes again, or check and learn it.

@@ -19,7 +19,7 @@ from asyncnn.pacing import TakeTurn
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import PendingAnswers
 
@@ -47,7 +47,7 @@ class Bursts(SessionPart):
         super().__init__(common)
         self._callback_of = callback_of
         self._quota = quota
-        self._bursts: Table[IBurstContext | None] = quota.table()
+        self._bursts: CountedTable[IBurstContext | None] = quota.table()
         self._channels: dict[int, list[Descriptor]] = {}
 
     @property

@@ -25,7 +25,7 @@ from asyncnn.hal.types import (
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import Unusable, are_mapped
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, warn_if_refused
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Bound(msgspec.Struct, frozen=True, eq=False):
     is_mapped: bool
 
 
-class _Kept(msgspec.Struct, frozen=True, eq=False):
+class _KeptRequest(msgspec.Struct, frozen=True, eq=False):
     """What the client calls a bound request by number: it, or why there is none."""
 
     model: int
@@ -56,8 +56,8 @@ class Executions(SessionPart):
     def __init__(self, common: Common, quota: Quota) -> None:
         super().__init__(common)
         self._quota = quota
-        self._executing: Table[_Executing] = quota.table()
-        self._kept: dict[int, _Kept] = {}
+        self._executing: CountedTable[_Executing] = quota.table()
+        self._kept: dict[int, _KeptRequest] = {}
 
     def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
         """Launch an execution; the client is told of errors when it is told at all."""
@@ -93,7 +93,7 @@ class Executions(SessionPart):
         except AsyncnnError as error:
             bound = Unusable(error.status, str(error))
         pools = frozenset(message.pools)
-        self._kept[message.bound] = _Kept(message.prepared, pools, bound)
+        self._kept[message.bound] = _KeptRequest(message.prepared, pools, bound)
 
     def find(self, order: wire.Execute | wire.ExecuteBound) -> Bound:
         """Return what an order is to execute.
@@ -168,7 +168,7 @@ class Executions(SessionPart):
             request = reusable(prepared, request)
         return Bound(prepared, request, is_mapped)
 
-    def _forget(self, is_gone: Callable[[_Kept], bool]) -> None:
+    def _forget(self, is_gone: Callable[[_KeptRequest], bool]) -> None:
         for number in [n for n, kept in self._kept.items() if is_gone(kept)]:
             del self._kept[number]
 

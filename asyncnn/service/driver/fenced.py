@@ -33,7 +33,7 @@ from asyncnn.service import wire
 from asyncnn.service.driver.executions import Bound, Executions
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import AnnouncedPools
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, log
 
 
@@ -142,7 +142,7 @@ class FencedOrders(SessionPart):
         self._loop = asyncio.get_running_loop()
         self._executions = executions
         self._quota = quota
-        self._known: Table[_Fenced] = quota.table()
+        self._known: CountedTable[_Fenced] = quota.table()
         self.descriptors = 0
         self._ended: deque[int] = deque()
         self._seen = 0

@@ -19,7 +19,7 @@ from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.offload import SerialOffload
 from asyncnn.service import wire
 from asyncnn.service.driver.pools import AnnouncedPools
-from asyncnn.service.driver.quotas import Table
+from asyncnn.service.driver.quotas import CountedTable
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 
@@ -39,7 +39,7 @@ class Common(msgspec.Struct, frozen=True, eq=False):
     client_name: str
     device: IDevice
     limits: ServiceLimits
-    models: Table[IPreparedModel]
+    models: CountedTable[IPreparedModel]
     pools: AnnouncedPools
     tasks: OwnedTasks
     validating: SerialOffload

@@ -37,7 +37,7 @@ from asyncnn.memory.pools import map_file, view
 from asyncnn.offload import SerialOffload
 from asyncnn.qos.watching import IdleTimer
 from asyncnn.service import wire
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, log
 from asyncnn.service.wire import PoolInfo, PoolsRefused
 
@@ -78,7 +78,7 @@ class AnnouncedPools:
         self._send = send
         self._mapper = mapper
         self._quota = quota
-        self._pools: Table[Memory | Unusable] = quota.table()
+        self._pools: CountedTable[Memory | Unusable] = quota.table()
         self._buffers: dict[int, BufferToken] = {}
         self.descriptors = 0
         self._copyist = SerialOffload()

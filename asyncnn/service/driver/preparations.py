@@ -27,7 +27,7 @@ from asyncnn.hal.validate import validate_model
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import ReceivedCache, are_mapped
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained, kill, log, warn_if_refused
 from asyncnn.service.limits import is_large
 from asyncnn.service.wire import CacheInfo
@@ -42,7 +42,7 @@ class Preparations(SessionPart):
     def __init__(self, common: Common, quota: Quota) -> None:
         super().__init__(common)
         self._quota = quota
-        self._preparing: Table[_Preparing] = quota.table()
+        self._preparing: CountedTable[_Preparing] = quota.table()
         # What is being done for a model that was released goes on keeping its files.
         self._caches: WeakSet[ReceivedCache] = WeakSet()
         self._slow = 0

@@ -23,7 +23,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.service import wire
 from asyncnn.service.driver.parts import Common, SessionPart
 from asyncnn.service.driver.pools import are_mapped
-from asyncnn.service.driver.quotas import Quota, Table
+from asyncnn.service.driver.quotas import CountedTable, Quota
 from asyncnn.service.driver.reporting import explained
 from asyncnn.service.limits import is_large
 
@@ -98,13 +98,13 @@ class Queries(SessionPart):
             self._send(wire.Statistics(call, ErrorStatus.NONE, statistics))
 
 
-class Buffers(SessionPart):
+class ClientBuffers(SessionPart):
     """Buffers by number."""
 
     def __init__(self, common: Common, quota: Quota) -> None:
         super().__init__(common)
         self._quota = quota
-        self._buffers: Table[IBuffer | None] = quota.table()
+        self._buffers: CountedTable[IBuffer | None] = quota.table()
 
     def allocate(self, message: wire.Allocate) -> None:
         """Allocate a buffer and tell the client."""

@@ -146,7 +146,7 @@ def _nothing() -> int:
 T = TypeVar("T")
 
 
-class Table(dict[int, T]):
+class CountedTable(dict[int, T]):
     """What a connection has, by number; its quota has ``counted`` so many of these."""
 
     __slots__ = ("__weakref__", "counted")
@@ -174,15 +174,17 @@ class Quota:
         self._most = most
         self._limit = limit
         self._used = 0
-        self._tables: WeakValueDictionary[int, Table[Any]] = WeakValueDictionary()
+        self._tables: WeakValueDictionary[int, CountedTable[Any]] = (
+            WeakValueDictionary()
+        )
 
-    def table(self) -> Table[T]:
+    def table(self) -> CountedTable[T]:
         """Return a new table; what is in it counts for as long as it exists."""
-        table: Table[T] = Table()
+        table: CountedTable[T] = CountedTable()
         self._tables[id(table)] = table
         return table
 
-    def check(self, *tables: Table[Any], more: int = 1) -> None:
+    def check(self, *tables: CountedTable[Any], more: int = 1) -> None:
         """Check that a connection may have ``more`` than is in its ``tables``.
 
         They count from now on: the tables of others may be checked before they are in.

@@ -32,7 +32,7 @@ from asyncnn.service import wire
 from asyncnn.service.channel import inline_packet
 from asyncnn.service.driver.quotas import Clients, DriverResources
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR
-from asyncnn.service.driver.session import Session
+from asyncnn.service.driver.session import ClientSession, ServedClient
 from asyncnn.service.limits import ServiceLimits, UserLimits
 from asyncnn.service.process import (
     Listener,
@@ -123,12 +123,12 @@ class Server:
         self._trust_same_uid = trust_same_uid
         self._trust_regions = trust_regions
         self._isolated = None if trust_regions else isolated
-        self._sessions: set[Session] = set()
+        self._sessions: set[ClientSession] = set()
         self._log = SparseLogger(logger)  # strangers may come as often as they like
         # Of clients that went by themselves: threads may still work for them.
         self._leaving: set[asyncio.Task[None]] = set()
         self._resources: DriverResources | None = None
-        self._refusals: Refusals | None = None
+        self._refusals: RefusedConnections | None = None
         self._listener: Listener | None = None
         self._is_abstract = is_abstract(path)
         self._identity = (0, 0)
@@ -142,7 +142,7 @@ class Server:
 
     async def __aenter__(self) -> Self:
         self._resources = DriverResources(self._limits)
-        self._refusals = Refusals()
+        self._refusals = RefusedConnections()
         self._closing = None
         listening = await self._listening()
         disown_in_children(self)
@@ -209,9 +209,9 @@ class Server:
         listener, _ = await offload_abandonable(what, self._bound())
         return listener
 
-    def _bound(self) -> Steps["_Bound"]:
+    def _bound(self) -> Steps["_Listening"]:
         yield  # who was cancelled before this began must not take another's path
-        bound = _Bound(self._listen(), self._remove_path)
+        bound = _Listening(self._listen(), self._remove_path)
         try:
             self._identity = _identity(self._path)
             yield
@@ -296,7 +296,7 @@ class Server:
         )
         self._refusals.tell(connection, reason)
 
-    def _session(self, connection: socket.socket, peer: Peer) -> Session:
+    def _session(self, connection: socket.socket, peer: Peer) -> ClientSession:
         assert self._resources is not None
         limits = self._limits
         client, quotas = self._clients.client_of(peer), self._clients.quotas_of(peer)
@@ -308,28 +308,30 @@ class Server:
             max_copied_bytes=limits.max_copied_bytes,
             trust_same_uid=self._trust_same_uid and peer.uid == os.geteuid(),
         )
-        return Session(
+        return ClientSession(
             self._device,
             connection,
             limits,
             Mapper(policy, quotas.pool_bytes),
             self._left,
-            client,
-            quotas,
-            self._resources.of_process(client.number, peer),
-            sees_others=is_own,
-            may_run_regions=is_own or self._trust_regions,
-            isolated=self._isolated if is_own else None,
+            ServedClient(
+                client,
+                quotas,
+                self._resources.of_process(client.number, peer),
+                sees_others=is_own,
+                may_run_regions=is_own or self._trust_regions,
+                isolated=self._isolated if is_own else None,
+            ),
         )
 
-    def _left(self, session: Session) -> None:
+    def _left(self, session: ClientSession) -> None:
         """Forget a client that has gone."""
         self._sessions.discard(session)
         end = asyncio.get_running_loop().create_task(session.wait_ended())
         self._leaving.add(end)
         end.add_done_callback(self._leaving.discard)
 
-    async def _all_ended(self, sessions: Collection[Session]) -> None:
+    async def _all_ended(self, sessions: Collection[ClientSession]) -> None:
         """Wait for the threads of closed sessions: a slow file may take for ever."""
         ends = {asyncio.ensure_future(session.wait_ended()) for session in sessions}
         ends |= self._leaving
@@ -339,7 +341,7 @@ class Server:
                 end.cancel()
 
 
-class _Bound(NamedTuple):
+class _Listening(NamedTuple):
     """A socket that listens, and what removes its file."""
 
     listener: socket.socket
@@ -393,7 +395,7 @@ _MAX_PACKETS = 4
 _PACKET_BYTES = 4096
 
 
-class Refusals:
+class RefusedConnections:
     """Refused connections that have not been hung up on yet.
 
     To close a socket with unread packets in it would keep the peer from reading what

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from asyncnn.extensions.regions import DECLARED
 from asyncnn.hal.errors import InvalidArgumentError, ResourceExhaustedTransientError
 from asyncnn.hal.interfaces import (
@@ -27,7 +29,7 @@ from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
 from asyncnn.qos import Client, acting_for
 from asyncnn.service import wire
-from asyncnn.service.channel import MAX_PACKET_BYTES, Channel
+from asyncnn.service.channel import MAX_PACKET_BYTES, Channel, ChannelBounds
 from asyncnn.service.decoding import FromClient, Unread, decode_to_driver
 from asyncnn.service.driver.bursts import Bursts, CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.executions import Executions
@@ -35,8 +37,8 @@ from asyncnn.service.driver.fenced import FencedOrders
 from asyncnn.service.driver.parts import Common
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
-from asyncnn.service.driver.queries import Buffers, Queries
-from asyncnn.service.driver.quotas import ProcessResources, Table, UserQuotas
+from asyncnn.service.driver.queries import ClientBuffers, Queries
+from asyncnn.service.driver.quotas import CountedTable, ProcessResources, UserQuotas
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
@@ -59,13 +61,25 @@ _REPLACEABLE = {wire.Prepared, wire.Statistics, wire.SupportedOperations}
 """Answers that may be large, for which a short refusal can be sent instead."""
 
 
-class Session:
-    """Serves a connection of ``client``. ``lost`` is called once, when it has ended.
+class ServedClient(msgspec.Struct, frozen=True, eq=False):
+    """A client and what it may do.
 
-    ``resources`` are what its process may take of the driver. A client that
-    ``sees_others`` is told of the work of other clients, too. Its regions are run by a
-    device that is ``isolated``, or else by that of all.
+    ``quotas`` are those of its user, ``resources`` what its process may take of the
+    driver. One that ``sees_others`` is told of the work of other clients, too. If it
+    ``may_run_regions``, they are run by a device that is ``isolated``, or else by that
+    of all.
     """
+
+    client: Client
+    quotas: UserQuotas
+    resources: ProcessResources
+    sees_others: bool = False
+    may_run_regions: bool = False
+    isolated: "Isolation | None" = None
+
+
+class ClientSession:
+    """Serves a connection of a client. ``lost`` is called once, when it has ended."""
 
     def __init__(
         self,
@@ -73,15 +87,10 @@ class Session:
         connection: socket.socket,
         limits: ServiceLimits,
         mapper: Mapper,
-        lost: Callable[["Session"], None],
-        client: Client,
-        quotas: UserQuotas,
-        resources: ProcessResources,
-        *,
-        sees_others: bool = False,
-        may_run_regions: bool = False,
-        isolated: "Isolation | None" = None,
+        lost: Callable[["ClientSession"], None],
+        served: ServedClient,
     ) -> None:
+        client, quotas, resources = served.client, served.quotas, served.resources
         self._device = device
         self._limits = limits
         self._tell_lost = lost
@@ -94,30 +103,20 @@ class Session:
         self._is_released = False
         self._want: ResourceExhaustedTransientError | None = None
         self._pools = AnnouncedPools(mapper, quotas.pools, self._send)
-        self._prepared: Table[IPreparedModel] = quotas.prepared_models.table()
+        self._prepared: CountedTable[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
+        isolated = served.isolated
         self._isolated = None if isolated is None else _apart(isolated, limits)
-        common = Common(
-            client.name,
-            device,
-            limits,
-            self._prepared,
-            self._pools,
-            self._tasks,
-            resources.validating,
-            self._send,
-            may_run_regions,
-            self._isolated,
-        )
-        self._may_run_regions = may_run_regions
+        self._may_run_regions = served.may_run_regions
+        self._resources = resources
+        common = self._common()
         self._preparations = Preparations(common, quotas.prepared_models)
-        self._queries = Queries(common, None if sees_others else client.number)
+        self._queries = Queries(common, None if served.sees_others else client.number)
         self._calls = CallsToClient(self._send)
         self._executions = Executions(common, quotas.executions)
         self._fenced = FencedOrders(common, self._executions, quotas.fenced_executions)
         self._bursts = Bursts(common, self.burst_callback, quotas.bursts)
-        self._buffers = Buffers(common, quotas.buffers)
-        self._resources = resources
+        self._buffers = ClientBuffers(common, quotas.buffers)
         self._descriptors = resources.descriptors(self._count_descriptors)
         self._mappings = resources.mappings(self._count_mappings)
         self._greeting = asyncio.get_running_loop().call_later(
@@ -131,15 +130,35 @@ class Session:
                 decode_to_driver,
                 self._receive if active.recorder is None else self._receive_traced,
                 self._lost,
-                max_message_bytes=limits.max_message_bytes,
-                max_fds=limits.max_fds_per_message,
-                max_unread_bytes=limits.max_unread_bytes,
-                reserve=resources.reserve,
-                take_turn=resources.reading.take,
-                decoding=resources.decoding,
-                may_hold=self._may_hold,
+                self._channel_bounds(),
             )
         resources.reading.opened()
+
+    def _common(self) -> Common:
+        return Common(
+            self._name,
+            self._device,
+            self._limits,
+            self._prepared,
+            self._pools,
+            self._tasks,
+            self._resources.validating,
+            self._send,
+            self._may_run_regions,
+            self._isolated,
+        )
+
+    def _channel_bounds(self) -> ChannelBounds:
+        limits, resources = self._limits, self._resources
+        return ChannelBounds(
+            max_message_bytes=limits.max_message_bytes,
+            max_fds=limits.max_fds_per_message,
+            max_unread_bytes=limits.max_unread_bytes,
+            reserve=resources.reserve,
+            take_turn=resources.reading.take,
+            decoding=resources.decoding,
+            may_hold=self._may_hold,
+        )
 
     def close(self) -> None:
         """Hang up and give back all that the client had."""

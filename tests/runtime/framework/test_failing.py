@@ -15,6 +15,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
     InvalidArgumentError,
+    MissedDeadlineError,
     MissedDeadlinePersistentError,
 )
 from asyncnn.metrics.families import openmetrics
@@ -238,6 +239,18 @@ async def test_a_deadline_that_has_passed_is_one_of_the_client() -> None:
         for path in ("async", "sync", "fenced"):
             with pytest.raises(MissedDeadlinePersistentError):
                 await prepared.run(inputs(), timeout=-1.0, path=path)
+
+
+@pytest.mark.parametrize("path", ["async", "sync"])
+async def test_a_device_that_says_nothing_keeps_nobody_beyond_a_deadline(
+    path: str,
+) -> None:
+    async with framework_with(Fault.SILENT, refuses=set()) as (device, _):
+        prepared = await device.prepare(mixed())
+        async with prepared.runner(path) as run:
+            async with asyncio.timeout(60):
+                with pytest.raises(MissedDeadlineError, match="odd has not answered"):
+                    await run(inputs(), timeout=0.01)
 
 
 async def test_late_rather_than_never() -> None:

@@ -23,7 +23,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.framework.partition import (
-    Candidate,
+    DeviceCandidate,
     Division,
     dependencies_of,
     divide,
@@ -54,17 +54,17 @@ def capabilities(time: float, power: float | None = None) -> Capabilities:
 
 def candidate(
     name: str, supports: tuple[bool, ...], time: float = 0.5, **others
-) -> Candidate:
+) -> DeviceCandidate:
     power = others.pop("power", None)
-    return Candidate(name, supports, capabilities(time, power), **others)
+    return DeviceCandidate(name, supports, capabilities(time, power), **others)
 
 
-def cpu(model: Model) -> Candidate:
+def cpu(model: Model) -> DeviceCandidate:
     every = (True,) * len(model.main.operations)
     return candidate("cpu", every, 1.0, is_cpu=True)
 
 
-def candidates_for(model: Model, seed: int) -> list[Candidate]:
+def candidates_for(model: Model, seed: int) -> list[DeviceCandidate]:
     choice = random.Random(seed)
     count = len(model.main.operations)
     found = [
