@@ -25,7 +25,7 @@ from asyncnn.devices.device_settings import read_settings
 from asyncnn.devices.measured_capabilities import known_measurement
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.output_files import write_file
-from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.driver.server import Server
 from asyncnn.service.process import driver_process
 from asyncnn.tools.differing.difference_report import read_report

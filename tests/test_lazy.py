@@ -91,7 +91,7 @@ def test_what_logs_imports_the_hal_which_keeps_it_quiet() -> None:
 def test_a_client_of_a_driver_process_loads_no_engine_and_no_kernels() -> None:
     with driver_process() as driver:
         modules = loaded_after(CLIENT, str(driver.path))
-    assert "asyncnn.service.client.device" in modules
+    assert "asyncnn.service.client.remote_device" in modules
     assert not {"cli", "engine", "metrics", "pipeline", "tools"} & parts_of(modules)
     # Extensions are declared with the types of `kernel`, which computes nothing.
     assert {m for m in modules if m.startswith("asyncnn.kernels.")} == {

@@ -23,7 +23,7 @@ from asyncnn.cli.options import (
     shapes_of,
 )
 from asyncnn.output_files import check_writable, write_file
-from asyncnn.tools.bench.report import Report, draw_table, page_of
+from asyncnn.tools.bench.report import BenchReport, draw_table, page_of
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
@@ -218,7 +218,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         check_writable(json_file, html_file)
         module, _, function = benchmark.door.partition(".")
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
-        report: Report = rounded(measure(**options))
+        report: BenchReport = rounded(measure(**options))
         _print(report)
         if json_file is not None:
             write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
@@ -235,7 +235,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
     return run
 
 
-def _print(report: Report) -> None:
+def _print(report: BenchReport) -> None:
     out = console(markup=True)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _PIPE_WIDTH

@@ -33,7 +33,6 @@ stands for sizes that never fit; waiting in vain is a `TimeoutError`.
 ``layout``          what lies where in the shared memory
 ``ring``            moves the bytes, and argues why that needs no locks; ``_ring.c`` is
                     the same, compiled (`IS_COMPILED` says whether it is used)
-``memory_regions``  packets written and read in place
 ``doorbell``        wakes the end that sleeps
 ``spin``            how long not to sleep
 ``queue``           all that put together, with ways to wait
@@ -60,10 +59,9 @@ from asyncnn.fmq.layout import (
     QueueBusyError,
     QueueClosedError,
 )
-from asyncnn.fmq.memory_regions import Spans
 from asyncnn.fmq.poller import LoopPoller, Served
 from asyncnn.fmq.queue import MessageQueue
-from asyncnn.fmq.ring import IS_COMPILED
+from asyncnn.fmq.ring import IS_COMPILED, Spans
 
 __all__ = (
     "IS_COMPILED",

@@ -35,9 +35,8 @@ from asyncnn.fmq.layout import (
     create_pages,
     map_pages,
 )
-from asyncnn.fmq.memory_regions import OpenRing
 from asyncnn.fmq.poller import RECHECK_S, LoopPoller, Served
-from asyncnn.fmq.ring import Bytes, check_platform
+from asyncnn.fmq.ring import Bytes, OpenRing, check_platform
 from asyncnn.fmq.spin import AdaptiveSpinner, clock, spin
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import Handle

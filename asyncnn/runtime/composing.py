@@ -237,7 +237,8 @@ class Composer(Draft):
         """
         if value.shape == shape:
             return value
-        if _broadcast(value.shape, shape) != shape:
+        pairs = zip(value.shape[::-1], shape[::-1], strict=False)
+        if value.rank > len(shape) or any(n not in (1, m) for n, m in pairs):
             raise InvalidArgumentError(
                 f"{list(value.shape)} cannot be broadcast to {list(shape)}"
             )

@@ -301,7 +301,7 @@ def _running_driver(
 
 
 def _import_client() -> type["RemoteDevice"]:
-    from asyncnn.service.client.device import RemoteDevice
+    from asyncnn.service.client.remote_device import RemoteDevice
 
     return RemoteDevice
 

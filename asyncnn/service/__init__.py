@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING
 from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from asyncnn.service.client.device import RemoteDevice
+    from asyncnn.service.client.remote_device import RemoteDevice
     from asyncnn.service.driver.server import Server
     from asyncnn.service.limits import ServiceLimits, UserLimits
     from asyncnn.service.supervision import Supervision
@@ -57,7 +57,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.service.client.device": "RemoteDevice",
+            "asyncnn.service.client.remote_device": "RemoteDevice",
             "asyncnn.service.driver.server": "Server",
             "asyncnn.service.limits": "ServiceLimits UserLimits",
             "asyncnn.service.supervision": "Supervision",

@@ -35,8 +35,8 @@ from asyncnn.hal.validate import (
     validate_model,
     validate_priority,
 )
-from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.client.preparations import to_send
+from asyncnn.service.client.asking import to_send
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, closed, given_up
 from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
 from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting

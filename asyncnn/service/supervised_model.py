@@ -38,9 +38,9 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.descriptors import duplicated, handles_of
-from asyncnn.service.client.device import RemoteDevice
-from asyncnn.service.client.preparations import SentCache
+from asyncnn.service.client.asking import SentCache
 from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 

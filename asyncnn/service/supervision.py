@@ -12,7 +12,7 @@ from asyncnn.deadlines import told_late
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children
-from asyncnn.service.client.device import RemoteDevice
+from asyncnn.service.client.remote_device import RemoteDevice
 from asyncnn.service.client.unanswered import Cause, forked
 
 SETTLED_S = 2.0

@@ -17,7 +17,7 @@ import asyncnn
 from asyncnn.cli.app import app
 from asyncnn.cli.options import rounded
 from asyncnn.hal.errors import counted
-from asyncnn.tools.bench.report import Table, draw_table
+from asyncnn.tools.bench.report import ReportTable, draw_table
 from tests.cli.conftest import Ran
 from tests.test_documentation import commands_below
 
@@ -128,7 +128,7 @@ def test_tables_fit_80_columns(
 def test_a_wide_table_of_a_benchmark_is_drawn_in_parts(width: int) -> None:
     headings = ["model", *(f"a contender of number {n}" for n in range(9))]
     rows = [[f"model_{row}", *(f"{row}.{n}" for n in range(9))] for row in range(3)]
-    table = Table("microseconds", headings, [rows])
+    table = ReportTable("microseconds", headings, [rows])
     out = Console(width=width, record=True, file=StringIO())
     parts = list(draw_table(table, out))
     for part in parts:
@@ -146,7 +146,7 @@ def test_long_names_are_folded_before_a_table_is_divided() -> None:
     headings = ("", "accelerated", "engine", "ratio", "reference", "differs")
     times = ("1234567", "1234567", "10.00", "1234567", "255 LSB")
     out = Console(width=80, record=True, file=StringIO())
-    table = Table("microseconds", headings, [[(name, *times) for name in names]])
+    table = ReportTable("microseconds", headings, [[(name, *times) for name in names]])
     (whole,) = draw_table(table, out)
     out.print(whole)
     lines = out.export_text().splitlines()

@@ -35,7 +35,7 @@ from asyncnn.memory.shared import allocate
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, wire
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.pools import Numbers
+from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.process import driver_process
 from tests.fmq.test_hostile_doorbells import SOCKETS

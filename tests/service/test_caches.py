@@ -17,7 +17,7 @@ from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
 from asyncnn.memory.descriptors import duplicated
 from asyncnn.service import Server, Supervision, wire
-from asyncnn.service.client.preparations import to_send
+from asyncnn.service.client.asking import to_send
 from asyncnn.service.driver.pools import ReceivedCache
 from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN, CacheClient

@@ -159,7 +159,7 @@ class TestConnecting:
         self, driver: WatchedDevice, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
-            "asyncnn.service.client.device.peer_of", lambda _: Peer(1, 4711)
+            "asyncnn.service.client.remote_device.peer_of", lambda _: Peer(1, 4711)
         )
         assert "user 4711" in await fails_to_connect(path)
         async with RemoteDevice(path, driver_uids=[4711]) as remote:

@@ -13,7 +13,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import DeviceClosedError, NoDriverError
 from asyncnn.hal.types import ErrorStatus, ExecutionPreference, Model, Priority
 from asyncnn.service import RemoteDevice, Server
-from asyncnn.service.client import preparations as client_preparations
+from asyncnn.service.client import asking as client_preparations
 from asyncnn.service.driver import preparations
 from asyncnn.service.driver.session import ClientSession
 from asyncnn.service.process import running_driver

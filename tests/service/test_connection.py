@@ -32,9 +32,9 @@ from asyncnn.hal.types import (
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.device import _PreparationEnd
-from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.prepared import RemoteExecution, RemotePreparedModel
+from asyncnn.service.client.remote_device import _PreparationEnd
+from asyncnn.service.client.sent_pools import Sendable
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed, until, welcome
 

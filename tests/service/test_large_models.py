@@ -26,7 +26,7 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_model
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
-from asyncnn.service.client import preparations as client_preparations
+from asyncnn.service.client import asking as client_preparations
 from asyncnn.service.driver import preparations, queries
 from tests.networks import chain
 from tests.service.conftest import LIMITS, Connect, Service

@@ -209,7 +209,7 @@ class TestDriversOfOthers:
     ) -> AsyncIterator[Device]:
         euid = os.geteuid()
         monkeypatch.setattr(
-            "asyncnn.service.client.device.peer_of", lambda _: Peer(1, euid + 1)
+            "asyncnn.service.client.remote_device.peer_of", lambda _: Peer(1, euid + 1)
         )
         async with connect(driver.path, driver_uids=[euid + 1]) as device:
             yield device

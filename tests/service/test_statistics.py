@@ -16,7 +16,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, wire
-from asyncnn.service.client.preparations import ConnectionQueries
+from asyncnn.service.client.asking import ConnectionQueries
 from asyncnn.service.driver import server
 from asyncnn.service.limits import PendingAnswers
 from asyncnn.service.process import Peer, driver_process

@@ -19,7 +19,6 @@ from asyncnn.runtime.framework import (
     FrameworkSettings,
     chosen_partitioning,
 )
-from asyncnn.runtime.framework.device import FrameworkDevice
 from asyncnn.runtime.framework.device_registry import (
     SAMPLE,
     opener_of,
@@ -27,6 +26,7 @@ from asyncnn.runtime.framework.device_registry import (
 )
 from asyncnn.runtime.framework.fallback import Clock, Member
 from asyncnn.runtime.framework.older_drivers import newest
+from asyncnn.runtime.framework.whole_device import FrameworkDevice
 
 logger = logging.getLogger(__name__)
 

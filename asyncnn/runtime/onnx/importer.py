@@ -20,17 +20,15 @@ from asyncnn.runtime.drafting import F16, F32, HAL_TYPES, I32, Form, Value, hal_
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.onnx import (
     activation,
-    convolution,
     elementwise,
-    lookup,
-    matmul,
+    lstm_layers,
+    moving_operators,
     normalization,
     pooling,
     quantization,
-    recurrent,
     reduction,
-    reshaping,
     resize,
+    weighted,
 )
 from asyncnn.runtime.onnx.evaluated import evaluate
 from asyncnn.runtime.onnx.folding import FOLDED, fold
@@ -95,16 +93,14 @@ def _dropout(node: OnnxNode) -> list[Value | None]:
 
 CONVERTERS: dict[str, Converter] = {
     **activation.CONVERTERS,
-    **convolution.CONVERTERS,
+    **weighted.CONVERTERS,
     **elementwise.CONVERTERS,
-    **lookup.CONVERTERS,
-    **matmul.CONVERTERS,
     **normalization.CONVERTERS,
     **pooling.CONVERTERS,
     **quantization.CONVERTERS,
-    **recurrent.CONVERTERS,
+    **lstm_layers.CONVERTERS,
     **reduction.CONVERTERS,
-    **reshaping.CONVERTERS,
+    **moving_operators.CONVERTERS,
     **resize.CONVERTERS,
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,

@@ -12,7 +12,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Q8, Q8C, Drafted, Form, Scalar, Value
-from asyncnn.runtime.onnx.convolution import codes_of
+from asyncnn.runtime.onnx.weighted import codes_of
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 

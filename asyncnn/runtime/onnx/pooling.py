@@ -6,15 +6,15 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.moves import pad
-from asyncnn.runtime.onnx.convolution import (
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
+from asyncnn.runtime.onnx.reduction import reduce
+from asyncnn.runtime.onnx.weighted import (
     SlidingWindow,
     as_image,
     of_rank,
     paddings,
     spatial,
 )
-from asyncnn.runtime.onnx.node import Converter, OnnxNode
-from asyncnn.runtime.onnx.reduction import reduce
 
 
 class _PoolWindow:

@@ -17,18 +17,18 @@ from asyncnn.hal.types import OperationType as Op
 from asyncnn.hal.types import SymmPerChannelQuantParams
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import F32, Q8, Q8C, Q8S, Form, Value
-from asyncnn.runtime.onnx.convolution import (
+from asyncnn.runtime.onnx.node import Converter, OnnxNode
+from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
+from asyncnn.runtime.onnx.reduction import reduce
+from asyncnn.runtime.onnx.weighted import (
     as_image,
     convolved,
     dequantized_constant,
     image_filter,
     of_rank,
+    product,
     sliding_of,
 )
-from asyncnn.runtime.onnx.matmul import product
-from asyncnn.runtime.onnx.node import Converter, OnnxNode
-from asyncnn.runtime.onnx.on_bytes import as_form, only, quantize
-from asyncnn.runtime.onnx.reduction import reduce
 
 _BYTES: Mapping[np.dtype[Any], Any] = {
     np.dtype(np.uint8): Q8,

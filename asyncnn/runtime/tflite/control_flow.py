@@ -189,8 +189,8 @@ def _while(scope: Scope, node: Node) -> None:
     test.output(test.condition())
     step = _Body(scope, body, values, sources)
     operands = _operands(scope, values, sources)
-    outputs = [scope.builder.operand(operand) for operand in operands]
-    outputs = outputs[: len(looping) + len(assigned)]
+    changed = operands[: len(looping) + len(assigned)]
+    outputs = [scope.builder.operand(operand) for operand in changed]
     for position, value in enumerate(values):
         if isinstance(value, Variable) and step.value(position) != value:
             raise UnsupportedOperatorError("the loop changes what a value refers to")
@@ -200,15 +200,9 @@ def _while(scope: Scope, node: Node) -> None:
         _check_loop(_named(node, source), before, step.output(operand))
     if not outputs:
         raise UnsupportedOperatorError("a loop whose body changes nothing")
-    results = scope.builder.operation(
-        OperationType.WHILE,
-        [
-            scope.builder.subgraph(test.builder),
-            scope.builder.subgraph(step.builder),
-            *operands,
-        ],
-        outputs,
-    )
+    graphs = [scope.builder.subgraph(each.builder) for each in (test, step)]
+    inputs = [*graphs, *operands]
+    results = scope.builder.operation(OperationType.WHILE, inputs, outputs)
     for position, operand in zip(looping, results, strict=False):
         scope.let(node.result(position).index, operand)
     for variable, operand in zip(assigned, results[len(looping) :], strict=True):

@@ -27,14 +27,14 @@ from asyncnn.runtime.model import (
 from asyncnn.runtime.model_description import Outline, TensorOutline
 from asyncnn.runtime.tflite import (
     control_flow,
-    convolution,
     custom_operators,
     elementwise,
     functions,
     indexing,
+    moving_operators,
     recurrent,
-    reshaping,
     spectrum,
+    weighted,
 )
 from asyncnn.runtime.tflite.borders import (
     checked_shape,
@@ -54,10 +54,10 @@ from asyncnn.tflite.contents import reading_contents
 from asyncnn.tflite.tables import DTYPES, Contents, Graph, Tensor
 
 CONVERTERS: dict[str, Converter] = {
-    **convolution.CONVERTERS,
+    **weighted.CONVERTERS,
     **elementwise.CONVERTERS,
     **functions.CONVERTERS,
-    **reshaping.CONVERTERS,
+    **moving_operators.CONVERTERS,
     **indexing.CONVERTERS,
     **spectrum.CONVERTERS,
     **recurrent.CONVERTERS,
@@ -68,7 +68,7 @@ CONVERTERS: dict[str, Converter] = {
 CONVERTERS |= {name: CONVERTERS[like] for name, like in functions.ALIASES.items()}
 
 SHAPE_INPUTS: dict[str, frozenset[int]] = (
-    reshaping.SHAPE_INPUTS | indexing.SHAPE_INPUTS | convolution.SHAPE_INPUTS
+    moving_operators.SHAPE_INPUTS | indexing.SHAPE_INPUTS | weighted.SHAPE_INPUTS
 )
 """Inputs that only repeat what the output's shape says; they are never read."""
 

@@ -18,9 +18,9 @@ from asyncnn.hal.types import OperandType
 from asyncnn.runtime.axes import MAX_RANK
 from asyncnn.runtime.moves import concatenate, gather, sliced, split
 from asyncnn.runtime.tflite.indexing import bounds_of
+from asyncnn.runtime.tflite.moving_operators import join
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.rearranging import transpose
-from asyncnn.runtime.tflite.reshaping import join
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 Lowered: TypeAlias = Callable[[Node, Converter], None]

@@ -340,9 +340,15 @@ class Node(OperatorTensors):
 
         :raises InvalidArgumentError: if another length differs from ``dimensions``.
         """
-        if self.builder.operand(operand).dimensions == dimensions:
+        source = self.builder.operand(operand)
+        if source.dimensions == dimensions:
             return operand
         draft = self.draft
+        if source.type == OperandType.TENSOR_BOOL8:
+            # The HAL repeats booleans only together with others.
+            zeros = self.zeros(replace(source, dimensions=dimensions))
+            pair = draft.tensor(operand), draft.tensor(zeros)
+            return draft.operand(draft.binary(OperationType.LOGICAL_OR, *pair))
         return draft.operand(draft.expand(draft.tensor(operand), dimensions))
 
     def activate(self, operand: int, code: int) -> int:

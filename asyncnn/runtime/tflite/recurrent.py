@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.types import Operand, OperandType, OperationType
-from asyncnn.runtime.tflite.convolution import read_real
 from asyncnn.runtime.tflite.node import Converter, Node
 from asyncnn.runtime.tflite.tensors import add_constant, describe
+from asyncnn.runtime.tflite.weighted import read_real
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _STATE_TYPES = {

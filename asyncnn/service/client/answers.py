@@ -21,7 +21,7 @@ from asyncnn.hal.routes import Route
 from asyncnn.hal.types import NO_TIMING, ErrorStatus, Request
 from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
-from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.limits import OwnedTasks

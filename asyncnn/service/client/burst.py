@@ -10,7 +10,7 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import BufferToken, ErrorStatus, Handle
 from asyncnn.service import wire
-from asyncnn.service.client.pools import Numbers
+from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.limits import OwnedTasks
 

@@ -36,14 +36,14 @@ from asyncnn.memory import slabs
 from asyncnn.service import wire
 from asyncnn.service.channel import Channel, ChannelBounds
 from asyncnn.service.client.answers import DeferredExecutions, SentExecution
-from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
-from asyncnn.service.client.pools import Numbers, RemoteBuffers
-from asyncnn.service.client.preparations import (
+from asyncnn.service.client.asking import (
     ConnectionQueries,
     ModelSender,
     RequestedPreparations,
 )
+from asyncnn.service.client.burst import RemoteBursts
+from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
+from asyncnn.service.client.sent_pools import Numbers, RemoteBuffers
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,

@@ -18,7 +18,7 @@ from asyncnn.hal.types import NO_TIMING, Request, Timing
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.service import wire
 from asyncnn.service.client.answers import SentExecution
-from asyncnn.service.client.pools import Sendable
+from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.client.staging import Staged
 from asyncnn.service.client.unanswered import Line
 from asyncnn.service.decoding import encode_given

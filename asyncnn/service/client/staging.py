@@ -36,7 +36,7 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.shared import allocate
 from asyncnn.memory.slabs import Part, allocate_in_slab
-from asyncnn.service.client.pools import Pool, Sendable
+from asyncnn.service.client.sent_pools import Pool, Sendable
 
 ALIGNMENT_BYTES = 64
 MIN_SLAB_BYTES = 64

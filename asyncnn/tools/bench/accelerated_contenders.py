@@ -49,7 +49,7 @@ from asyncnn.tools.bench import qos_load
 from asyncnn.tools.bench.activities import Heartbeat, beating_driver
 from asyncnn.tools.bench.benches import Place, Started
 from asyncnn.tools.bench.measured_models import (
-    Candidate,
+    ModelCandidate,
     in_executor,
     inputs_of,
     on_one_thread,
@@ -85,7 +85,7 @@ _PIECE_NS = 90_000
 _AWAITED = {"one_thread": on_one_thread, "executor": in_executor}
 
 
-async def alone(candidate: Candidate, place: Place) -> Started:
+async def alone(candidate: ModelCandidate, place: Place) -> Started:
     """Run one after the other, of everybody."""
     inputs, started = candidate.inputs, Started()
     device = await place.device()
@@ -120,7 +120,7 @@ def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
     return Batches(batch)
 
 
-async def tiny(candidate: Candidate, place: Place) -> Started:
+async def tiny(candidate: ModelCandidate, place: Place) -> Started:
     """Add, beside NumPy in `asyncio.to_thread`."""
     x, y = np.arange(2 * LENGTH, dtype=np.float32).reshape(2, LENGTH)
     prepared = await (await place.device()).prepare(candidate.named)
@@ -130,7 +130,7 @@ async def tiny(candidate: Candidate, place: Place) -> Started:
     }
 
 
-async def preparing(candidate: Candidate, place: Place) -> Started:
+async def preparing(candidate: ModelCandidate, place: Place) -> Started:
     """Prepare a model, beside creating an interpreter of its file."""
     started, device = Started(), await place.device()
     with place.noted("prepared"):
@@ -142,7 +142,7 @@ async def preparing(candidate: Candidate, place: Place) -> Started:
     return started
 
 
-async def cached(candidate: Candidate, place: Place) -> Started:
+async def cached(candidate: ModelCandidate, place: Place) -> Started:
     """Prepare a model from a cache, beside preparing it anew.
 
     Some of that may be left to the first run. So a figure is what preparing and that
@@ -199,7 +199,7 @@ def _parted(named: NamedModel) -> Program:
     return Program(completed(translating(named)).model, delegate=_Parted(load_engine()))
 
 
-async def cancelling(candidate: Candidate, place: Place) -> Started:
+async def cancelling(candidate: ModelCandidate, place: Place) -> Started:
     """Wait for a lane that goes on with what was cancelled, or has missed its time.
 
     Beside that, the longest part between two barriers, or step of a kernel.
@@ -227,7 +227,7 @@ async def cancelling(candidate: Candidate, place: Place) -> Started:
     return {"part": Once(part), **stopping}
 
 
-async def priorities(candidate: Candidate, place: Place) -> Started:
+async def priorities(candidate: ModelCandidate, place: Place) -> Started:
     """Run a small model urgently while others saturate the device."""
     parted, inputs = _parted(candidate.named), candidate.inputs
     device = await place.device()
@@ -254,7 +254,7 @@ async def _p99_us(run: qos_load.Run) -> float:
     return percentile(await qos_load.latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
 
 
-async def serving(candidate: Candidate, place: Place) -> Started:
+async def serving(candidate: ModelCandidate, place: Place) -> Started:
     """Answer requests of many tasks at once."""
     inputs = candidate.inputs
     servers: dict[str, qos_load.Run] = {}
@@ -279,7 +279,7 @@ async def serving(candidate: Candidate, place: Place) -> Started:
     }
 
 
-async def driver(candidate: Candidate, place: Place) -> Started:
+async def driver(candidate: ModelCandidate, place: Place) -> Started:
     """Run by a burst of a driver process, beside the device in this process."""
     inputs = candidate.inputs
     path = place.stack.enter_context(temporary_folder()) / "driver.sock"
@@ -294,7 +294,7 @@ async def driver(candidate: Candidate, place: Place) -> Started:
     }
 
 
-async def heartbeat(candidate: Candidate, place: Place) -> Started:
+async def heartbeat(candidate: ModelCandidate, place: Place) -> Started:
     """Listen to the loop while it serves and while it is idle, in turn."""
     prepared = await (await place.device()).prepare(candidate.named)
     run = partial(prepared.run, candidate.inputs)
@@ -313,7 +313,7 @@ async def heartbeat(candidate: Candidate, place: Place) -> Started:
     return {"busy": Once(turn)}
 
 
-async def memory(candidate: Candidate, place: Place) -> Started:
+async def memory(candidate: ModelCandidate, place: Place) -> Started:
     """Have processes with the model ready tell their private memory, in KiB.
 
     Each has had another one ready before, so that what code takes is not counted. The
@@ -369,7 +369,7 @@ async def _framework(*devices: Any) -> AsyncIterator[Device]:
         yield Device("framework", hal)
 
 
-async def framework(candidate: Candidate, place: Place) -> Started:
+async def framework(candidate: ModelCandidate, place: Place) -> Started:
     """Run a model on the device, through a framework, and in two partitions."""
     inputs = candidate.inputs
     device = await place.device()
@@ -384,7 +384,7 @@ async def framework(candidate: Candidate, place: Place) -> Started:
     return {name: partial(model.run, inputs) for name, model in models.items()}
 
 
-async def beside(candidate: Candidate, place: Place) -> Started:
+async def beside(candidate: ModelCandidate, place: Place) -> Started:
     """Run on the device and in an executor while the loop has other work."""
     inputs = candidate.inputs
 
@@ -423,7 +423,7 @@ model.invoke()
 }
 
 
-async def starting(candidate: Candidate, place: Place) -> Started:
+async def starting(candidate: ModelCandidate, place: Place) -> Started:
     """Await processes that end with their first result, and a driver's first one."""
 
     async def first_result_ms(name: str, program: str) -> float:

@@ -70,7 +70,7 @@ class Sizes(msgspec.Struct, frozen=True):
         return self.input_bytes // (4 * _COLUMNS), _COLUMNS
 
 
-class Stage(msgspec.Struct, frozen=True):
+class Scene(msgspec.Struct, frozen=True):
     """Where activities take place: a device without a cache and one with.
 
     Both are one device of this process, or one driver; ``folder`` is the cache's.
@@ -115,7 +115,7 @@ class Stage(msgspec.Struct, frozen=True):
         return {path.stat().st_ino for path in self.folder.iterdir()}
 
 
-async def _querying(stage: Stage) -> Watched:
+async def _querying(stage: Scene) -> Watched:
     model = stage.model().model
 
     async def act() -> tuple[bool, ...]:
@@ -130,21 +130,21 @@ async def _querying(stage: Stage) -> Watched:
     return act
 
 
-async def _loading(stage: Stage) -> Watched:
+async def _loading(stage: Scene) -> Watched:
     return partial(stage.loaded, await stage.saved())
 
 
-async def _running_first(stage: Stage) -> Watched:
+async def _running_first(stage: Scene) -> Watched:
     prepared = await stage.plain.prepare(stage.model())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _running_loaded_first(stage: Stage) -> Watched:
+async def _running_loaded_first(stage: Scene) -> Watched:
     prepared = await stage.loaded(await stage.saved())
     return partial(prepared.run, [long_models_input()])
 
 
-async def _releasing(stage: Stage) -> Watched:
+async def _releasing(stage: Scene) -> Watched:
     held = [await stage.plain.prepare(stage.model())]
     await held[0].run([long_models_input()])
 
@@ -154,7 +154,7 @@ async def _releasing(stage: Stage) -> Watched:
     return act
 
 
-async def _running_large(layout: str, stage: Stage) -> Watched:
+async def _running_large(layout: str, stage: Scene) -> Watched:
     """Run large inputs of a layout through one operation, one after the other."""
     shape = stage.sizes.input_shape
     x = large_input(layout, shape)
@@ -242,9 +242,9 @@ class Activity(NamedTuple):
     """What is done, and in words; ``make`` may have to be awaited for it."""
 
     description: str
-    make: Callable[[Stage], Watched | Awaitable[Watched]]
+    make: Callable[[Scene], Watched | Awaitable[Watched]]
 
-    async def prepare(self, stage: Stage) -> Watched:
+    async def prepare(self, stage: Scene) -> Watched:
         """Make what is needed; return what is watched."""
         made = self.make(stage)
         return await made if inspect.isawaitable(made) else made

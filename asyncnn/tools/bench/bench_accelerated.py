@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 Picks: TypeAlias = Callable[
-    [Sequence[measured_models.Candidate]], Sequence[measured_models.Candidate]
+    [Sequence[measured_models.ModelCandidate]], Sequence[measured_models.ModelCandidate]
 ]
 
 
@@ -54,7 +54,7 @@ class Section(NamedTuple):
     contenders: Mapping[str, str]
     limits: Sequence[Limits]
     picks: Picks
-    start: Callable[[measured_models.Candidate, Place], Awaitable[Started]]
+    start: Callable[[measured_models.ModelCandidate, Place], Awaitable[Started]]
 
 
 SECTIONS = {
@@ -89,7 +89,7 @@ SECTIONS = {
             Limits("bound", "executor", 0.75, inf, above_us=50, below_us=500),
             Limits("awaited", "to_thread", inf, inf),
         ),
-        measured_models.every,
+        list,
         contenders.alone,
     ),
     "tiny": Section(
@@ -97,7 +97,7 @@ SECTIONS = {
         environment.ONE_CPU,
         {"awaited": "awaited", "to_thread": "asyncio.to_thread(np.add)"},
         (Limits("awaited", "to_thread", 0.3, 0.3),),
-        lambda models: [measured_models.Candidate("ADD [4]", tiny_addition())],
+        lambda models: [measured_models.ModelCandidate("ADD [4]", tiny_addition())],
         contenders.tiny,
     ),
     "preparing": Section(
@@ -108,7 +108,7 @@ SECTIONS = {
             Limits("prepared", "created", 6.0, 6.0, below_us=2000),
             Limits("prepared", "created", 2.0, 3.0, above_us=2000),
         ),
-        measured_models.every,
+        list,
         contenders.preparing,
     ),
     "cached": Section(
@@ -172,7 +172,7 @@ SECTIONS = {
             Limits("whole", "awaited", 1.03, 1.05, above_us=200),
             Limits("halves", "awaited", inf, inf),
         ),
-        measured_models.every,
+        list,
         contenders.framework,
     ),
     "serving": Section(
@@ -269,7 +269,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     rounds: dict[str, tuple[float, ...]]
     values: dict[str, float]
     ratios: dict[str, float]
-    verdicts: tuple[report.Verdict, ...]
+    verdicts: tuple[report.GoalVerdict, ...]
     refusals: dict[str, str] = {}
 
     def cell(self, limits: Limits) -> report.Cell:
@@ -285,7 +285,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return report.figure_text(self.values.get(contender))
 
 
-class AcceleratedReport(report.Report, frozen=True, kw_only=True):
+class AcceleratedReport(report.BenchReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench accelerated --json``.
 
     ``sections`` are measurements, ``placements`` say where they were made.
@@ -301,7 +301,7 @@ class AcceleratedReport(report.Report, frozen=True, kw_only=True):
         """That each section says it."""
         return "placed as each section says"
 
-    def tables(self) -> Iterator[report.Table]:
+    def tables(self) -> Iterator[report.ReportTable]:
         """Yield, for each section that has models, tables of figures and of ratios."""
         for name, measured in self.sections.items():
             if not measured:
@@ -311,13 +311,13 @@ class AcceleratedReport(report.Report, frozen=True, kw_only=True):
                 (each.model, *map(each.value, section.contenders)) for each in measured
             ]
             headings = ("", *section.contenders.values())
-            yield report.Table(f"{name}: {section.title}", headings, [figures])
+            yield report.ReportTable(f"{name}: {section.title}", headings, [figures])
             pairs = {(each.figure, each.peer): each for each in section.limits}
             ratios = [
                 (each.model, *map(each.cell, pairs.values())) for each in measured
             ]
             headings = ("", *(f"{figure} / {peer}" for figure, peer in pairs))
-            yield report.Table(f"{name}: ratios", headings, [ratios])
+            yield report.ReportTable(f"{name}: ratios", headings, [ratios])
 
     def notes(self) -> Iterator[str]:
         """Yield where sections were measured, and who was left out, and why."""
@@ -342,7 +342,7 @@ class AcceleratedReport(report.Report, frozen=True, kw_only=True):
 
 def judge_section(
     name: str,
-    candidate: measured_models.Candidate,
+    candidate: measured_models.ModelCandidate,
     figures: Figures,
     refusals: dict[str, str],
     *,
@@ -422,7 +422,7 @@ def bench(
 
 
 async def _measured(
-    section: Section, candidate: measured_models.Candidate, rounds: int
+    section: Section, candidate: measured_models.ModelCandidate, rounds: int
 ) -> tuple[Figures, dict[str, str]]:
     """Measure a model; one that nobody could measure has the reason for everybody."""
     try:

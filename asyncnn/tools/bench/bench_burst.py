@@ -48,7 +48,7 @@ from asyncnn.tools.bench.environment import (
 )
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.processes import READY, Pipe, hogs, process
-from asyncnn.tools.bench.report import Goal, Table, Verdict, judge
+from asyncnn.tools.bench.report import Goal, GoalVerdict, ReportTable, judge
 from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure, Figures
 
 MESSAGE_BYTES = 256
@@ -382,7 +382,7 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
     TITLE = "microseconds: median over the rounds of medians, p99"
 
     exchange: Exchange
-    headline: Verdict | None = None
+    headline: GoalVerdict | None = None
     is_ring_compiled: bool = IS_COMPILED
 
     def time(self, placement: Placement, contender: str) -> str:
@@ -391,7 +391,7 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
             return "-"
         return f"{placement.us[contender]:.3g} {placement.p99_us[contender]:8.4g}"
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield the one table; the headline comes last."""
         (table,) = super().tables()
         yield table.ended(f"{BURST} / best {PIPE} of all placements", self.headline, 1)
@@ -423,7 +423,7 @@ def burst(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
 
 def judge_burst(
     figures: Figures, is_apart: bool, *, gates: bool = False
-) -> tuple[Verdict, ...]:
+) -> tuple[GoalVerdict, ...]:
     """Hold figures against the goals, or the gates; what was not measured is left out.
 
     :param is_apart: whether the two processes had different CPUs.
@@ -437,7 +437,7 @@ def judge_burst(
 
 def judge_headline(
     placements: Collection[tuple[bool, Figures]], *, gates: bool = False
-) -> Verdict | None:
+) -> GoalVerdict | None:
     """Hold a burst across CPUs against a Pipe in whatever placement suits it best.
 
     None unless both were measured.

@@ -92,7 +92,7 @@ class Options(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = {}
 
 
-class Case(msgspec.Struct, frozen=True):
+class OpCase(msgspec.Struct, frozen=True):
     """One TFLite operator on one type, `F32` or `INT8`.
 
     ``operator`` is a member of the schema's `BuiltinOperator`; ``label`` tells apart
@@ -114,8 +114,8 @@ class Case(msgspec.Struct, frozen=True):
         return "_".join(part for part in parts if part)
 
 
-def _cases(types: tuple[str, ...], operator: str, *rest: Any) -> tuple[Case, ...]:
-    return tuple(Case(operator, type_, *rest) for type_ in types)
+def _cases(types: tuple[str, ...], operator: str, *rest: Any) -> tuple[OpCase, ...]:
+    return tuple(OpCase(operator, type_, *rest) for type_ in types)
 
 
 def _image(size: int, channels: int, *quantization: Any) -> Data:
@@ -146,7 +146,7 @@ _HARD_SWISH = Options("HardSwishOptionsT")
 _TRANSPOSE = Options("TransposeOptionsT")
 _CONNECT = Options("FullyConnectedOptionsT")
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[OpCase, ...] = (
     *_cases(_BOTH, "CONV_2D", _3X3, _image(56, 64, *_RESULT), _CONVOLVE, 3, "3x3"),
     *_cases(_BOTH, "CONV_2D", _1X1, _image(28, 256, *_RESULT), _CONVOLVE, 3, "1x1"),
     *_cases(
@@ -156,19 +156,19 @@ CASES: tuple[Case, ...] = (
         _BOTH, "TRANSPOSE_CONV", _TRANSPOSED, _image(56, 64, *_RESULT), _UPSAMPLE, 3
     ),
     *_cases(_BOTH, "FULLY_CONNECTED", _DENSE, Data((8, 1024), *_RESULT), _CONNECT, 4),
-    Case("AVERAGE_POOL_2D", INT8, (_image(56, 128),), _image(56, 128), _POOL, 2),
-    Case("ADD", INT8, (_X, _Y), _image(56, 256, *_RESULT), Options("AddOptionsT"), 2),
-    Case("MUL", INT8, (_X, _Y), _image(56, 256, 1 / 8, 3), Options("MulOptionsT"), 2),
-    Case("LOGISTIC", INT8, (_X,), _image(56, 256, 1 / 256, -128), version=2),
-    Case("TANH", INT8, (_X,), _image(56, 256, 1 / 128), version=2),
-    Case("HARD_SWISH", INT8, (_X,), _image(56, 256, 1 / 24, -100), _HARD_SWISH),
-    Case("PRELU", F32, (_X, Weights((1, 1, 256))), _X),
+    OpCase("AVERAGE_POOL_2D", INT8, (_image(56, 128),), _image(56, 128), _POOL, 2),
+    OpCase("ADD", INT8, (_X, _Y), _image(56, 256, *_RESULT), Options("AddOptionsT"), 2),
+    OpCase("MUL", INT8, (_X, _Y), _image(56, 256, 1 / 8, 3), Options("MulOptionsT"), 2),
+    OpCase("LOGISTIC", INT8, (_X,), _image(56, 256, 1 / 256, -128), version=2),
+    OpCase("TANH", INT8, (_X,), _image(56, 256, 1 / 128), version=2),
+    OpCase("HARD_SWISH", INT8, (_X,), _image(56, 256, 1 / 24, -100), _HARD_SWISH),
+    OpCase("PRELU", F32, (_X, Weights((1, 1, 256))), _X),
     *_cases(_BOTH, "RESIZE_BILINEAR", _SIZED, _image(224, 16), _RESIZE, 3),
-    Case("TRANSPOSE", F32, _PERMUTED, Data((1, 256, 56, 56)), _TRANSPOSE),
+    OpCase("TRANSPOSE", F32, _PERMUTED, Data((1, 256, 56, 56)), _TRANSPOSE),
 )
 
 
-def kernel_file(case: Case, *, seed: int = 0) -> bytes:
+def kernel_file(case: OpCase, *, seed: int = 0) -> bytes:
     """Return the file of the model that consists of ``case`` alone.
 
     Weights keep the variance of what they are applied to.
@@ -221,7 +221,7 @@ class MeasuredKernel(report.Subject, frozen=True, kw_only=True):
     """
 
     kernel: str
-    verdict: report.Verdict
+    verdict: report.GoalVerdict
     difference_to_ref: Difference | None
 
     def outcomes(self) -> Iterator[bool]:
@@ -244,13 +244,13 @@ class KernelsReport(report.SubjectsReport, frozen=True, kw_only=True):
     OTHERS = ("differs", "/ LiteRT")
 
     kernels: tuple[MeasuredKernel, ...]
-    median_verdict: report.Verdict | None
+    median_verdict: report.GoalVerdict | None
 
     def subjects(self) -> dict[str, report.Subject]:
         """Return the kernels by name."""
         return {kernel.kernel: kernel for kernel in self.kernels}
 
-    def tables(self) -> Iterator[report.Table]:
+    def tables(self) -> Iterator[report.ReportTable]:
         """Yield the one table; the median comes last if it was judged."""
         (table,) = super().tables()
         yield table.ended("median", self.median_verdict, -1)
@@ -282,7 +282,7 @@ def kernels(
     )
 
 
-def _bench_kernel(case: Case, rounds: int) -> MeasuredKernel:
+def _bench_kernel(case: OpCase, rounds: int) -> MeasuredKernel:
     calls, difference = _contenders(case)
     figures = asyncio.run(measure(calls, rounds=rounds, batch_us=_BATCH_US))
     return judge_kernel(case.name, figures, difference)
@@ -298,14 +298,14 @@ def judge_kernel(
     )
 
 
-def judge_median(kernels: Sequence[MeasuredKernel]) -> report.Verdict | None:
+def judge_median(kernels: Sequence[MeasuredKernel]) -> report.GoalVerdict | None:
     """Hold the median ratio against its goal, if ``kernels`` are all there are."""
     if len(kernels) < len(CASES):
         return None
     return GOAL_OF_MEDIAN.judge(median(kernel.verdict.ratio for kernel in kernels))
 
 
-def _contenders(case: Case) -> tuple[dict[str, Call], Difference | None]:
+def _contenders(case: OpCase) -> tuple[dict[str, Call], Difference | None]:
     """Return what to measure, and how far the results are apart."""
     with TemporaryDirectory(prefix="asyncnn-bench-") as folder:
         path = Path(folder, f"{case.name}.tflite")

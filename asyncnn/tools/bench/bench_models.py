@@ -170,7 +170,7 @@ class ModelsReport(report.SingleReport, frozen=True, kw_only=True):
             for each in self.models
         }
 
-    def tables(self) -> Iterator[report.Table]:
+    def tables(self) -> Iterator[report.ReportTable]:
         """Yield a table of all models, and one of the goals if any has some."""
         first, *others = self.devices
         rows = [
@@ -185,10 +185,10 @@ class ModelsReport(report.SingleReport, frozen=True, kw_only=True):
             for name, each in self.named().items()
         ]
         headings = ("", first, "engine", "ratio", *others, "differs")
-        yield report.Table("microseconds of an awaited run", headings, [rows])
+        yield report.ReportTable("microseconds of an awaited run", headings, [rows])
         goals = [row for name, each in self.named().items() for row in each.goals(name)]
         if goals:
-            yield report.Table("goals", ("", "measured", "at most"), [goals])
+            yield report.ReportTable("goals", ("", "measured", "at most"), [goals])
 
     def notes(self) -> Iterator[str]:
         """Yield which models could not be measured with what, and why."""

@@ -44,7 +44,7 @@ from asyncnn.tools.bench.qos_load import (
     longest_step_us,
     saturated,
 )
-from asyncnn.tools.bench.report import Bars, Outcome, SingleReport, Table
+from asyncnn.tools.bench.report import Bars, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
     Once,
@@ -99,14 +99,14 @@ P99_BESIDE = {50_000.0: 1.3, inf: 1.5}
 """Largest ratio to idleness beside LOW executions of so many microseconds at most."""
 
 
-class Latency(msgspec.Struct, frozen=True):
+class UrgentLatency(msgspec.Struct, frozen=True):
     """Microseconds of urgent executions."""
 
     p50_us: float
     p99_us: float
 
 
-class Beside(Latency, frozen=True, kw_only=True):
+class Beside(UrgentLatency, frozen=True, kw_only=True):
     """The same in a process of ``where`` beside a ``load``, and ratios to idleness."""
 
     where: str
@@ -156,7 +156,7 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     ``device`` is that of ``beside``, and ``low_us`` what its LOW executions take alone.
     """
 
-    latencies: dict[str, Latency]
+    latencies: dict[str, UrgentLatency]
     longest_operation_us: float
     misses: tuple[Misses, ...]
     overhead: Overhead
@@ -166,14 +166,14 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     low_us: dict[str, float]
     beside: tuple[Beside, ...]
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield tables of latencies, one of missed deadlines, and one of the goals."""
         latencies = [
             (CONTENDERS[name], f"{each.p50_us:.0f}", f"{each.p99_us:.0f}")
             for name, each in self.latencies.items()
         ]
         title = "microseconds of an urgent execution"
-        yield Table(title, ("", "p50", "p99"), [latencies])
+        yield ReportTable(title, ("", "p50", "p99"), [latencies])
         beside = [
             (
                 each.title,
@@ -183,18 +183,20 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
             for each in self.beside
         ]
         title = f"microseconds of an urgent execution, {self.device} device"
-        yield Table(title, ("", "p50", "p99", "p50 / idle", "p99 / idle"), [beside])
+        yield ReportTable(
+            title, ("", "p50", "p99", "p50 / idle", "p99 / idle"), [beside]
+        )
         misses = [
             (f"{miss.load:.0%}", f"{miss.by_deadline:.1%}", f"{miss.by_arrival:.1%}")
             for miss in self.misses
         ]
         headings = ("offered load", "by deadline", "thread pool, by arrival")
-        yield Table("share of deadlines missed", headings, [misses])
+        yield ReportTable("share of deadlines missed", headings, [misses])
         goals = [
             (each.goal, f"{each.value:.4g}", Outcome(f"{each.limit:.4g}", each.met))
             for each in self.verdicts
         ]
-        yield Table("goals", ("", "measured", "at most"), [goals])
+        yield ReportTable("goals", ("", "measured", "at most"), [goals])
 
     def notes(self) -> Iterator[str]:
         """Yield what the LOW executions take that urgent ones run beside."""
@@ -240,7 +242,7 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
 
 async def _latencies(
     contenders: Mapping[str, Sequence[Any]], count: int, rounds: int
-) -> dict[str, Latency]:
+) -> dict[str, UrgentLatency]:
     """Measure urgent runs, each beside a background and programs, of all rounds."""
 
     async def samples(
@@ -255,12 +257,14 @@ async def _latencies(
     turns = {name: partial(samples, *each) for name, each in contenders.items()}
     taken = await in_rounds(turns, rounds)
     return {
-        name: Latency(*(percentile(list(chain(*each)), share) for share in (0.5, 0.99)))
+        name: UrgentLatency(
+            *(percentile(list(chain(*each)), share) for share in (0.5, 0.99))
+        )
         for name, each in taken.items()
     }
 
 
-async def _measure_latencies(rounds: int) -> tuple[float, dict[str, Latency]]:
+async def _measure_latencies(rounds: int) -> tuple[float, dict[str, UrgentLatency]]:
     async with open_device("reference", settings=OWN_PROCESS) as device:
         program = Program(BACKGROUND.build().model)
         longest_us = longest_step_us(program, [BACKGROUND.input()])
@@ -446,7 +450,7 @@ async def _mixed_us(large: Run, small: Run) -> float:
 
 
 def judge_qos(
-    latencies: dict[str, Latency],
+    latencies: dict[str, UrgentLatency],
     longest_us: float,
     misses: tuple[Misses, ...],
     overhead: Overhead,

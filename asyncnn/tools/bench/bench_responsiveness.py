@@ -34,14 +34,14 @@ from asyncnn.tools.bench.activities import (
     DriverHeartbeat,
     Heartbeat,
     Pulse,
+    Scene,
     Sizes,
-    Stage,
     Watched,
     beating_driver,
 )
 from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
 from asyncnn.tools.bench.processes import temporary_folder
-from asyncnn.tools.bench.report import Cell, Outcome, SingleReport, Table
+from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import FEW_ROUNDS, rotated
 
 MAX_ATTEMPTS = 3
@@ -104,7 +104,7 @@ class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
         """Yield those of every activity and side; idling has no goal."""
         return (heard.met for heard in self.heard if heard.activity != IDLE)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield a row for each activity, with the figures of each side's loop."""
         by_place = {(each.activity, each.side): each for each in self.heard}
         rows = [
@@ -116,7 +116,7 @@ class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
             if any(each.activity == name for each in self.heard)
         ]
         title = "milliseconds that a loop is late: p50, p99, longest"
-        yield Table(title, ("beside", *SIDES.values()), [rows])
+        yield ReportTable(title, ("beside", *SIDES.values()), [rows])
 
     def notes(self) -> Iterator[str]:
         """Yield the goals, the sizes, and what the machine disturbed."""
@@ -174,7 +174,7 @@ def bench(
 
 
 async def _measure(
-    bench: "AbstractAsyncContextManager[tuple[Stage, _Watch]]",
+    bench: "AbstractAsyncContextManager[tuple[Scene, _Watch]]",
     activities: Sequence[str],
     rounds: int,
     progress: Progress,
@@ -188,7 +188,7 @@ async def _measure(
         ]
 
 
-async def _attempts(activity: str, stage: Stage, watch: "_Watch") -> list[Pulses]:
+async def _attempts(activity: str, stage: Scene, watch: "_Watch") -> list[Pulses]:
     """Watch an activity, and again if the machine has disturbed that."""
     attempts: list[Pulses] = []
     while len(attempts) < MAX_ATTEMPTS:
@@ -239,7 +239,7 @@ class _Watch(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def _opened(
     settings: DeviceSettings, sizes: Sizes, *, has_driver: bool
-) -> AsyncIterator[tuple[Stage, _Watch]]:
+) -> AsyncIterator[tuple[Scene, _Watch]]:
     """Have a device in this process, or a driver process with two connections."""
     with ExitStack() as stack:
         root = stack.enter_context(temporary_folder())
@@ -255,7 +255,7 @@ async def _opened(
             watch = _Watch(APPLICATION, heartbeat, driver)
             opened = partial(connect, path)
         async with opened() as plain, opened(cache_dir=cache) as cached:
-            yield Stage(plain, cached, cache, sizes), watch
+            yield Scene(plain, cached, cache, sizes), watch
 
 
 def judge_pulses(activity: str, side: str, pulses: Sequence[Pulse]) -> Heard:

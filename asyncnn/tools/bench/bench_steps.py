@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
@@ -31,10 +31,9 @@ from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.service.process import driver_process
 from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
 from asyncnn.tools.bench.noop import hal_execution
-from asyncnn.tools.bench.report import Cell, Outcome, SingleReport, Table
+from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import FEW_ROUNDS
 
 ROOT = f"{Path(asyncnn.__file__).parent}/"
@@ -81,7 +80,7 @@ _TIMED_RUNS = 200
 Way: TypeAlias = Callable[[], Awaitable[object]]
 
 
-class Steps(msgspec.Struct, frozen=True, kw_only=True):
+class PassedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """What one run passes, on average; ``loop_us`` is the loop's processor time.
 
     ``most``, ``most_files`` and ``most_us`` are goals, None where there is none.
@@ -133,10 +132,10 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
 
     model: str
     turn_us: float
-    steps: tuple[Steps, ...]
+    steps: tuple[PassedSteps, ...]
     refusals: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield the one table, with a section for each device and transport."""
         sections: dict[tuple[str, str], list[list[Cell]]] = {}
         for steps in self.steps:
@@ -147,7 +146,7 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
             *("files", "turns", "loop, us"),
         )
         title = f"{self.model}: what a warm run passes"
-        yield Table(title, headings, list(sections.values()))
+        yield ReportTable(title, headings, list(sections.values()))
 
     def notes(self) -> Iterator[str]:
         """Yield what a turn of the loop takes, and which devices are missing."""
@@ -156,7 +155,7 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
             yield f"{device} was not measured: {reason}"
 
 
-def _row(steps: Steps) -> list[Cell]:
+def _row(steps: PassedSteps) -> list[Cell]:
     functions, files, loop = steps.limited
     return [
         *(steps.device, steps.transport, TITLES[steps.way], functions),
@@ -257,7 +256,7 @@ def _module_of(owner: type, method: str) -> str:
 def bench(*, rounds: int = FEW_ROUNDS) -> StepsReport:
     """Count and time each way on each device, in process and to a driver."""
     model = load(bundled_file(MODEL))
-    steps: list[Steps] = []
+    steps: list[PassedSteps] = []
     refusals: dict[str, str] = {}
     with placement(ALL_CPUS) as where:
         turn_us = asyncio.run(_turn_us(rounds))
@@ -306,12 +305,12 @@ async def _batch(profile: _Profile, way: Way) -> Passed:
 
 async def _measure(
     device: str, transport: str, model: NamedModel, rounds: int, turn_us: float
-) -> list[Steps]:
+) -> list[PassedSteps]:
     passed = await count(device, transport, model)
     times = await _times(device, transport, model, rounds)
     goals, is_local = GOALS if device == DEVICES[0] else {}, transport == INPROCESS
     return [
-        Steps(
+        PassedSteps(
             device=device,
             transport=transport,
             way=way,
@@ -355,19 +354,11 @@ async def _least_us(way: Way, rounds: int) -> float:
     return least_ns / _TIMED_RUNS / 1000
 
 
-@asynccontextmanager
-async def _opened(device: str, transport: str) -> AsyncIterator[Device]:
+def _opened(device: str, transport: str) -> AbstractAsyncContextManager[Device]:
     settings = msgspec.structs.replace(OWN_PROCESS, inline_below_us=0)
-    async with AsyncExitStack() as stack:
-        if transport == REMOTE:
-            driver = stack.enter_context(
-                driver_process(device=device, settings=settings)
-            )
-            yield await stack.enter_async_context(connect(driver.path))
-        else:
-            yield await stack.enter_async_context(
-                open_device(device, settings=settings)
-            )
+    if transport == REMOTE:
+        return connect(device=device, settings=settings)
+    return open_device(device, settings=settings)
 
 
 async def _ways(prepared: PreparedModel) -> AsyncIterator[tuple[str, Way]]:

@@ -74,7 +74,7 @@ class Files(NamedTuple):
     large: Path
 
 
-class _Runs(NamedTuple):
+class _ModelRuns(NamedTuple):
     """One run of each; ``compute`` is that of the large one, on the calling thread."""
 
     small: qos_load.Run
@@ -119,17 +119,19 @@ _PEERS: dict[str, Callable[[Path], Callable[[], object]]] = {
 """What runs a file on the calling thread."""
 
 
-async def _contenders(files: Files, place: Place) -> dict[str, _Runs]:
+async def _contenders(files: Files, place: Place) -> dict[str, _ModelRuns]:
     device = await place.device()
     urgent = await device.prepare(load(files.small), priority=Priority.HIGH)
     long = await device.prepare(load(files.large), priority=Priority.LOW)
     run_long = partial(long.run, inputs_of(long))
-    found = {ASYNCNN: _Runs(partial(urgent.run, inputs_of(urgent)), run_long)}
+    found = {ASYNCNN: _ModelRuns(partial(urgent.run, inputs_of(urgent)), run_long)}
     for name, runner in _PEERS.items():
         with place.noted(name):
             small, large = map(runner, files)
             in_thread = partial(asyncio.to_thread, small)
-            found[name] = _Runs(in_thread, partial(asyncio.to_thread, large), large)
+            found[name] = _ModelRuns(
+                in_thread, partial(asyncio.to_thread, large), large
+            )
     for each in found.values():
         await asyncio.gather(each.small(), each.large())
     return found
@@ -153,7 +155,7 @@ async def serving(files: Files, place: Place) -> Started:
 async def urgent(files: Files, place: Place) -> Started:
     """Run the small model beside long runs, in milliseconds."""
 
-    async def p99_ms(runs: _Runs) -> float:
+    async def p99_ms(runs: _ModelRuns) -> float:
         async with qos_load.saturated(runs.large, _LONG_RUNS):
             samples = await qos_load.latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
         return percentile(samples, 0.99) / 1000
@@ -162,7 +164,7 @@ async def urgent(files: Files, place: Place) -> Started:
 
 
 async def _each_in_turn(
-    files: Files, place: Place, value: Callable[[_Runs], Awaitable[float]]
+    files: Files, place: Place, value: Callable[[_ModelRuns], Awaitable[float]]
 ) -> Started:
     contenders = await _contenders(files, place)
     return {n: Once(partial(value, runs)) for n, runs in contenders.items()}

@@ -33,12 +33,12 @@ from asyncnn.tools.bench.environment import (
 from asyncnn.tools.bench.report import (
     MICROSECONDS,
     Bars,
+    BenchReport,
     Cell,
     Goal,
+    GoalVerdict,
     Measured,
-    Report,
-    Table,
-    Verdict,
+    ReportTable,
     judge,
     noted,
     verdict_cell,
@@ -196,7 +196,7 @@ class Placement(Measured, frozen=True, kw_only=True):
         return verdict_cell(self.verdicts, goal.figure, goal.peer)
 
 
-Judge: TypeAlias = Callable[[Figures, bool], tuple[Verdict, ...]]
+Judge: TypeAlias = Callable[[Figures, bool], tuple[GoalVerdict, ...]]
 """Holds figures against goals; takes whether the two processes have a CPU each."""
 
 
@@ -240,7 +240,7 @@ def placements(
             yield placed(str(cpus), groups, judged, rounds, cpus)
 
 
-class PlacedReport(Report, frozen=True, kw_only=True):
+class PlacedReport(BenchReport, frozen=True, kw_only=True):
     """Contenders that were measured in more than one placement.
 
     The table has a row for each contender and each goal, and a column for each
@@ -280,7 +280,7 @@ class PlacedReport(Report, frozen=True, kw_only=True):
         """Return the time of a contender as text."""
         return placement.time(contender)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield the one table."""
         placements = self.placements
         times = [
@@ -292,7 +292,7 @@ class PlacedReport(Report, frozen=True, kw_only=True):
             for goal in self.GOALS
         ]
         where = (each.placement for each in placements)
-        yield Table(self.TITLE, ("", *where), (times, goals))
+        yield ReportTable(self.TITLE, ("", *where), (times, goals))
 
     def notes(self) -> Iterator[str]:
         """Yield who could not be measured, and why."""

@@ -123,7 +123,7 @@ def weights_bytes(model: Model) -> int:
     )
 
 
-class Candidate(NamedTuple):
+class ModelCandidate(NamedTuple):
     """A model, its file if it has one, and about what LiteRT takes for a run.
 
     ``us`` is 0 if LiteRT cannot run it.
@@ -146,7 +146,7 @@ class Candidate(NamedTuple):
         return inputs_of(self.named)
 
 
-def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[Candidate]:
+def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[ModelCandidate]:
     """Return the models of files; note why others cannot be imported."""
     found = []
     for path in paths:
@@ -154,7 +154,7 @@ def candidates(paths: Iterable[Path], refusals: dict[str, str]) -> list[Candidat
             us, named = 0.0, load(path)
             with suppress(AsyncnnError):
                 us = litert_us(path)
-            found.append(Candidate(path.stem, named, path, us))
+            found.append(ModelCandidate(path.stem, named, path, us))
     return found
 
 
@@ -225,37 +225,32 @@ HEAVY_BYTES = 1_000_000
 """Weights of models that are cached and whose memory is measured."""
 
 
-def every(models: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return all of them."""
-    return models
-
-
-def long_ones(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def long_ones(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return those that LiteRT takes more than `LONG_US` for."""
     return [each for each in models if each.us > LONG_US]
 
 
-def longest(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def longest(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return the longest of these."""
     return sorted(long_ones(models), key=lambda each: each.us)[-1:]
 
 
-def servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def servable(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return those of `SERVABLE_US` to `LONG_US`."""
     return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
 
 
-def first_servable(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def first_servable(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return one of these."""
     return servable(models)[-1:]
 
 
-def heavy(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def heavy(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return those of weights that matter."""
     return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
 
 
-def heavy_floats(models: Sequence[Candidate]) -> Sequence[Candidate]:
+def heavy_floats(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
     """Return those of these with inputs of floats alone."""
     return [
         each

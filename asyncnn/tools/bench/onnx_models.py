@@ -127,7 +127,7 @@ def onnx_file(named: NamedModel) -> bytes:
     if program.declared_shapes is None:
         raise PeerRefusedError("the shapes of the model's inputs are open")
     plan = program.plan(program.declared_shapes)
-    graph = _Graph()
+    graph = _OnnxGraph()
     for step in plan.steps:
         write = _WRITERS.get(step.operation.type)
         if write is None:
@@ -140,7 +140,7 @@ def onnx_file(named: NamedModel) -> bytes:
     return graph.file(*sides)
 
 
-class _Graph:
+class _OnnxGraph:
     """Nodes and constants so far; tensor ``t3`` is operand 3."""
 
     def __init__(self) -> None:
@@ -265,20 +265,20 @@ def _windowed(window: Window2D) -> dict[str, Any]:
     }
 
 
-def _convolution(graph: _Graph, step: Step) -> None:
+def _convolution(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     window = convolution_window(operation)
     _convolve(graph, step, window, (0, 3, 1, 2), 1)
 
 
-def _depthwise(graph: _Graph, step: Step) -> None:
+def _depthwise(graph: _OnnxGraph, step: Step) -> None:
     channels = step.operation.shape(0)[3]
     window = convolution_window(step.operation, "depth_multiplier")
     _convolve(graph, step, window, (3, 0, 1, 2), channels)
 
 
 def _convolve(
-    graph: _Graph, step: Step, window: Window2D, order: Shape, groups: int
+    graph: _OnnxGraph, step: Step, window: Window2D, order: Shape, groups: int
 ) -> None:
     """Write a convolution; ``order`` are the axes of its filters as ONNX has them."""
     operation = step.operation
@@ -302,7 +302,7 @@ def _convolve(
     graph.finish(step, window.activation, "QLinearConv", inputs, **attributes)
 
 
-def _of_weights(graph: _Graph, filters: BoundOperand) -> list[str]:
+def _of_weights(graph: _OnnxGraph, filters: BoundOperand) -> list[str]:
     """Return scales and zero points of filters, one each or one for each channel."""
     quantization = filters.channel_quant
     if quantization is None:
@@ -313,7 +313,7 @@ def _of_weights(graph: _Graph, filters: BoundOperand) -> list[str]:
     return [graph.constant(scales, np.float32), graph.constant(zeros, None)]
 
 
-def _fully_connected(graph: _Graph, step: Step) -> None:
+def _fully_connected(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     weights, bias = (operation.input(number).require_value() for number in (1, 2))
     rows, *quantization = graph.operand(step, 0)
@@ -334,7 +334,7 @@ def _fully_connected(graph: _Graph, step: Step) -> None:
     graph.finish(step, operation.activation(3), kind, inputs, transB=1)
 
 
-def _average(graph: _Graph, step: Step) -> None:
+def _average(graph: _OnnxGraph, step: Step) -> None:
     window = pool_window(step.operation)
     inputs = graph.operand(step, 0)
     quantization = inputs[1:] and graph.quantization(step.operation.outputs[0])
@@ -344,7 +344,7 @@ def _average(graph: _Graph, step: Step) -> None:
     graph.finish(step, window.activation, kind, inputs, **attributes)
 
 
-def _add(graph: _Graph, step: Step) -> None:
+def _add(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     first, second = graph.operand(step, 0), graph.operand(step, 1)
     if len(operation.shape(0)) != len(operation.shape(1)):
@@ -355,7 +355,7 @@ def _add(graph: _Graph, step: Step) -> None:
     graph.finish(step, operation.activation(2), kind, inputs)
 
 
-def _softmax(graph: _Graph, step: Step) -> None:
+def _softmax(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     if operation.real(1) != 1 or len(operation.shape(0)) != 2:
         raise _has_no_onnx_form("SOFTMAX of such a rank or factor")
@@ -368,7 +368,7 @@ def _softmax(graph: _Graph, step: Step) -> None:
     graph.finish(step, none, "QLinearSoftmax", inputs, axis=-1, opset=13)
 
 
-def _reshape(graph: _Graph, step: Step) -> None:
+def _reshape(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     name = _channels_last(graph, step, graph.operand(step, 0)[0])
     wanted = operation.outputs[0].require_shape()
@@ -381,7 +381,7 @@ def _reshape(graph: _Graph, step: Step) -> None:
         graph.finish(step, FusedActivationFunc.NONE, "Reshape", inputs)
 
 
-def _channels_last(graph: _Graph, step: Step, name: str) -> str:
+def _channels_last(graph: _OnnxGraph, step: Step, name: str) -> str:
     """Return input 0 in the HAL's order of elements."""
     shape = step.operation.shape(0)
     if len(shape) != 4 or shape[1] == shape[2] == 1:
@@ -389,7 +389,7 @@ def _channels_last(graph: _Graph, step: Step, name: str) -> str:
     return graph.node("Transpose", [name], perm=[*NCHW_TO_NHWC])
 
 
-_WRITERS: dict[Any, Callable[[_Graph, Step], None]] = {
+_WRITERS: dict[Any, Callable[[_OnnxGraph, Step], None]] = {
     OperationType.ADD: _add,
     OperationType.AVERAGE_POOL_2D: _average,
     OperationType.CONV_2D: _convolution,

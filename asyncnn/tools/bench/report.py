@@ -32,7 +32,7 @@ Bars: TypeAlias = Mapping[str, Mapping[str, float]]
 """Microseconds for a chart, by group and contender."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GoalVerdict(msgspec.Struct, frozen=True):
     """A goal and the ratio that was measured."""
 
     figure: str
@@ -49,12 +49,14 @@ class Goal(msgspec.Struct, frozen=True):
     peer: str
     limit: float
 
-    def judge(self, ratio: float) -> Verdict:
+    def judge(self, ratio: float) -> GoalVerdict:
         """Hold a ratio against the goal."""
-        return Verdict(self.figure, self.peer, self.limit, ratio, ratio <= self.limit)
+        return GoalVerdict(
+            self.figure, self.peer, self.limit, ratio, ratio <= self.limit
+        )
 
 
-def judge(goals: Iterable[Goal], figures: Figures) -> tuple[Verdict, ...]:
+def judge(goals: Iterable[Goal], figures: Figures) -> tuple[GoalVerdict, ...]:
     """Hold figures against those goals both of whose contenders were measured."""
     return tuple(
         goal.judge(figures[goal.figure].ratio_to(figures[goal.peer]))
@@ -74,14 +76,16 @@ Cell: TypeAlias = str | Outcome
 Row: TypeAlias = Sequence[Cell]
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Rows in sections; the first cell of each row names it."""
 
     title: str
     headings: Sequence[str]
     sections: Sequence[Sequence[Row]]
 
-    def ended(self, name: str, verdict: Verdict | None, column: int) -> "Table":
+    def ended(
+        self, name: str, verdict: GoalVerdict | None, column: int
+    ) -> "ReportTable":
         """Return a table with a verdict, if there is one, in a row at its end."""
         if verdict is None:
             return self
@@ -90,7 +94,7 @@ class Table(NamedTuple):
         return self._replace(sections=(*self.sections, [row]))
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """What all reports have, and what is asked of them."""
 
     environment: Environment
@@ -110,7 +114,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Yield for each goal that could be judged whether it was met."""
         yield from _outcomes([getattr(self, name) for name in self.__struct_fields__])
 
-    def tables(self) -> Iterable[Table]:
+    def tables(self) -> Iterable[ReportTable]:
         """Return what was measured, as tables."""
         raise NotImplementedError
 
@@ -145,7 +149,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     figures: Figures
     us: dict[str, float] = {}
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[GoalVerdict, ...] = ()
     refusals: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -168,7 +172,7 @@ def figure_text(value: float | None) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
-class SingleReport(Report, frozen=True, kw_only=True):
+class SingleReport(BenchReport, frozen=True, kw_only=True):
     """What was measured in one placement."""
 
     placement: str
@@ -205,14 +209,14 @@ class SubjectsReport(SingleReport, frozen=True, kw_only=True):
         """Return the subjects by name."""
         raise NotImplementedError
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield the one table."""
         rows = [
             (name, *map(subject.time, self.CONTENDERS), *subject.cells())
             for name, subject in self.subjects().items()
         ]
         headings = ("", *self.CONTENDERS.values(), *self.OTHERS)
-        yield Table(self.TITLE, headings, [rows])
+        yield ReportTable(self.TITLE, headings, [rows])
 
     def notes(self) -> Iterator[str]:
         """Yield who could not be measured, and why."""
@@ -235,7 +239,7 @@ def ratio_cell(ratio: str, limit: str, met: bool | None) -> Outcome:
     return Outcome(ratio if met is None else f"{ratio} {limit}", met)
 
 
-def verdict_cell(verdicts: Iterable[Verdict], figure: str, peer: str) -> Cell:
+def verdict_cell(verdicts: Iterable[GoalVerdict], figure: str, peer: str) -> Cell:
     """Return the cell of the verdict on a figure and its peer, a dash for none."""
     for verdict in verdicts:
         if (verdict.figure, verdict.peer) == (figure, peer):
@@ -291,7 +295,7 @@ _SHORT_NAME = 20
 """Columns of a name that is folded rather than a table divided."""
 
 
-def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
+def draw_table(table: ReportTable, out: Console) -> Iterator[RichTable]:
     """Yield a table for the terminal, in parts that have its first column each.
 
     A part has as many columns as fit where names are folded; one that is alone may be
@@ -306,7 +310,7 @@ def draw_table(table: Table, out: Console) -> Iterator[RichTable]:
         left = left[count:]
 
 
-def _fits(table: Table, columns: Sequence[int], out: Console) -> bool:
+def _fits(table: ReportTable, columns: Sequence[int], out: Console) -> bool:
     widest = out.options.update(max_width=_WIDEST)
     sections = [
         [(str(row[0])[:_SHORT_NAME], *row[1:]) for row in section]
@@ -316,7 +320,7 @@ def _fits(table: Table, columns: Sequence[int], out: Console) -> bool:
     return out.measure(drawn, options=widest).maximum <= out.width
 
 
-def _drawn(table: Table, columns: Sequence[int]) -> RichTable:
+def _drawn(table: ReportTable, columns: Sequence[int]) -> RichTable:
     part = "" if columns[0] == 1 else ", continued"
     drawn = RichTable(title=f"{table.title}{part}")
     drawn.add_column(escape(table.headings[0]), overflow="fold")
@@ -337,7 +341,7 @@ def _markup(cell: Cell) -> str:
     return escape(cell)
 
 
-def page_of(name: str, report: Report) -> pages.Page:
+def page_of(name: str, report: BenchReport) -> pages.Page:
     """Return the page of a benchmark: a chart, the tables, the circumstances."""
     return pages.Page(
         title=f"asyncnn bench {name}",
@@ -349,7 +353,7 @@ def page_of(name: str, report: Report) -> pages.Page:
     )
 
 
-def _parts(report: Report) -> Iterator[pages.Part]:
+def _parts(report: BenchReport) -> Iterator[pages.Part]:
     bars = {label: group for label, group in report.bars().items() if group}
     if bars:
         note = "Shorter is better; the scale is logarithmic."

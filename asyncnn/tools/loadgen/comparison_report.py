@@ -7,7 +7,7 @@ import msgspec
 
 from asyncnn.deadlines import format_duration
 from asyncnn.tools.bench.environment import Environment
-from asyncnn.tools.bench.report import Outcome, Row, Table
+from asyncnn.tools.bench.report import Outcome, ReportTable, Row
 
 THREADSAFE, AWAITED, REMOTE, BURST = "threadsafe", "awaited", "remote", "burst"
 EXECUTOR, TWO_THREADS, TO_THREAD = "executor", "executor_2", "to_thread"
@@ -137,19 +137,19 @@ class SystemsReport(msgspec.Struct, frozen=True):
         """Whether every goal was met whose systems were measured."""
         return all(v.met for section in self.sections for v in section.verdicts)
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield a table of figures for each section, and one of all goals."""
         for section in self.sections:
             headings = ("", "samples/s", "p50, us", "p90, us", "p99, us", "valid")
             rows = [tuple(_row(section, system)) for system in section.passes]
-            yield Table(_title(section), headings, [rows])
+            yield ReportTable(_title(section), headings, [rows])
         goals = [
             _goal_row(section, verdict)
             for section in self.sections
             for verdict in section.verdicts
         ]
         if goals:
-            yield Table(
+            yield ReportTable(
                 "goals, median of the ratios of passes", _GOAL_HEADINGS, [goals]
             )
 

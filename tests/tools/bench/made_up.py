@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from asyncnn.tools.bench import (
     bench_accelerated,
@@ -18,17 +18,17 @@ from asyncnn.tools.bench import (
     bench_waits,
 )
 from asyncnn.tools.bench.activities import Pulse
-from asyncnn.tools.bench.benches import Placement
+from asyncnn.tools.bench.benches import PlacedReport, Placement
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.measured_models import (
     LITERT,
     LITERT_REF,
-    Candidate,
     Difference,
+    ModelCandidate,
 )
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.peers import Exchange
-from asyncnn.tools.bench.report import Goal, Report, judge
+from asyncnn.tools.bench.report import BenchReport, Goal, judge
 from asyncnn.tools.bench.rounds import Figure
 
 REFUSAL = "it is [too] <new>"
@@ -42,25 +42,30 @@ def figures(**us: float) -> dict[str, Figure]:
     return {name: Figure((value,)) for name, value in us.items()}
 
 
-def awaiting(*, met: bool) -> Report:
+def awaiting(*, met: bool) -> BenchReport:
     """Return a report on awaiting."""
-    measured = figures(**dict.fromkeys(bench_waits.AwaitingReport.CONTENDERS, 100.0))
-    measured |= figures(run=30.0 if met else 31.0)
-    (verdict,) = judge([bench_waits.AWAITING_GOAL], measured)
-    placed = bench_waits.AwaitingPlacement(
-        placement="pinned to 1",
+    found = placed(bench_waits.AwaitingReport, run=30.0 if met else 31.0)
+    (verdict,) = found.verdicts
+    judged = {name: getattr(verdict, name) for name in ("ratio", "limit", "met")}
+    pinned = bench_waits.AwaitingPlacement(**asdict(found), **judged)
+    return bench_waits.AwaitingReport(**_BASIS, placements=(pinned,))
+
+
+def placed(kind: type[PlacedReport], *refused: str, **us: float) -> Placement:
+    """Return a placement where others than ``us`` and who is refused take 100."""
+    named = [name for name in kind.CONTENDERS if name not in refused]
+    measured = figures(**dict.fromkeys(named, 100.0) | us)
+    return Placement(
+        placement="apart",
         figures=measured,
-        verdicts=(verdict,),
-        ratio=verdict.ratio,
-        limit=verdict.limit,
-        met=verdict.met,
+        verdicts=judge(kind.GOALS, measured),
+        refusals=dict.fromkeys(refused, REFUSAL),
     )
-    return bench_waits.AwaitingReport(**_BASIS, placements=(placed,))
 
 
-def steps(*, met: bool) -> Report:
+def steps(*, met: bool) -> BenchReport:
     """Return a report on the functions that a run passes."""
-    passed = bench_steps.Steps(
+    passed = bench_steps.PassedSteps(
         device="accelerated",
         transport="inprocess",
         way=bench_steps.RUN,
@@ -81,7 +86,7 @@ def steps(*, met: bool) -> Report:
     )
 
 
-def threads(*, met: bool) -> Report:
+def threads(*, met: bool) -> BenchReport:
     """Return a report on threads of the application."""
     measured = figures(asyncnn=1.0 if met else 1.1, litert_thread=1.0)
     row = bench_threads.ThreadsRow(
@@ -94,32 +99,23 @@ def threads(*, met: bool) -> Report:
     return bench_threads.ThreadsReport(**_SINGLE, rows={"alone": row})
 
 
-def fence(*, met: bool) -> Report:
+def fence(*, met: bool) -> BenchReport:
     """Return a report on fences."""
-    measured = figures(**dict.fromkeys(bench_waits.FenceReport.CONTENDERS, 100.0))
-    measured |= figures(pending=150.0 if met else 151.0, chain=1.0, pipeline=1.0)
-    verdicts = judge(bench_waits.FENCE_GOALS, measured)
-    placed = Placement(placement="apart", figures=measured, verdicts=verdicts)
-    return bench_waits.FenceReport(**_BASIS, placements=(placed,))
+    us = {"pending": 150.0 if met else 151.0, "chain": 1.0, "pipeline": 1.0}
+    found = placed(bench_waits.FenceReport, **us)
+    return bench_waits.FenceReport(**_BASIS, placements=(found,))
 
 
-def service(*, met: bool) -> Report:
+def service(*, met: bool) -> BenchReport:
     """Return a report on the service, without one of its peers."""
-    measured = figures(**dict.fromkeys(bench_waits.ServiceReport.CONTENDERS, 100.0))
-    measured |= figures(execute=160.0 if met else 161.0, image=5.0)
-    del measured["grpc_aio"]
-    placed = Placement(
-        placement="apart",
-        figures=measured,
-        verdicts=judge(bench_waits.SERVICE_GOALS, measured),
-        refusals={"grpc_aio": REFUSAL},
-    )
+    us = {"execute": 160.0 if met else 161.0, "image": 5.0}
+    found = placed(bench_waits.ServiceReport, "grpc_aio", **us)
     return bench_waits.ServiceReport(
-        **_BASIS, placements=(placed,), exchange=Exchange(218, 95)
+        **_BASIS, placements=(found,), exchange=Exchange(218, 95)
     )
 
 
-def burst(*, met: bool) -> Report:
+def burst(*, met: bool) -> BenchReport:
     """Return a report on bursts, without most peers; the headline decides."""
     placements = [
         Placement(
@@ -145,7 +141,7 @@ def burst(*, met: bool) -> Report:
     )
 
 
-def models(*, met: bool) -> Report:
+def models(*, met: bool) -> BenchReport:
     """Return a report on two models, one of which nobody can run."""
     device_us = 500.0 if met else 501.0
     measured = {"device": device_us, "awaited": 550.0, LITERT: 50.0, LITERT_REF: 1000.0}
@@ -164,9 +160,9 @@ def models(*, met: bool) -> Report:
     )
 
 
-def accelerated(*, met: bool) -> Report:
+def accelerated(*, met: bool) -> BenchReport:
     """Return a report on three sections, of which the last has no model."""
-    candidate = Candidate("<odd>", tiny_addition(), us=300.0)
+    candidate = ModelCandidate("<odd>", tiny_addition(), us=300.0)
     alone = {"device": 103.0 if met else 104.0, "litert": 100.0}
     alone = {name: 250 * value / 100 for name, value in alone.items()}
     memory = figures(device=1100.0, litert=1000.0)
@@ -185,7 +181,7 @@ def accelerated(*, met: bool) -> Report:
     )
 
 
-def kernels(*, met: bool) -> Report:
+def kernels(*, met: bool) -> BenchReport:
     """Return a report on all kernels, which differ in nothing; their median decides."""
     measured = figures(engine=80.0 if met else 81.0, litert=10.0)
     several = [
@@ -199,7 +195,7 @@ def kernels(*, met: bool) -> Report:
     )
 
 
-def cache(*, met: bool) -> Report:
+def cache(*, met: bool) -> BenchReport:
     """Return a report on a model that has both goals and one that has none."""
     return bench_loading.CacheReport(
         **_SINGLE,
@@ -229,7 +225,7 @@ def cached(
     )
 
 
-def loading(*, met: bool) -> Report:
+def loading(*, met: bool) -> BenchReport:
     """Return a report on a large file, and on one that LiteRT refuses."""
     measured = figures(loaded=100.0, litert=1000.0, accelerated=1500.0)
     measured |= figures(reference=1500.0 if met else 1501.0)
@@ -245,10 +241,10 @@ def loading(*, met: bool) -> Report:
     )
 
 
-def qos(*, met: bool) -> Report:
+def qos(*, met: bool) -> BenchReport:
     """Return a report on priorities and deadlines."""
     latencies = {
-        name: bench_qos.Latency(100.0, p99_us)
+        name: bench_qos.UrgentLatency(100.0, p99_us)
         for name, p99_us in (("idle", 1000.0), ("saturated", 1500.0), ("pool", 9000.0))
     }
     misses = (bench_qos.Misses(0.7, 0.1 if met else 0.3, 0.2),)
@@ -276,7 +272,7 @@ def qos(*, met: bool) -> Report:
     )
 
 
-def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
+def responsiveness(*, met: bool, idle_ms: float = 2.0) -> BenchReport:
     """Return a report on responsiveness, some of which was measured again."""
     heard = {
         ("idle", "in_process"): idle_ms,
@@ -295,7 +291,7 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> Report:
     )
 
 
-def sessions(*, met: bool) -> Report:
+def sessions(*, met: bool) -> BenchReport:
     """Return a report on sessions."""
     measured = figures(**dict.fromkeys(bench_sessions.SessionsReport.CONTENDERS, 100.0))
     model = bench_sessions.SessionModelFigures(
@@ -312,7 +308,7 @@ def sessions(*, met: bool) -> Report:
     )
 
 
-MADE_UP: dict[str, Callable[..., Report]] = {
+MADE_UP: dict[str, Callable[..., BenchReport]] = {
     maker.__name__: maker
     for maker in (
         models,

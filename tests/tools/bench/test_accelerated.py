@@ -18,15 +18,15 @@ from asyncnn.tools.bench.bench_accelerated import (
     judge_section,
 )
 from asyncnn.tools.bench.environment import describe_environment
-from asyncnn.tools.bench.measured_models import Candidate
+from asyncnn.tools.bench.measured_models import ModelCandidate
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.rounds import Figure
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.tools.bench.made_up import figures
 
 
-def candidate(us: float) -> Candidate:
-    return Candidate("model", tiny_addition(), us=us)
+def candidate(us: float) -> ModelCandidate:
+    return ModelCandidate("model", tiny_addition(), us=us)
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -142,7 +142,9 @@ def test_sections_pick_the_models_that_suit_them(
     section: str, expected: list[str]
 ) -> None:
     times = {"tiny": 5.0, "quick": 300.0, "long": 1500.0, "longest": 9000.0}
-    models = [Candidate(name, tiny_addition(), us=us) for name, us in times.items()]
+    models = [
+        ModelCandidate(name, tiny_addition(), us=us) for name, us in times.items()
+    ]
     assert [each.name for each in SECTIONS[section].picks(models)] == expected
 
 

@@ -15,7 +15,8 @@ from asyncnn.tools.bench.environment import (
     pinned,
     placement,
 )
-from tests.tools.bench.calling import CPU
+
+CPU = min(os.sched_getaffinity(0))
 
 
 def test_the_description_names_libraries_and_peers() -> None:

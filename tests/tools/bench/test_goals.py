@@ -24,9 +24,9 @@ from asyncnn.tools.bench.bench_loading import (
 from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
 from asyncnn.tools.bench.bench_qos import (
     Beside,
-    Latency,
     Misses,
     Overhead,
+    UrgentLatency,
     judge_beside,
     judge_qos,
 )
@@ -229,11 +229,11 @@ def test_goals_hold_where_there_is_something_to_gain(
     assert all(measured.outcomes()) is met
 
 
-def latencies(busy_us: float, pool_us: float) -> dict[str, Latency]:
+def latencies(busy_us: float, pool_us: float) -> dict[str, UrgentLatency]:
     return {
-        "idle": Latency(100, 1000),
-        "saturated": Latency(100, busy_us),
-        "pool": Latency(100, pool_us),
+        "idle": UrgentLatency(100, 1000),
+        "saturated": UrgentLatency(100, busy_us),
+        "pool": UrgentLatency(100, pool_us),
     }
 
 

@@ -8,12 +8,12 @@ import pytest
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import import_tflite
-from asyncnn.tools.bench.bench_kernels import CASES, INT8, Case, kernel_file
+from asyncnn.tools.bench.bench_kernels import CASES, INT8, OpCase, kernel_file
 from asyncnn.tools.bench.measured_models import random_inputs
 from asyncnn.tools.other_runtimes import LiteRt
 
 
-def named(name: str) -> Case:
+def named(name: str) -> OpCase:
     return next(case for case in CASES if case.name == name)
 
 
@@ -23,7 +23,7 @@ class TestCases:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
     def test_each_is_one_operation_of_its_type_for_the_importer(
-        self, case: Case
+        self, case: OpCase
     ) -> None:
         pytest.importorskip("ai_edge_litert")
         model = import_tflite(from_buffer(kernel_file(case))).model
@@ -39,7 +39,7 @@ class TestCases:
         ids=lambda case: case.name,
     )
     def test_quantised_results_use_the_range_of_their_type(
-        self, case: Case, tmp_path: Path
+        self, case: OpCase, tmp_path: Path
     ) -> None:
         pytest.importorskip("ai_edge_litert")
         path = tmp_path / "case.tflite"

@@ -1,5 +1,6 @@
 """Benchmarks end to end, with few and short rounds; see also test_burst_gates."""
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -37,7 +38,8 @@ from tests.networks import addition
 from tests.runtime.onnx.files import model, tensor
 from tests.runtime.tflite.cases import f32
 from tests.runtime.tflite.files import Op, write
-from tests.tools.bench.calling import CPU
+
+CPU = min(os.sched_getaffinity(0))
 
 
 def is_whole(measured: Measured, contenders: set[str]) -> bool:

@@ -14,10 +14,10 @@ from asyncnn.cli.bench import BENCHMARKS, bench_app
 from asyncnn.cli.options import rounded
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.report import (
+    BenchReport,
     Outcome,
-    Report,
+    ReportTable,
     SingleReport,
-    Table,
     page_of,
     refusal_notes,
 )
@@ -29,13 +29,13 @@ every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, name: str, report: Report, *arguments: str
+    monkeypatch: pytest.MonkeyPatch, name: str, report: BenchReport, *arguments: str
 ) -> tuple[Result, dict[str, Any]]:
     """Run a command whose benchmark gives a report; return its options as well."""
     seen: dict[str, Any] = {}
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def bench(**options: Any) -> Report:
+    def bench(**options: Any) -> BenchReport:
         seen.update(options)
         return report
 
@@ -43,7 +43,7 @@ def run(
     return CliRunner().invoke(bench_app, [name, *arguments]), seen
 
 
-def texts(report: Report) -> Iterator[str]:
+def texts(report: BenchReport) -> Iterator[str]:
     """Yield all that is to be read in the tables of a report."""
     for table in report.tables():
         yield from (table.title, *table.headings)
@@ -148,9 +148,9 @@ def plain(page: str) -> str:
 class Odd(SingleReport, frozen=True, kw_only=True):
     """A report whose words are markup."""
 
-    def tables(self) -> Iterator[Table]:
+    def tables(self) -> Iterator[ReportTable]:
         """Yield a table of markup."""
-        yield Table("<i>", ("[b]", "&"), [[("[red]", Outcome("[/]", None))]])
+        yield ReportTable("<i>", ("[b]", "&"), [[("[red]", Outcome("[/]", None))]])
 
 
 def test_names_and_reasons_are_not_taken_for_markup(

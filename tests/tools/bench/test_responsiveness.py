@@ -15,8 +15,8 @@ from asyncnn.tools.bench.activities import (
     IDLE,
     Activity,
     Pulse,
+    Scene,
     Sizes,
-    Stage,
     Watched,
 )
 from asyncnn.tools.bench.bench_responsiveness import (
@@ -105,11 +105,11 @@ def test_a_disturbed_attempt_is_repeated_and_the_best_counts(
         return {"in_process": attempts[-1]}
 
     @asynccontextmanager
-    async def bench(*_: object, **__: object) -> AsyncIterator[tuple[Stage, object]]:
+    async def bench(*_: object, **__: object) -> AsyncIterator[tuple[Scene, object]]:
         async with open_device() as device:
-            yield Stage(device, device, Path(), SMALL), watch
+            yield Scene(device, device, Path(), SMALL), watch
 
-    async def make(_: Stage) -> Watched:
+    async def make(_: Scene) -> Watched:
         return device_is_left_alone
 
     async def device_is_left_alone() -> None: ...
@@ -127,7 +127,7 @@ async def test_a_model_that_is_not_in_the_cache_is_not_taken_for_loaded(
     tmp_path: Path,
 ) -> None:
     async with open_device(cache_dir=tmp_path) as device:
-        stage = Stage(device, device, tmp_path, SMALL)
+        stage = Scene(device, device, tmp_path, SMALL)
         with pytest.raises(GeneralFailureError, match="not loaded"):
             await stage.loaded(stage.model())
 

@@ -21,8 +21,8 @@ from asyncnn.hal.refusals import NoFencesNorBursts
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.pools import Sendable
 from asyncnn.service.client.prepared import NotifyingExecution
+from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.process import socket_address
 
 

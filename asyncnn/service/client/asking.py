@@ -34,7 +34,7 @@ from asyncnn.memory.descriptors import Descriptor, duplicated
 from asyncnn.memory.shared import shareable
 from asyncnn.offload import offload
 from asyncnn.service import wire
-from asyncnn.service.client.pools import Numbers
+from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
 from asyncnn.service.client.unanswered import Cause, Line
 from asyncnn.service.decoding import MessageFile, encode_given

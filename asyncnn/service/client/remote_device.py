@@ -39,8 +39,8 @@ from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
+from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.preparations import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.limits import is_large
 from asyncnn.service.process import is_abstract, peer_of, socket_address
