@@ -162,6 +162,9 @@ class DeviceBuffer:
             raise InvalidArgumentError(f"{what}: its contents are a scalar")
         _merged(what, self.dimensions, shape)
 
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        raise no_place_for_buffers()
+
     def __repr__(self) -> str:
         return f"<DeviceBuffer {self.dtype} {list(self.dimensions)}>"
 
@@ -230,7 +233,7 @@ def _merged(what: str, first: Dimensions, second: Dimensions) -> Dimensions:
 def no_place_for_buffers() -> InvalidArgumentError:
     """Return the error of what goes another way than requests, which name buffers."""
     return InvalidArgumentError(
-        "bursts and sessions do not know device-managed buffers",
+        "bursts, sessions and NumPy do not know device-managed buffers",
         hint="run, run_fenced and reusable of the prepared model take them",
     )
 

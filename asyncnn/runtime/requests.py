@@ -35,12 +35,7 @@ from asyncnn.hal.validate import plain_arguments
 from asyncnn.memory.slabs import place_of
 from asyncnn.offload import offload
 from asyncnn.runtime.axes import dimensions_of
-from asyncnn.runtime.buffers import (
-    SHORT_ELEMENTS,
-    DeviceBuffer,
-    MakeArray,
-    no_place_for_buffers,
-)
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, DeviceBuffer, MakeArray
 from asyncnn.runtime.model import TensorInfo
 
 MAX_SPACE_ATTEMPTS = 4
@@ -262,8 +257,6 @@ def _of_other_width(info: TensorInfo, array: Array) -> Array:
 
 def _converted(info: TensorInfo, value: Any) -> Array:
     """Take numbers that are no array; they have no dtype of their own yet."""
-    if isinstance(value, DeviceBuffer):
-        raise no_place_for_buffers()
     try:
         return np.array(value, info.dtype)
     except (ValueError, TypeError, OverflowError) as error:
