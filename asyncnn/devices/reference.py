@@ -120,6 +120,11 @@ class ReferenceDevice(PreparingDevice):
         return self._measured is not None
 
     @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What was measured of the kernels, relative to plain NumPy."""
+        return None if self._measured is None else self._capabilities
+
+    @property
     def usual_lanes(self) -> int:
         """Threads that execute unless the settings say another number."""
         return 1

@@ -82,6 +82,7 @@ class Welcome(_Message, frozen=True):
     seals_caches: bool = False
     hal_hints: dict[str, str] = {}
     has_measured_capabilities: bool = False
+    kernel_capabilities: Capabilities | None = None
 
 
 class Refused(_Message, frozen=True):

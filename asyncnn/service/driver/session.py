@@ -22,6 +22,7 @@ from asyncnn.hal.interfaces import (
     IWatched,
     hal_hints,
     has_measured_capabilities,
+    kernel_capabilities,
     seals_caches,
 )
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
@@ -419,6 +420,7 @@ class ClientSession:
                 seals_caches=seals_caches(device),
                 hal_hints=hal_hints(device),
                 has_measured_capabilities=has_measured_capabilities(device),
+                kernel_capabilities=kernel_capabilities(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:
