@@ -96,7 +96,7 @@ callback: Is told by `notify`.
 get_version_string(): Names the package, its version and the engine.
 - devices/test_device.py::TestQueries::test_answers_are_what_the_hal_allows
 - devices/test_accelerated.py::TestResults::test_its_version_names_the_engine
-get_type(): CPU, for all that are here.
+get_type(): CPU; GPU or ACCELERATOR for ONNX Runtime on a provider.
 - devices/test_device.py::TestQueries::test_answers_are_what_the_hal_allows
 get_capabilities_1_2(): Has a figure for each operand type, and none for control flow.
 - hal/versions/test_capabilities.py::test_1_2_has_neither_control_flow_nor_signed_bytes

@@ -117,7 +117,7 @@ def conformance(
     The last line says how many cases passed, failed and were skipped. Exits with
     1 if one fails, with 2 on bad input.
     """
-    from asyncnn.devices.auto_device import default_device_name
+    from asyncnn.devices.own_devices import default_device_name
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS

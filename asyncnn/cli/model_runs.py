@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import default_device_name
+from asyncnn.devices.own_devices import default_device_name
 from asyncnn.execution import Outputs
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, counted

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from asyncnn.callbacks import ExecutionResult, IExecutionCallback
+from asyncnn.devices.own_devices import CPU
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
@@ -26,7 +27,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework import CPU, Fallback
+from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space

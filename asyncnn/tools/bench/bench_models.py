@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import usual_device_name
+from asyncnn.devices.own_devices import usual_device_name
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
