@@ -37,7 +37,7 @@ MOST = {
     ("accelerated", REMOTE): {
         RUN: 19,
         EXECUTION: 18,
-        FENCED: 41,
+        FENCED: 39,
         CALLBACK: 29,
         BURST: 42,
         BURST_IN_PLACE: 36,
