@@ -107,6 +107,7 @@ class ReferenceDevice(PreparingDevice):
         self._extensions = Extensions(self._settings.extensions)
         self._measured: CapabilityMeasurement | None = None
         self._capabilities = known_capabilities(None)
+        self.kernel_capabilities: Capabilities | None = None
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models = WeakValueDictionary[int, ReferencePreparedModel]()
@@ -118,11 +119,6 @@ class ReferenceDevice(PreparingDevice):
     def has_measured_capabilities(self) -> bool:
         """Whether its capabilities were measured; else they are estimates."""
         return self._measured is not None
-
-    @property
-    def kernel_capabilities(self) -> Capabilities | None:
-        """What was measured of the kernels, relative to plain NumPy."""
-        return None if self._measured is None else self._capabilities
 
     @property
     def usual_lanes(self) -> int:
@@ -139,6 +135,7 @@ class ReferenceDevice(PreparingDevice):
             warn_of_unused(self.name, self._settings, self.unused_settings)
         self._measured = await measurement_at_opening(self._settings.capabilities_file)
         self._capabilities = known_capabilities(self._measured)
+        self.kernel_capabilities = self._measured and self._capabilities
         delegate = await self.load_delegate()
         caches = ModelCaches(
             self._settings.cache_key_file,

@@ -476,16 +476,6 @@ def has_measured_capabilities(device: object) -> bool:
     return bool(getattr(device, "has_measured_capabilities", False))
 
 
-def kernel_capabilities(device: object) -> Capabilities | None:
-    """Return what a device measured of its kernels; None if nothing was measured.
-
-    What it declares is relative to the same, which is not the CPU of a framework. It
-    says so itself, by an attribute of this name.
-    """
-    found: Capabilities | None = getattr(device, "kernel_capabilities", None)
-    return found
-
-
 def hal_hints(device: object) -> dict[str, str]:
     """Return what a device makes of hints of the HAL, in words.
 

@@ -77,13 +77,23 @@ def performance_of(table: Performances, type_: OperandType) -> PerformanceInfo:
     return NO_PERFORMANCE_INFO if index is None else table[index].info
 
 
+def kernel_capabilities(device: object) -> Capabilities | None:
+    """Return what a device measured of its kernels; None if nothing was measured.
+
+    What it declares is relative to the same, which is not the CPU of a framework. It
+    says so itself, by an attribute of this name.
+    """
+    found: Capabilities | None = getattr(device, "kernel_capabilities", None)
+    return found
+
+
 def relative_to(
     capabilities: Capabilities, kernels: Capabilities | None
 ) -> Capabilities:
     """Return ``capabilities`` divided by ``kernels``, type by type, if there are any.
 
     So what was measured beside plain NumPy is relative to the CPU of a framework, as
-    what others declare; see `hal.interfaces.kernel_capabilities`.
+    what others declare; see `kernel_capabilities`.
     """
     if kernels is None:
         return capabilities

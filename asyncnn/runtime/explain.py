@@ -29,14 +29,10 @@ from asyncnn.hal.errors import (
     WrongTypeError,
     error_for,
 )
-from asyncnn.hal.interfaces import (
-    hal_hints,
-    has_measured_capabilities,
-    kernel_capabilities,
-)
+from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
-from asyncnn.hal.performance import relative_to
+from asyncnn.hal.performance import kernel_capabilities, relative_to
 from asyncnn.hal.routes import EngineShare, IEngineShares
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from asyncnn.hal.errors import GeneralFailureError, error_for, failure_of
-from asyncnn.hal.interfaces import kernel_capabilities
-from asyncnn.hal.performance import relative_to
+from asyncnn.hal.performance import kernel_capabilities, relative_to
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.offload import offload

@@ -29,9 +29,8 @@ from asyncnn.hal.interfaces import (
     cause_of_death,
     hal_hints,
     has_measured_capabilities,
-    kernel_capabilities,
 )
-from asyncnn.hal.performance import performance_of, relative_to
+from asyncnn.hal.performance import kernel_capabilities, performance_of, relative_to
 from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (

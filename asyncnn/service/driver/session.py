@@ -22,9 +22,9 @@ from asyncnn.hal.interfaces import (
     IWatched,
     hal_hints,
     has_measured_capabilities,
-    kernel_capabilities,
     seals_caches,
 )
+from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper

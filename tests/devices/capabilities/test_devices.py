@@ -14,7 +14,8 @@ from asyncnn.devices.measured_capabilities import (
     capabilities_of,
     store_measurement,
 )
-from asyncnn.hal.interfaces import IDevice, kernel_capabilities
+from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import Capabilities, ErrorStatus, HalVersion, PerformanceInfo
 from asyncnn.hal.versions import VersionedDevice, convert_to, v1_0, v1_1, v1_2
 from asyncnn.service import RemoteDevice, Server
