@@ -39,18 +39,27 @@ from asyncnn.hal.validate.rules import (
 from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps, make_way
 
-_glances: Any = compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
-
 
 def _sample(kind: Any) -> Any:
     """Return a struct in which each field has an object of its own."""
     return kind(*[object() for _ in kind.__struct_fields__])
 
 
-if _glances is not None:
-    _samples = map(_sample, (Operand, Operation, types.DataLocation))
-    _enums = types.OperandType, OperandLifeTime, types.OperationType
-    _glances.learn(*_samples, *_enums, OperandLifeTime.SUBGRAPH)
+def _taught(glances: Any) -> Any:
+    """Return the module in C; None without it, or where structs are unlike its own."""
+    samples = map(_sample, (Operand, Operation, types.DataLocation))
+    enums = types.OperandType, OperandLifeTime, types.OperationType
+    try:
+        if glances is not None:
+            glances.learn(*samples, *enums, OperandLifeTime.SUBGRAPH)
+    except ValueError:  # another version of msgspec may keep fields elsewhere
+        return None
+    return glances
+
+
+_glances = _taught(
+    compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
+)
 
 
 def _glance_at(subgraph: Subgraph) -> Any:

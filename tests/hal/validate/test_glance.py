@@ -322,6 +322,16 @@ def test_what_changes_while_python_is_asked_is_never_read_from_what_is_gone() ->
     assert changed
 
 
+def untaught() -> Any:
+    """Return the module as it is before it has learned anything."""
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @needs_compiled
 class TestMisuse:
     """What only a mistake of ours could do to it."""
@@ -374,17 +384,23 @@ class TestMisuse:
 
     @pytest.mark.parametrize("sample", [SimpleNamespace(type=1), 1, None])
     def test_it_learns_from_structs_alone(self, sample: object) -> None:
-        spec = importlib.util.find_spec(NAME)
-        assert spec is not None
-        assert spec.loader is not None
-        other = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(other)
+        other = untaught()
         with pytest.raises(RuntimeError, match="learn"):
             other.Glance((), ())
         with pytest.raises((AttributeError, ValueError)):
             other.learn(*[sample] * 3, *[int] * 3, 7)
+        with pytest.raises(RuntimeError, match="learn"):
+            other.Glance((), ())
         with pytest.raises(RuntimeError, match="already"):
             GLANCES.learn(*[sample] * 3, *[int] * 3, 7)
+
+    def test_python_does_it_where_fields_lie_elsewhere(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = untaught()
+        unlike = SimpleNamespace(type=object(), inputs=object(), outputs=object())
+        monkeypatch.setattr(model_rules, "_sample", lambda _: unlike)
+        assert model_rules._taught(other) is None
 
     def test_references_are_counted(self) -> None:
         main = chain(30).main
