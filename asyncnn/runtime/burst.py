@@ -38,7 +38,7 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places, no_place_for_buffers
 from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
@@ -420,7 +420,7 @@ def _check_shared(tensor: Tensor | None) -> None:
     if tensor is None:
         return
     if not isinstance(tensor, np.ndarray):
-        raise InvalidArgumentError("bursts do not know device-managed buffers")
+        raise no_place_for_buffers()
     if place_of(tensor) is None:
         raise InvalidArgumentError(
             "an array of a burst is memory of this process alone",

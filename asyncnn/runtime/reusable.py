@@ -105,7 +105,8 @@ class Target(NamedTuple):
             cause = cause_of_death(self.hal)
             if cause is not None:
                 raise cause
-        result.raise_for_status()
+        name = getattr(self.owner, "name", "")
+        result.raise_for_status(f"execution on {name}" if name else "execution")
 
     def settled_inputs(self, inputs: Any) -> Sequence[Tensor | None]:
         """Return what a caller gives for inputs, or new shared arrays for None.
