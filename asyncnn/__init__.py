@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         MissedDeadlineTransientError,
         NoDriverError,
         OutputInsufficientSizeError,
+        PreparationFailedError,
         ResourceExhaustedError,
         ResourceExhaustedPersistentError,
         ResourceExhaustedTransientError,
@@ -101,7 +102,7 @@ else:
             "ExecutionFailedError ForkedError "
             "GeneralFailureError InvalidArgumentError MissedDeadlineError "
             "MissedDeadlinePersistentError MissedDeadlineTransientError NoDriverError "
-            "OutputInsufficientSizeError ResourceExhaustedError "
+            "OutputInsufficientSizeError PreparationFailedError ResourceExhaustedError "
             "ResourceExhaustedPersistentError ResourceExhaustedTransientError "
             "WrongLoopError WrongTypeError",
             "asyncnn.hal.routes": "Route",
@@ -169,6 +170,7 @@ __all__ = (
     "OperationType",
     "OutputInsufficientSizeError",
     "Outputs",
+    "PreparationFailedError",
     "PreparedModel",
     "Priority",
     "ResourceExhaustedError",

@@ -22,6 +22,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     ExecutionFailedError,
     OutputInsufficientSizeError,
+    PreparationFailedError,
     error_for,
 )
 from asyncnn.hal.interfaces import (
@@ -104,8 +105,10 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     kind: type[AsyncnnError] | None = None
     route: Route | None = None
 
-    def raise_for_status(self) -> None:
+    def raise_for_status(self, what: str = "execution") -> None:
         """Do nothing if the execution succeeded.
+
+        ``what`` has failed, where nobody has told a reason.
 
         :raises AsyncnnError: the member of the family that ``kind`` is, or that stands
             for ``status``.
@@ -116,7 +119,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
             raise OutputInsufficientSizeError(
                 self.reason or "an output buffer is too small", self.output_shapes
             )
-        message = self.reason or _told("execution", self.status)
+        message = self.reason or unexplained(what, self.status)
         if self.kind is not None:
             raise self.kind(message)
         if self.status is ErrorStatus.GENERAL_FAILURE:
@@ -152,7 +155,7 @@ class PreparedModelFuture(IPreparedModelCallback):
         if prepared_model is not None and status is ErrorStatus.NONE:
             self._future.set_result(prepared_model)
         else:
-            self._future.set_result(_preparation_error(status, self.reason))
+            self._future.set_result(preparation_error(status, self.reason))
 
     def __await__(self) -> "Generator[None, None, IPreparedModel]":
         try:
@@ -310,13 +313,16 @@ class SynchronousByCallback(ABC):
         return answer
 
 
-def _preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
+def preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
+    """Return the error of a preparation that has given a ``status`` and no model."""
     if status is ErrorStatus.NONE:
-        return error_for(ErrorStatus.GENERAL_FAILURE, "no prepared model was delivered")
-    return error_for(status, reason or _told("preparation", status))
+        return PreparationFailedError("no prepared model was delivered")
+    if status is ErrorStatus.GENERAL_FAILURE and not reason:
+        return PreparationFailedError(f"preparation failed: {status.name}")
+    return error_for(status, reason or unexplained("preparation", status))
 
 
-def _told(what: str, status: ErrorStatus) -> str:
+def unexplained(what: str, status: ErrorStatus) -> str:
     """Return what is told of a failure whose reason nobody has told."""
     if status in _MISSED:
         return f"the {what} has missed its deadline"

@@ -47,7 +47,8 @@ class RunTiming(msgspec.Struct, frozen=True):
     """Durations of a run in nanoseconds, None where the driver does not tell.
 
     ``on_device_ns`` is that of computing, ``in_driver_ns`` with all that the driver
-    does about it. A driver measures whole microseconds, as the HAL has them.
+    does about it. Drivers measure whole microseconds, as the HAL has them, so both are
+    multiples of 1000.
     """
 
     on_device_ns: int | None

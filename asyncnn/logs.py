@@ -162,7 +162,9 @@ def set_tags(setting: str) -> None:
     if names & _EVERYTHING:
         names = set(TAGS)
     for name in sorted(names - TAGS.keys()):
-        logger.error("there is no tag %r; known: %s", name, ", ".join(TAGS))
+        known = ", ".join(TAGS)
+        extra = {"tag": VARIABLE}
+        logger.error("there is no tag %r; known: %s", name, known, extra=extra)
     for tag in TAGS.values():
         tag.switch(tag.name in names)
 
@@ -170,14 +172,14 @@ def set_tags(setting: str) -> None:
 def obey_environment() -> None:
     """Turn on what the environment asks for, and show it on standard error."""
     setting = os.environ.get(VARIABLE, "")
-    set_tags(setting)
-    if any(tag.is_on for tag in TAGS.values()) and not logger.handlers:
+    if setting and not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(
             logging.Formatter("asyncnn[%(process)d] %(tag)s: %(message)s")
         )
         handler.addFilter(lambda record: hasattr(record, "tag"))
         logger.addHandler(handler)
+    set_tags(setting)
 
 
 obey_environment()

@@ -13,11 +13,27 @@ from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from asyncnn.hal.errors import WrongLoopError
 from asyncnn.hal.interfaces import AlreadyNotifiedError
 from asyncnn.lazy import compiled_module
 
 TURN_NS = 200_000
 """How long a task may go on with results that are there at once, without waiting."""
+
+
+def require_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs.
+
+    :raises WrongLoopError: if it is none of asyncio's, as with trio, or there is none.
+    """
+    loop = asyncio._get_running_loop()  # None where none runs
+    if loop is None:
+        raise WrongLoopError(
+            "asyncnn needs the event loop of asyncio, which does not run here",
+            hint="start it with asyncio.run(main()), or "
+            "anyio.run(main, backend='asyncio')",
+        )
+    return loop
 
 
 class _Turn(threading.local):

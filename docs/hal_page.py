@@ -96,7 +96,7 @@ callback: Is told by `notify`.
 get_version_string(): Names the package, its version and the engine.
 - devices/test_device.py::TestQueries::test_answers_are_what_the_hal_allows
 - devices/test_accelerated.py::TestResults::test_its_version_names_the_engine
-get_type(): CPU, for all that are here.
+get_type(): CPU; GPU or ACCELERATOR for ONNX Runtime on a provider; OTHER for a driver of before 1.2.
 - devices/test_device.py::TestQueries::test_answers_are_what_the_hal_allows
 get_capabilities_1_2(): Has a figure for each operand type, and none for control flow.
 - hal/versions/test_capabilities.py::test_1_2_has_neither_control_flow_nor_signed_bytes
@@ -181,7 +181,7 @@ deadline: As for `prepare_model_1_3`.
 model_cache: Is copied and authenticated whole before any of it is used.
 - devices/cache/test_cache.py::TestSecurity::test_every_flipped_bit_of_the_model_cache_is_noticed
 - devices/cache/test_cache.py::TestWrongFiles::test_a_file_that_cannot_be_read_fails_the_loading
-data_cache: Has to be of the same compilation; is mapped where nobody else can write it.
+data_cache: Has to be of the same compilation; is copied, or mapped where `DeviceSettings.maps_cache_files` says so and nobody else can write it.
 - devices/cache/test_cache.py::TestSecurity::test_a_data_cache_of_another_length_fails_the_loading
 - devices/cache/test_files.py::test_files_that_others_may_write_are_copied
 token: Has to be that of the saving.

@@ -18,6 +18,7 @@ from asyncnn.hal.errors import (
     DriverDiedError,
     ExecutionFailedError,
     MissedDeadlineError,
+    PreparationFailedError,
     ResourceExhaustedError,
 )
 from asyncnn.logs import EXIT_BAD_INPUT, EXIT_FAILED, errors_as_lines
@@ -28,8 +29,9 @@ _FAILURES = (
     MissedDeadlineError,
     ResourceExhaustedError,
     DriverDiedError,
+    PreparationFailedError,
 )
-"""Errors of executions; others are of bad input."""
+"""Errors of devices at work; others are of bad input."""
 
 
 COMMANDS = {
@@ -160,7 +162,7 @@ def _options(
 def main() -> None:
     """Run the command line; errors of the family become one line.
 
-    The status is 1 if an execution failed on its way, and 2 otherwise.
+    The status is 1 if a device failed at its work, and 2 otherwise.
     """
     with errors_as_lines(_FAILURES), naming_options(), output_ending():
         join_recording(" ".join(["asyncnn", *sys.argv[1:2]]))

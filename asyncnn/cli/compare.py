@@ -128,7 +128,7 @@ def _compared(
     import anyio
 
     from asyncnn.cli.model_runs import PATHS
-    from asyncnn.devices.auto_device import default_device_name, usual_device_name
+    from asyncnn.devices.own_devices import default_device_name, usual_device_name
     from asyncnn.runtime.file_kinds import kind_of
     from asyncnn.runtime.model import located, open_model_file
     from asyncnn.tools.comparison import Comparison, compare_model

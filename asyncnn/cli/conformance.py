@@ -111,13 +111,13 @@ def conformance(
 
     With --random, the device computes graphs that are drawn, which are compared
     with the reference kernels: bit by bit on the reference device, operation by
-    operation on others. One that fails is made small and written to files, which
-    --replay tries again.
+    operation on others. The first that fails ends the search of its path; it is
+    made small and written to files, which --replay tries again.
 
     The last line says how many cases passed, failed and were skipped. Exits with
     1 if one fails, with 2 on bad input.
     """
-    from asyncnn.devices.auto_device import default_device_name
+    from asyncnn.devices.own_devices import default_device_name
     from asyncnn.extensions import load_extension
     from asyncnn.runtime.framework.device_registry import opener_of
     from asyncnn.tools.conformance.executing import PATHS
@@ -260,7 +260,11 @@ def _try_graphs(
         failed = int(bool(each.problem))
         totals["passed"] += each.graphs - failed
         totals["failed"] += failed
-        typer.echo(f"{options.counted(each.graphs, 'graph')} [{how}]")
+        most = each.graphs if isinstance(drawn, Path) else drawn[0]
+        tried = options.counted(each.graphs, "graph")
+        if each.graphs < most:
+            tried += f" of {most:,}, as the first that fails ends the search"
+        typer.echo(f"{tried} [{how}]")
         if each.problem:
             typer.echo(f"failed: {each.model} [{how}]: {each.problem}")
             command = ["asyncnn", "conformance", "--replay", each.model]

@@ -46,13 +46,14 @@ def devices(
 ) -> None:
     """List the devices with their versions, types and capabilities."""
     import anyio
-    from rich.table import Table
+    from rich.table import Column, Table
 
     reports = anyio.run(_discover, socket)
     if json:
         print_json(reports)
         return
-    table = Table("device", "version", "type", "status", "float32", "quant8")
+    name = Column("device", no_wrap=True)
+    table = Table(name, "version", "type", "status", "float32", "quant8")
     for report in reports:
         figures = [
             f"{report.performance[type_.name]:.2f}" if report.performance else ""
@@ -74,7 +75,7 @@ def devices(
 
 
 async def _discover(socket: Path | None) -> list[DeviceReport]:
-    from asyncnn.devices.auto_device import usual_device_name
+    from asyncnn.devices.own_devices import usual_device_name
     from asyncnn.runtime.framework.device_registry import registered_devices
     from asyncnn.runtime.opening_devices import connect, open_device
 

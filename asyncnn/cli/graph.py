@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -259,7 +260,7 @@ def print_explanation(explanation: "Explanation") -> None:
             f"about {format_duration(segment.expected_us)}"
         )
     if explanation.are_estimates and (explanation.partitions or explanation.segments):
-        typer.echo("times are estimates: asyncnn capabilities --measure")
+        typer.echo(f"times are estimates: {_better_than_estimates()}")
     for name, reason in explanation.left_out.items():
         typer.echo(f"{name} has no part: {reason}")
     if explanation.translated:
@@ -270,6 +271,20 @@ def print_explanation(explanation: "Explanation") -> None:
     supported = sum(report.is_supported for report in explanation.operations)
     total = len(explanation.operations)
     typer.echo(f"{explanation.device} supports {supported} of {total} operations")
+
+
+def _better_than_estimates() -> str:
+    """Return what gives times that are measured."""
+    from asyncnn.devices.measured_capabilities import load_measurement
+
+    command = "asyncnn capabilities --measure"
+    with suppress(GeneralFailureError):
+        found = load_measurement()
+        if found is not None and found.model_times and not found.is_in_force:
+            return "what was measured is in force from the next boot of the machine on"
+        if found is not None:
+            return f"{command} --again"
+    return command
 
 
 def _support(report: "OperationReport") -> str:

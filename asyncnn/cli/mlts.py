@@ -1,5 +1,6 @@
 """``asyncnn mlts``: the benchmark of the Machine Learning Test Suite, with reports."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -301,7 +302,7 @@ class _Progress:
 
 def _print(report: "SuiteReport") -> None:
     out = options.console()
-    if not out.is_terminal:
+    if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = _WIDTH
     for model in report.models:
         rows = report.of_model(model.name)
@@ -325,8 +326,8 @@ def _table(rows: "Sequence[Row]") -> Any:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for heading in ("  system", "way"):
-        table.add_column(heading, no_wrap=True)
+    table.add_column("  system", overflow="fold")  # rather than figures
+    table.add_column("way", no_wrap=True)
     for heading in ("p50", "p90", "p99", "first", "ready"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("outputs", no_wrap=True)

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import load_extended, progress
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import default_device_name
+from asyncnn.devices.own_devices import default_device_name
 from asyncnn.execution import Outputs
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
+from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import Operand, OperandLifeTime, Priority
 from asyncnn.offload import offload_steps
 from asyncnn.runtime.device import Device
@@ -81,7 +82,8 @@ class PathReport(msgspec.Struct, frozen=True):
     """One path's results; ``passed`` is None if nothing was checked.
 
     Latencies are of the runs after the first, which alone touches memory and
-    compiles what was left to it. If there is no other, they are its own.
+    compiles what was left to it. If there is no other, they are its own. ``route`` is
+    that of the last run, by the devices of a framework, and empty for others.
     """
 
     path: str
@@ -92,6 +94,8 @@ class PathReport(msgspec.Struct, frozen=True):
     latency_us_p99: float
     passed: bool | None
     mismatches: tuple[str, ...]
+    route: tuple[RouteStep, ...] = ()
+    fell_back: bool = False
 
 
 class RunReport(msgspec.Struct, frozen=True):
@@ -246,6 +250,8 @@ def _report(
         for name, expected in wanted.items()
     ]
     failures = tuple(str(each) for each in comparisons if not each.passed)
+    last = outputs[-1]
+    route = last.route if isinstance(last, Outputs) else None
     p50, p99 = np.percentile(latencies[1:] or latencies, (50, 99))
     return PathReport(
         path=path,
@@ -256,6 +262,8 @@ def _report(
         latency_us_p99=float(p99),
         passed=None if job.expected is None else not failures,
         mismatches=failures,
+        route=() if route is None else route.steps,
+        fell_back=route is not None and route.fell_back,
     )
 
 

@@ -161,6 +161,7 @@ def _show(report: "RunReport", *, json: bool) -> None:
         typer.echo(f"on {report.device}, version {report.version}")
         for path_report in report.paths:
             _print_path(path_report)
+            _print_route(path_report, report.device)
         if report.first_difference:
             typer.echo(report.first_difference)
     if not report.passed:
@@ -175,6 +176,14 @@ def _print_path(report: "PathReport") -> None:
     )
     for line in report.mismatches:
         typer.echo(f"  {line}")
+
+
+def _print_route(report: "PathReport", device: str) -> None:
+    """Print who has computed, unless that was who was named."""
+    named = device.partition(":")[2].split(",")
+    if report.fell_back or any(step.device not in named for step in report.route):
+        for line in dict.fromkeys(map(str, report.route)):
+            typer.echo(f"  {line}")
 
 
 def _times(report: "PathReport") -> str:

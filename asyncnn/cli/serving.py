@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from asyncnn.cli.options import console
 from asyncnn.devices import DeviceSettings, DeviceStatistics, IMeasured
-from asyncnn.devices.auto_device import OWN_DEVICES
 from asyncnn.devices.engine_verdicts import environment_of_trials
+from asyncnn.devices.own_devices import own_device
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice, has_measured_capabilities
 from asyncnn.runtime.device import Device
@@ -214,7 +214,7 @@ def isolating(
     can be translated, to outputs of the shapes that they declare, need no such process.
     """
     settings = replace(settings, extensions=(), isolated=True)
-    own = name if name in OWN_DEVICES else None
+    own = name if name and own_device(name) else None
     given = partial(open_device, own, settings=settings, isolated=True)
 
     @asynccontextmanager

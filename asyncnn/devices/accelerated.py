@@ -1,8 +1,9 @@
-"""The accelerated device: LiteRT computes the operations that it is fast at.
+"""The accelerated device, by LiteRT, and the device with all engines.
 
-Which these are is decided when a model is prepared; the NumPy kernels of the reference
-device compute the other operations of the same plan. Everything else, from priorities
-to caches, is the reference device's.
+Which operations LiteRT is fast at is decided when a model is prepared; the NumPy
+kernels of the reference device compute the other operations of the same plan.
+Everything else, from priorities to caches, is the reference device's. A model that is a
+region goes to the engine that its file is for.
 """
 
 from pathlib import Path
@@ -14,6 +15,7 @@ from asyncnn.devices.engine_device import EngineDevice, loaded
 from asyncnn.devices.measured_capabilities import FLOAT16_GAINS
 from asyncnn.devices.private_files import state_folder
 from asyncnn.engine.delegation import Delegate
+from asyncnn.hal.errors import EngineUnavailableError
 from asyncnn.memory.pages import os_errors
 
 if TYPE_CHECKING:
@@ -84,6 +86,40 @@ class AcceleratedDevice(EngineDevice):
         told = f"{'used' if is_used else 'not used'}: {why}"
         self.hal_hints = {**self.hal_hints, RELAXED: told}
         return is_used
+
+
+class AutoDevice(AcceleratedDevice):
+    """An `IDevice` with every engine that is installed. Use as a context manager.
+
+    It is like `AcceleratedDevice` and `OnnxRuntimeDevice` in one. ONNX Runtime is
+    loaded when the first model needs it; one that does not work refuses that model.
+
+    :raises EngineUnavailableError: on entering the context, if there is no engine.
+    :raises ResourceExhaustedError: on entering, as `AcceleratedDevice`.
+    """
+
+    name = "asyncnn-auto"
+
+    async def load_delegate(self) -> Delegate | None:
+        """Load LiteRT, and look for ONNX Runtime.
+
+        :raises EngineUnavailableError: if there is neither.
+        """
+        from asyncnn.devices.onnxruntime.onnx_device import (
+            found_onnx_runtime,
+            onnx_extension,
+        )
+
+        version = found_onnx_runtime()
+        try:
+            delegate: Delegate | None = await super().load_delegate()
+        except EngineUnavailableError:
+            if not version:
+                raise
+            delegate = None
+        if version:
+            self._add(f"ONNX Runtime {version}", onnx_extension(version))
+        return delegate
 
 
 def _weights_folder(settings: DeviceSettings) -> Path | None:

@@ -39,12 +39,14 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import validate_memory
 from asyncnn.hal.validate.buffers import BufferPlan, checked_contents, plan_buffer
 from asyncnn.hal.validate.rules import checked_size_bytes, malformed_as_invalid
+from asyncnn.logs import SparseLogger
 from asyncnn.memory.managed import Account, ManagedBuffer
 from asyncnn.memory.mapping import Mapper
 from asyncnn.offload import SerialOffload
 from asyncnn.qos import Client, calling_client
 
 logger = logging.getLogger(__name__)
+_log = SparseLogger(logger)  # clients may ask as often as they like
 
 
 FREQUENCY = {
@@ -121,6 +123,7 @@ class Buffers:
             try:
                 managed.reserve(operand.dimensions)
             except AsyncnnError as error:
+                _log.log(logging.WARNING, "no buffer allocated: %s", error)
                 raise GeneralFailureError(str(error)) from error
         known = self._known[token] = KnownBuffer(managed, plan)
         return ReferenceBuffer(known, self), token

@@ -22,7 +22,11 @@ import msgspec
 import asyncnn
 from asyncnn.devices.measured_capabilities import cpu_features, cpu_name
 from asyncnn.devices.private_files import read_private, state_folder, write_private
-from asyncnn.hal.errors import GeneralFailureError, ResourceExhaustedError
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    ResourceExhaustedError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +229,7 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     """Run a test; return 0, or 1 with the reason as the last line written.
 
     It is ``os.EX_TEMPFAIL`` where memory, descriptors or threads have run out. What it
-    returns is told.
+    returns is told. So it is where the library lacks something else, which may come.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
     # Whoever asked may be gone, and what hangs may be a library, which hears no signal.
@@ -233,6 +237,9 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         told = run()
+    except EngineUnavailableError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
+        return os.EX_TEMPFAIL
     except (TrialError, unusable, GeneralFailureError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         return 1

@@ -232,8 +232,8 @@ class Run(Work, Completion):
             return False
         if executable.may_spread and pause.lanes_each:
             self._spread(pause)
-        if pause.threads > 1:
-            return False
+            if pause.threads > 1:
+                return False
         workspace, control = self._workspace, self._control
         if workspace is None or control is None:
             try:

@@ -78,6 +78,10 @@ class ExecutionFailedError(GeneralFailureError):
     """An execution that was begun has failed: a value, a kernel or the engine did."""
 
 
+class PreparationFailedError(GeneralFailureError):
+    """A device has failed to prepare a model, and has told no reason."""
+
+
 class BusyError(GeneralFailureError):
     """Another call uses what only one can use at a time, such as a burst's arrays."""
 

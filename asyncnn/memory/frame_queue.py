@@ -49,6 +49,7 @@ from asyncnn.memory.posix_memory import (
 )
 from asyncnn.memory.queue_events import ProducerWatch, SemaphoreWaiter
 from asyncnn.offload import offload
+from asyncnn.turn import require_loop
 
 LARGE_BYTES = 2**20
 """Frames from here on are copied on a thread, which takes the loop as long to start."""
@@ -101,7 +102,9 @@ class FrameQueue:
         :raises GeneralFailureError: if the name is taken.
         :raises ResourceExhaustedTransientError: if memory, descriptors or threads have
             run out.
+        :raises WrongLoopError: if no event loop of asyncio runs here.
         """
+        require_loop()
         if self._is_open or self._is_closed:
             raise InvalidArgumentError(f"the frame queue {self.name} is used once")
         layout = self._layout

@@ -180,7 +180,8 @@ def open_object(name: str) -> Descriptor:
     if found is None:
         raise GeneralFailureError(
             f"there is no shared memory {name!r}",
-            hint="the process that makes it has to run",
+            hint="the process that makes it has to run; names of programs without "
+            "asyncnn are given with a slash in front",
         )
     return found
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import InvalidArgumentError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -112,16 +112,21 @@ def shared_array(
     try:
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
+        if dtype.hasobject:
+            raise ValueError("an array of objects cannot lie in a pool")
         if min(dimensions, default=0) < 0:
             raise ValueError(f"an axis of {shape!r} is negative")
+        # The view of an empty pool would be read-only.
+        size = max(1, math.prod(dimensions) * dtype.itemsize)
+        memory = allocate(size) if isolated else allocate_in_slab(size)
+        array = np.ndarray(dimensions, dtype, memory.buffer)
+    except AsyncnnError:  # some are a ValueError as well
+        raise
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"there is no array of shape {shape!r} and dtype {dtype!r}: {error}"
         ) from None
-    # The view of an empty pool would be read-only.
-    size = max(1, math.prod(dimensions) * dtype.itemsize)
-    memory = allocate(size) if isolated else allocate_in_slab(size)
-    return array_in(memory, dtype, dimensions)
+    return np.asarray(_Owner(memory, array))
 
 
 def array_in(memory: Memory, dtype: DTypeLike, shape: tuple[int, ...]) -> _Array:

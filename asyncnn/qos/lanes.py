@@ -143,8 +143,8 @@ class Lanes(ABC):
         for lane, outcome, started_ns, ended_ns, used_ns in returned:
             has_ended, work = True, lane.work
             # The system has run others in its place, and an ordinary lane is free.
-            had_ns = ended_ns - started_ns if lane.idle is natives.idle_nice else 0
-            work.is_held_up = not lane.is_aside and used_ns < had_ns * HELD_UP
+            is_nice = lane.idle is natives.idle_nice and not lane.is_aside
+            work.is_held_up = is_nice and used_ns < (ended_ns - started_ns) * HELD_UP
             try:
                 has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:

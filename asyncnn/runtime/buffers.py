@@ -1,5 +1,6 @@
 """Device-managed buffers for applications: tensors that stay in the driver."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -7,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IBuffer, IDevice, IPreparedModel, error_of
 from asyncnn.hal.operands import combine_dimensions, is_scalar
 from asyncnn.hal.operations.bound import Array
@@ -77,6 +78,7 @@ class Slot(msgspec.Struct, frozen=True, eq=False):
     info: TensorInfo
     position: int
     is_output: bool
+    device: IDevice | None = None
 
 
 class DeviceBuffer:
@@ -124,8 +126,10 @@ class DeviceBuffer:
             raise InvalidArgumentError(
                 f"the buffer holds {self.dtype}, not {array.dtype}"
             )
+        what = f"writing {list(array.shape)} to the buffer"
+        self._check_shape(what, array.shape)
         status = await self.hal.copy_from(_pool(array), array.shape)
-        _check(self.hal, status, f"writing {list(array.shape)} to the buffer")
+        _check(self.hal, status, what, "something else uses it")
 
     async def read(self, shape: tuple[int, ...] | None = None) -> Array:
         """Return a copy of the contents.
@@ -143,9 +147,23 @@ class DeviceBuffer:
                     f"the buffer is open to any {list(shape)}",
                     hint="say which shape its contents have",
                 )
+        self._check_shape("reading the buffer", shape)
         array = self._make_array(shape, self.dtype)
-        _check(self.hal, await self.hal.copy_to(_pool(array)), "reading the buffer")
+        status, why = await self.hal.copy_to(_pool(array)), "it holds nothing yet"
+        _check(self.hal, status, "reading the buffer", f"{why}, or is being written")
         return array
+
+    def _check_shape(self, what: str, shape: Dimensions) -> None:
+        """Check that contents may have this shape.
+
+        :raises InvalidArgumentError: if the slots are of another one.
+        """
+        if is_scalar(self._type) and shape:
+            raise InvalidArgumentError(f"{what}: its contents are a scalar")
+        _merged(what, self.dimensions, shape)
+
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        raise no_place_for_buffers()
 
     def __repr__(self) -> str:
         return f"<DeviceBuffer {self.dtype} {list(self.dimensions)}>"
@@ -161,6 +179,9 @@ async def allocate_buffer(
 
     :raises AsyncnnError: if it cannot be allocated.
     """
+    names = ", ".join(slot.info.name for slot in slots)
+    what = f"allocating a buffer for {names}"
+    info = _combined(device, slots, dimensions, what)
     models = list({id(slot.hal): slot.hal for slot in slots}.values())
     roles: tuple[list[BufferRole], list[BufferRole]] = ([], [])
     for slot in slots:
@@ -169,20 +190,52 @@ async def allocate_buffer(
     status, buffer, token = await device.allocate(
         BufferDesc(dimensions), models, *roles
     )
-    names = ", ".join(slot.info.name for slot in slots)
-    what = f"allocating a buffer for {names or 'nothing'}"
-    if status is ErrorStatus.GENERAL_FAILURE:  # which is all that the HAL says of both
-        raise GeneralFailureError(
-            f"{what} failed: the device has none of that type, or no memory for it"
-        )
-    _check(device, status, what)
+    wanted = math.prod(info.dimensions) * info.dtype.itemsize
+    why = f"the device has none of {info.dtype}, or no memory for {wanted:,} bytes"
+    _check(device, status, what, why)  # the HAL does not say which of both
     assert buffer is not None
-    for slot in slots:
-        dimensions = combine_dimensions(dimensions, slot.info.dimensions)
-    info = slots[0].info
-    if dimensions != info.dimensions:
-        info = msgspec.structs.replace(info, dimensions=dimensions)
     return DeviceBuffer(buffer, token, info, make_array)
+
+
+def _combined(
+    device: IDevice, slots: Sequence[Slot], dimensions: Dimensions, what: str
+) -> TensorInfo:
+    """Return what all ``slots`` are, with as many known dimensions as there are.
+
+    :raises InvalidArgumentError: if one is given twice, is of another device, or
+        differs from the first or from ``dimensions``.
+    """
+    first = slots[0].info
+    kinds = [(str(s.info.dtype), s.info.scale, s.info.zero_point) for s in slots]
+    roles = [(id(slot.hal), slot.is_output, slot.position) for slot in slots]
+    for number, (slot, kind) in enumerate(zip(slots, kinds, strict=True)):
+        info, wrong = slot.info, ""
+        if slot.device not in (None, device):
+            wrong = "is of another device"
+        elif roles[number] in roles[:number]:
+            wrong = "is given twice"
+        elif kind != kinds[0]:
+            wrong = f"has dtype, scale and zero point {kind}, {first.name} {kinds[0]}"
+        if wrong:
+            raise InvalidArgumentError(f"{what}: {info.name} {wrong}")
+        dimensions = _merged(f"{what}: {info.name}", dimensions, info.dimensions)
+    return msgspec.structs.replace(first, dimensions=dimensions)
+
+
+def _merged(what: str, first: Dimensions, second: Dimensions) -> Dimensions:
+    """Return `combine_dimensions`, whose error says ``what`` does not fit."""
+    try:
+        return combine_dimensions(first, second)
+    except InvalidArgumentError as error:
+        raise error.at(what) from None
+
+
+def no_place_for_buffers() -> InvalidArgumentError:
+    """Return the error of what goes another way than requests, which name buffers."""
+    return InvalidArgumentError(
+        "bursts, sessions and NumPy do not know device-managed buffers",
+        hint="run, run_fenced and reusable of the prepared model take them",
+    )
 
 
 def _pool(array: Array) -> Memory:
@@ -200,6 +253,13 @@ async def _contiguous(contents: ArrayLike) -> Array:
     return np.asarray(contents, order="C")
 
 
-def _check(mortal: IBuffer | IDevice, status: ErrorStatus, what: str) -> None:
+def _check(
+    mortal: IBuffer | IDevice, status: ErrorStatus, what: str, failure: str
+) -> None:
+    """Check a status; ``failure`` says what GENERAL_FAILURE stands for here.
+
+    :raises AsyncnnError: if it is not NONE.
+    """
     if status is not ErrorStatus.NONE:
-        raise error_of(mortal, status, f"{what} failed: {status.name}")
+        why = failure if status is ErrorStatus.GENERAL_FAILURE else status.name
+        raise error_of(mortal, status, f"{what} failed: {why}")

@@ -3,11 +3,11 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol, Self, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from asyncnn.hal.types import (
     Request,
 )
 from asyncnn.memory.slabs import place_of
-from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places
+from asyncnn.runtime.buffers import SHORT_ELEMENTS, Places, no_place_for_buffers
 from asyncnn.runtime.execution_options import copies_now, copies_of
 from asyncnn.runtime.home import get_ident
 from asyncnn.runtime.model import position_of
@@ -115,7 +115,6 @@ class Burst(Opened):
             for info in target.check.infos
         ]
         self._inputs = Places(first, make)
-        self._is_copying = False
         self._own = ReusableExecution(target, tuple(first), None, carry)
         infos = (*target.check.infos, *target.space.infos)
         # As far as shapes are fixed: what is usual then is no longer than that.
@@ -170,11 +169,10 @@ class Burst(Opened):
         :raises AsyncnnError: for any other status of the driver.
         """
         deadline = None if timeout is None else deadline_after(timeout)
-        if self._is_copying:
-            self._check_not_copying()
-        if self._own.is_running:
-            self._own.check_free()
-        self._is_copying = True
+        own = self._own
+        if own.is_running:
+            own.check_free()
+        own.is_running = True
         try:
             check, places = self._target.check, self._inputs
             usual = check.usual(inputs)
@@ -186,14 +184,15 @@ class Burst(Opened):
                 self._move(last)
             if deadline is not None:
                 timeout = seconds_until(deadline)
-            views = await self._own.run(timeout=timeout, measure=measure)
+            own.is_lent = True
+            views = await own.run(timeout=timeout, measure=measure)
             return (
                 copies_now(views, views)
                 if self._is_short
                 else await copies_of(views, views)
             )
         finally:
-            self._is_copying = False
+            own.is_running = own.is_lent = False
 
     def _move(self, last: Iterable[Array | None]) -> None:
         """Use other arrays from now on; the driver need not remember the last ones."""
@@ -203,19 +202,14 @@ class Burst(Opened):
                 self._controller.free_memory(found[0])
         self._own.rebind(tuple(self._inputs.arrays))
 
-    async def run_in_place(
-        self,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as that of every path
-        measure: bool = False,
-    ) -> Outputs:
+    def run_in_place(
+        self, *, timeout: float | None = None, measure: bool = False
+    ) -> Coroutine[Any, Any, Outputs]:
         """Execute on what lies in the inputs; the outputs lie in the same arrays.
 
         :raises AsyncnnError: as `run`.
         """
-        if self._is_copying:
-            self._check_not_copying()
-        return await self._own.run(timeout=timeout, measure=measure)
+        return self._own.run(timeout=timeout, measure=measure)
 
     def run_in_place_blocking(self, *, measure: bool = False) -> Outputs:
         """Do what `run_in_place` does, blocking this thread: one without an event loop.
@@ -232,8 +226,6 @@ class Burst(Opened):
                 "the event loop of the burst runs on this thread, which must not block",
                 hint="await run_in_place instead",
             )
-        if self._is_copying:
-            self._check_not_copying()
         return self._own.run_blocking(self._controller.execute_blocking, measure)
 
     def reusable(
@@ -258,17 +250,6 @@ class Burst(Opened):
     def statistics(self) -> BurstStatistics:
         """Return how many runs went through the queues, and how many did not."""
         return self._controller.statistics()
-
-    def _check_not_copying(self) -> None:
-        """Check that no `run` copies to or from the arrays.
-
-        :raises BusyError: if one does.
-        """
-        if self._is_copying:
-            raise BusyError(
-                "another run of the burst has not returned",
-                hint="await it first, or make a reusable execution on other arrays",
-            )
 
     def __repr__(self) -> str:
         inputs = ", ".join(info.name for info in self._target.check.infos)
@@ -439,7 +420,7 @@ def _check_shared(tensor: Tensor | None) -> None:
     if tensor is None:
         return
     if not isinstance(tensor, np.ndarray):
-        raise InvalidArgumentError("bursts do not know device-managed buffers")
+        raise no_place_for_buffers()
     if place_of(tensor) is None:
         raise InvalidArgumentError(
             "an array of a burst is memory of this process alone",

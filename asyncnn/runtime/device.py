@@ -15,6 +15,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlineTransientError,
+    PreparationFailedError,
     WrongTypeError,
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
@@ -174,10 +175,13 @@ class Device(Opened):
         async def prepared_hal(form: NamedModel, kind: bytes = b"") -> IPreparedModel:
             order = PrepareArguments(form.model, preference, priority, deadline)
             with hinting(lambda: _hint_of_lengths(form)):
-                if self._cache is None:
-                    return await prepare(self.hal, order)
-                known = None if identity is None else identity + kind
-                return await self._cache.prepare(self.hal, order, known)
+                try:
+                    if self._cache is None:
+                        return await prepare(self.hal, order)
+                    known = None if identity is None else identity + kind
+                    return await self._cache.prepare(self.hal, order, known)
+                except PreparationFailedError as error:
+                    raise error.at(self.name) from None
 
         named, hal = await self._in_a_form_of(named, prepared_hal, deadline)
         zeros = _zeros_for(named) if warm else None

@@ -48,6 +48,7 @@ from asyncnn.hal.validate import validating
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
 from asyncnn.runtime.device import Device, numbered_ends
+from asyncnn.runtime.framework.older_drivers import OlderDriver
 from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.translation import IPlanning, form_for
@@ -360,6 +361,14 @@ class _Context(msgspec.Struct, frozen=True):
         broken = self._broken_rule_of_extension(number, index)
         if broken:
             return replace(report, cause=Cause.SIGNATURE, reason=broken)
+        hal = self.device.hal
+        if isinstance(hal, OlderDriver) and not self.problem:
+            try:
+                check_operation(
+                    operation, subgraph.operands, hal.version, self.model.referenced
+                )
+            except InvalidArgumentError as error:
+                return replace(report, cause=Cause.VERSION, reason=error.message)
         cause, reason = self._obstacle(operation)
         return replace(report, cause=cause, reason=reason)
 

@@ -14,23 +14,9 @@ from typing import Protocol
 
 from asyncnn.hal.errors import WrongLoopError
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
+from asyncnn.turn import require_loop
 
-__all__ = ("Home", "get_ident", "require_loop", "running_loop")
-
-
-def require_loop() -> AbstractEventLoop:
-    """Return the event loop that runs.
-
-    :raises WrongLoopError: if it is none of asyncio's, as with trio, or there is none.
-    """
-    loop = running_loop()
-    if loop is None:
-        raise WrongLoopError(
-            "asyncnn needs the event loop of asyncio, which does not run here",
-            hint="start it with asyncio.run(main()), or "
-            "anyio.run(main, backend='asyncio')",
-        )
-    return loop
+__all__ = ("Home", "get_ident", "running_loop")
 
 
 class _Loop(Protocol):

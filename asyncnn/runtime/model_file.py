@@ -31,7 +31,6 @@ from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import write_file
 from asyncnn.pacing import Steps
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
-from asyncnn.runtime.home import require_loop
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
@@ -43,6 +42,7 @@ from asyncnn.runtime.model_description import Outline
 from asyncnn.runtime.states import pairs_by_name
 from asyncnn.runtime.tflite import loading_tflite, outline_of_tflite
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
+from asyncnn.turn import require_loop
 
 if TYPE_CHECKING:
     from asyncnn.runtime.onnx import Constants

@@ -27,6 +27,7 @@ from asyncnn.memory.pages import failure, os_errors
 from asyncnn.memory.pools import owning, view
 from asyncnn.memory.slabs import array_in, place_of, shared_array
 from asyncnn.service.process import Listener, new_socket, peer_of
+from asyncnn.turn import require_loop
 
 MAX_NAME_BYTES = 64
 _RETRY_S = 0.005
@@ -56,7 +57,9 @@ async def named_array(
     :raises InvalidArgumentError: if there cannot be such a name or array.
     :raises GeneralFailureError: if the name is taken.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    :raises WrongLoopError: if no event loop of asyncio runs here.
     """
+    require_loop()
     address = _address(name)
     array = shared_array(shape, dtype, isolated=True)
     with _Publication(name, address, array):
@@ -77,7 +80,9 @@ async def open_named_array(
     :raises GeneralFailureError: if nobody has made one of that name, or its owner is
         another user, does not answer in time, or answers with what is no such array.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
+    :raises WrongLoopError: if no event loop of asyncio runs here.
     """
+    require_loop()
     address = _address(name)
     with os_errors(f"named array {name!r}"):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -23,7 +23,8 @@ from asyncnn.hal.errors import (
     failure_of,
     shortage_of,
 )
-from asyncnn.runtime.home import Home, require_loop
+from asyncnn.runtime.home import Home
+from asyncnn.turn import require_loop
 
 P = ParamSpec("P")
 

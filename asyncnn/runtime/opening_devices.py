@@ -117,7 +117,7 @@ async def _opened(
 ) -> AsyncIterator[tuple[str, IDevice]]:
     """Open the device of a name, or the default one; tell what that is."""
     # What only connects to a driver has no use for an engine and kernels.
-    from asyncnn.devices.auto_device import (
+    from asyncnn.devices.own_devices import (
         DEVICE_VARIABLE,
         default_device,
         default_device_name,

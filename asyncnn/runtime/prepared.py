@@ -346,7 +346,7 @@ class PreparedModel:
         :raises InvalidArgumentError: if there is no such input.
         """
         position = position_of("input", self.inputs, which)
-        return Slot(self.hal, self.inputs[position], position, False)
+        return Slot(self.hal, self.inputs[position], position, False, self._device)
 
     def output(self, which: str | int = 0) -> Slot:
         """Return what stands for an output in `Device.buffer_for`.
@@ -354,7 +354,7 @@ class PreparedModel:
         :raises InvalidArgumentError: if there is no such output.
         """
         position = position_of("output", self.outputs, which)
-        return Slot(self.hal, self.outputs[position], position, True)
+        return Slot(self.hal, self.outputs[position], position, True, self._device)
 
     def burst(self, *, spins: bool = True) -> Opening[Burst]:
         """Open a burst, the way to the least latency: ``async with``, or ``await``.

@@ -23,7 +23,6 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
-    NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
@@ -106,7 +105,8 @@ class Target(NamedTuple):
             cause = cause_of_death(self.hal)
             if cause is not None:
                 raise cause
-        result.raise_for_status()
+        name = getattr(self.owner, "name", "")
+        result.raise_for_status(f"execution on {name}" if name else "execution")
 
     def settled_inputs(self, inputs: Any) -> Sequence[Tensor | None]:
         """Return what a caller gives for inputs, or new shared arrays for None.
@@ -192,8 +192,9 @@ class ReusableExecution:
 
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
     `input`, await `run`, read those of `output`. All executions use the same arrays, so
-    there is one at a time: it ``is_running`` then. Their memory goes with the last
-    reference to them. Outputs for which ``out`` has None get shared arrays.
+    there is one at a time: it ``is_running`` then. Who claims that itself has
+    ``is_lent`` set for the one run inside. Their memory goes with the last reference to
+    them. Outputs for which ``out`` has None get shared arrays.
     ``threadsafe`` is the prepared model if its executions may be launched on any
     thread.
     """
@@ -210,6 +211,7 @@ class ReusableExecution:
         "_spaces",
         "_target",
         "_threadsafe",
+        "is_lent",
         "is_running",
     )
 
@@ -228,7 +230,7 @@ class ReusableExecution:
         self._out = out
         self._carry = carry
         self._options = options
-        self.is_running = False
+        self.is_running = self.is_lent = False
         self._launched: list[FencedRun] = []
         self._result: ExecutionResult | None = None
         self._spaces = target.spaces(out, target.make_shared)
@@ -305,7 +307,8 @@ class ReusableExecution:
         home = self._target.home
         if get_ident() != home.loop._thread_id:
             home.refuse("the model")
-        if self.is_running or self._launched:
+        is_lent, self.is_lent = self.is_lent, False
+        if (self.is_running and not is_lent) or self._launched:
             self.check_free()
         options = self._options
         if measure or timeout is not None:
@@ -327,11 +330,11 @@ class ReusableExecution:
                 )
                 self._result = None  # of other arrays
         finally:
-            self.is_running = False
+            self.is_running = is_lent
             if trace is not None:
                 trace.end("run", Layer.RUNTIME, Phase.EXECUTION)
         if result is not self._result:
-            self._take(result)
+            self._take(result, measure)
         return self._outputs
 
     def launch_threadsafe(
@@ -395,7 +398,7 @@ class ReusableExecution:
         finally:
             self.is_running = False
         if result is not self._result:
-            self._take(result)
+            self._take(result, measure)
         return self._outputs
 
     def release(self) -> None:
@@ -476,7 +479,7 @@ class ReusableExecution:
         # One that was launched later may have ended first.
         self._launched = [run for run in self._launched if run.status is None]
 
-    def _take(self, result: ExecutionResult) -> None:
+    def _take(self, result: ExecutionResult, is_measured: bool = False) -> None:
         """Return what a result says of the outputs.
 
         :raises AsyncnnError: if it is that of a failure.
@@ -486,8 +489,7 @@ class ReusableExecution:
         space = self._target.space
         if not space.is_fixed:
             self._outputs = space.shaped(self._spaces, result.output_shapes)
-        timing = result.timing
-        self._outputs.timing = None if timing is NO_TIMING else timing_of(timing)
+        self._outputs.timing = timing_of(result.timing) if is_measured else None
         self._outputs.route = result.route or self._target.route
         self._result = result
 

@@ -23,8 +23,8 @@ from getopt import getopt
 
 from msgspec.structs import replace
 
-from asyncnn.devices.auto_device import default_device, default_device_name
 from asyncnn.devices.device_settings import DeviceSettings, read_settings, with_options
+from asyncnn.devices.own_devices import default_device, default_device_name
 from asyncnn.extensions import load_extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.input_files import in_one, offload_abandonable

@@ -78,5 +78,7 @@ async def main(language: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] not in (["c"], ["python"]):
+        sys.exit("usage: python watch.py c|python")
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(main(sys.argv[1], Path(folder)))

@@ -72,6 +72,16 @@ def test_partitions_are_explained(asyncnn_command: Command, model: Path) -> None
     assert "partition 0: sample-float-fast, 3 operations, about " in out
 
 
+def test_a_run_tells_who_has_computed_if_not_the_device_named(
+    asyncnn_command: Command, model: Path
+) -> None:
+    named = ("run", model, "--device", "framework:sample-quant")
+    assert " on reference" in asyncnn_command(*named).out
+    (path,) = json.loads(asyncnn_command(*named, "--json").out)["paths"]
+    assert "reference" in {step["device"] for step in path["route"]}
+    assert path["fell_back"] is False
+
+
 def test_partitions_are_drawn(asyncnn_command: Command, model: Path) -> None:
     out = asyncnn_command("graph", model, "--device", DEVICE).out
     colors = {

@@ -109,7 +109,7 @@ async def test_without_its_engine_the_accelerated_one_is_not_opened(
         raise EngineUnavailableError("ai-edge-litert is not installed")
 
     monkeypatch.setattr(engine, "load_engine", missing)
-    with caplog.at_level("INFO", "asyncnn.devices.auto_device"):
+    with caplog.at_level("INFO", "asyncnn.devices.own_devices"):
         async with open_device() as device:
             assert device.name in ("onnxruntime", "reference")
             await works(device)
@@ -141,7 +141,7 @@ async def test_a_driver_of_ones_own_has_the_one_named(name: str) -> None:
 
 async def test_a_driver_of_ones_own_takes_no_unknown_device() -> None:
     for name in ("none-such", "framework"):
-        known = "known: auto, accelerated, onnxruntime, reference"
+        known = "known: reference, auto, accelerated, onnxruntime"
         words = f"start: there is no device '{name}'.*{known}"
         with pytest.raises(NoDriverError, match=words):
             async with connect(device=name):

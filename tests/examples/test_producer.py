@@ -37,6 +37,10 @@ def test_pictures_of_a_camera_are_classified(language: str) -> None:
     assert rest == "360 right\n"
 
 
+def test_a_language_that_there_is_none_of_is_a_line() -> None:
+    assert watch("rust").stderr == "usage: python watch.py c|python\n"
+
+
 def test_it_says_what_is_missing_without_a_compiler(tmp_path: Path) -> None:
     done = watch("c", PATH=str(tmp_path))
     assert done.returncode == 1

@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[Case, str]] = {
     ),
     "two runs of one burst": (
         lambda g: twice_at_once(g.burst),
-        "another run of the burst has not returned (await it first",
+        "another run on the same arrays has not returned (await it first",
     ),
     # Files
     "a folder": (lambda g: asyncnn.load(g.folder), "a directory, not a file"),

@@ -391,6 +391,13 @@ class TestAnotherLoop:
                 _awaited(opening).send(None)
             with pytest.raises(asyncnn.WrongLoopError, match="needs the event loop"):
                 opening.__aenter__().send(None)
+        for begun in (
+            asyncnn.named_array("trio", 4).__aenter__(),
+            asyncnn.open_named_array("trio"),
+            asyncnn.memory.FrameQueue("trio", 4).__aenter__(),
+        ):
+            with pytest.raises(asyncnn.WrongLoopError, match="needs the event loop"):
+                begun.send(None)
 
     def test_none_at_all_is_refused(self) -> None:
         everything = Everything()

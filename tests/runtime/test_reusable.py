@@ -208,8 +208,10 @@ async def test_device_managed_buffers_are_arguments_but_no_arrays(
     with pytest.raises(InvalidArgumentError, match="device-managed"):
         writing.output()
     async with prepared.burst() as burst:
-        with pytest.raises(InvalidArgumentError, match="device-managed"):
+        with pytest.raises(InvalidArgumentError, match="do not know device-managed"):
             burst.reusable([buffer])
+        with pytest.raises(InvalidArgumentError, match="do not know device-managed"):
+            await burst.run([buffer])
 
 
 class TestOneAtATime:

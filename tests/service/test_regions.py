@@ -13,7 +13,7 @@ import asyncnn
 from asyncnn import NamedModel
 from asyncnn.cli.serving import isolating
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.auto_device import AutoDevice
+from asyncnn.devices.accelerated import AutoDevice
 from asyncnn.extensions.regions import DECLARED, LITERT, ONNX
 from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
 from asyncnn.hal.interfaces import IDevice, IPreparedModel

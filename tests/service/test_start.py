@@ -33,9 +33,10 @@ UNUSED = (
 
 ENGINE = "asyncnn.devices.litert"
 OF_DEVICES = {
-    "reference": ["asyncnn.service.start"],
+    "reference": ["asyncnn.service.start", "asyncnn.devices.reference"],
     "accelerated": [
         "asyncnn.service.start",
+        "asyncnn.devices.accelerated",
         f"{ENGINE}.delegate",
         f"{ENGINE}.engine",
         f"{ENGINE}.region_kernels",

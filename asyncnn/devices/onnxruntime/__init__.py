@@ -3,6 +3,8 @@
 A region is an operation REGION of the extension ``org.asyncnn.onnx`` (see
 `asyncnn.extensions.regions`); nothing is translated. The files, from below:
 
+`providers.py`
+    what it computes on instead of the CPU
 `runtime_api.py`
     ONNX Runtime's C API
 `region_checks.py`
@@ -16,7 +18,7 @@ A region is an operation REGION of the extension ``org.asyncnn.onnx`` (see
 `runtime_trial.py`
     that test
 `onnx_device.py`
-    the device ``onnxruntime``
+    the device ``onnxruntime``, and those on other providers
 """
 
 import importlib.util
@@ -53,3 +55,21 @@ def found() -> tuple[Path, str]:
             f"{PACKAGE} is installed without its shared library", hint=KNOWN_HINT
         )
     return found[0], found[0].name.removeprefix(name)
+
+
+def found_providers() -> tuple[str, ...]:
+    """Return the execution providers whose libraries are installed, by their names.
+
+    They may lack what they need themselves. What is built into ONNX Runtime's own
+    library only that can tell.
+    """
+    try:
+        folder = found()[0].parent
+    except EngineUnavailableError:
+        return ()
+    prefix = "libonnxruntime_providers_"
+    names = {
+        path.stem.removeprefix(prefix).replace("_", "")
+        for path in folder.glob(f"{prefix}*.so")
+    }
+    return tuple(sorted(names - {"shared"}))

@@ -2,10 +2,14 @@
 
 import os
 import threading
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
 
 from asyncnn.devices.engine_verdicts import Tried
 from asyncnn.devices.onnxruntime import KNOWN_HINT, PACKAGE, found
+from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.hal.errors import EngineUnavailableError, failure_of, shortage_of
@@ -14,23 +18,32 @@ TRIED = Tried(
     "onnxruntime", "ONNX Runtime", "asyncnn.devices.onnxruntime.runtime_trial", 2
 )
 
+_PROVIDER_HINT = "the device onnxruntime computes on the CPU"
+
 _lock = threading.Lock()
 _loaded: "list[LoadedOnnxRuntime]" = []
 
 
 class LoadedOnnxRuntime:
-    """The library of this process: its ``version``, and the kernels of regions."""
+    """The library of this process: its ``version``, and the kernels of regions.
 
-    def __init__(self, path: Path, version: str) -> None:
+    These are by the providers that they are on; None is the CPU.
+    """
+
+    def __init__(self, library: OnnxRuntimeLibrary, version: str) -> None:
         self.version = version
-        self.regions = OnnxRegions(OnnxRuntimeLibrary(path))
+        self.library = library
+        self.regions: dict[ExecutionProvider | None, OnnxRegions]
+        self.regions = {None: OnnxRegions(library)}
 
 
-def load_onnx_runtime() -> LoadedOnnxRuntime:
-    """Return ONNX Runtime.
+def load_onnx_runtime(
+    provider: ExecutionProvider | None = None,
+) -> LoadedOnnxRuntime:
+    """Return ONNX Runtime with kernels of regions on the CPU, or on a provider.
 
-    The first time on a machine it is tried in a process of its own, which takes about a
-    second. From any thread, but none that runs an event loop.
+    The first time on a machine each is tried in a process of its own, which takes about
+    a second. From any thread, but none that runs an event loop.
 
     :raises EngineUnavailableError: if it is not there, or does not work here.
     :raises ResourceExhaustedError: if it cannot be loaded for want of something.
@@ -38,21 +51,40 @@ def load_onnx_runtime() -> LoadedOnnxRuntime:
     with _lock:
         if not _loaded:
             _loaded.append(_load())
-        return _loaded[0]
+        loaded = _loaded[0]
+        if provider is not None and provider not in loaded.regions:
+            loaded.regions[provider] = _regions_on(loaded.library, provider)
+        return loaded
 
 
 def _load() -> LoadedOnnxRuntime:
     path, version = found()
+    with _tried(TRIED, version, f"{PACKAGE} {version}", KNOWN_HINT):
+        return LoadedOnnxRuntime(OnnxRuntimeLibrary(path), version)
+
+
+def _regions_on(
+    library: OnnxRuntimeLibrary, provider: ExecutionProvider
+) -> OnnxRegions:
+    what = f"{library.name_of(provider)} of {TRIED.what}"
+    version = f"{found()[1]} {msgspec.json.encode(provider).decode()}"
+    with _tried(TRIED._replace(what=what), version, what, _PROVIDER_HINT):
+        return OnnxRegions(library.on(provider))
+
+
+@contextmanager
+def _tried(tried: Tried, version: str, what: str, hint: str) -> Iterator[None]:
+    """Enter the block once a test has been passed; say of what it, or that, fails."""
     try:
-        reason = TRIED.reason_against(path, version)
+        reason = tried.reason_against(found()[0], version)
         if reason:
             raise RuntimeApiError(reason)
-        return LoadedOnnxRuntime(path, version)
+        yield
     except (RuntimeApiError, OSError) as error:
         if shortage_of(error) is not None:
-            raise failure_of(error, f"{PACKAGE} cannot be loaded") from error
+            raise failure_of(error, f"{what} cannot be loaded") from error
         raise EngineUnavailableError(
-            f"{PACKAGE} {version} does not work here: {error}", hint=KNOWN_HINT
+            f"{what} does not work here: {error}", hint=hint
         ) from error
 
 

@@ -12,13 +12,20 @@ import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t
 from ctypes import c_void_p as handle
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from asyncnn.devices.onnxruntime.providers import (
+    NO_ENGINES,
+    SUFFIX,
+    ExecutionProvider,
+)
 from asyncnn.hal.errors import (
     AsyncnnError,
+    EngineUnavailableError,
     GeneralFailureError,
     failure_of,
     shortage_of,
@@ -32,6 +39,8 @@ SILENT = 4
 
 _OUT = POINTER(handle)
 _COUNT = POINTER(c_size_t)
+_TEXTS = POINTER(c_char_p)
+_APPEND = "SessionOptionsAppendExecutionProvider"
 
 _CHECKED: dict[str, tuple[int, tuple[Any, ...]]] = {
     "CreateEnv": (3, (c_int, c_char_p, _OUT)),
@@ -65,8 +74,11 @@ _CHECKED: dict[str, tuple[int, tuple[Any, ...]]] = {
     "CreateCpuMemoryInfo": (69, (c_int, c_int, _OUT)),
     "AllocatorFree": (76, (handle, handle)),
     "GetAllocatorWithDefaultOptions": (78, (_OUT,)),
+    "GetAvailableProviders": (125, (POINTER(_TEXTS), POINTER(c_int))),
+    "ReleaseAvailableProviders": (126, (_TEXTS, c_int)),
     "AddSessionConfigEntry": (130, (handle, c_char_p, c_char_p)),
     "AddExternalInitializers": (210, (handle, handle, handle, c_size_t)),
+    _APPEND: (216, (handle, c_char_p, handle, handle, c_size_t)),
 }
 """Functions that return a status: their places in the table and argument types."""
 
@@ -79,6 +91,22 @@ _RELEASING = {
     "TensorTypeAndShapeInfo": 99,
     "SessionOptions": 100,
 }
+
+_OF_OWN_OPTIONS = {
+    "tensorrt": ("TensorRT", "_V2", 170),
+    "cuda": ("CUDA", "_V2", 204),
+    "cann": ("CANN", "", 220),
+    "dnnl": ("Dnnl", "", 239),
+}
+"""Providers with functions of their own, and the first place of these."""
+
+for _own, _version, _place in _OF_OWN_OPTIONS.values():
+    _CHECKED |= {
+        f"{_APPEND}_{_own}{_version}": (_place, (handle, handle)),
+        f"Create{_own}ProviderOptions": (_place + 1, (_OUT,)),
+        f"Update{_own}ProviderOptions": (_place + 2, (*[handle] * 3, c_size_t)),
+    }
+    _RELEASING[f"{_own}ProviderOptions"] = _place + 4
 
 _MESSAGE = 2
 _HAS_SHAPE = 390
@@ -149,6 +177,7 @@ class OnnxRuntimeLibrary:
         self._message = ctypes.CFUNCTYPE(c_char_p, handle)(table[_MESSAGE])
         self.has_shape: Final = ctypes.CFUNCTYPE(c_bool, handle)(table[_HAS_SHAPE])
         self._is_forked = False
+        self.provider: ExecutionProvider | None = None
         try:
             with _telling_nobody():
                 self.environment: Final = self.create("CreateEnv", SILENT, b"asyncnn")
@@ -240,6 +269,68 @@ class OnnxRuntimeLibrary:
         """Return what a status says."""
         told: bytes = self._message(status)
         return told.decode(errors="replace")
+
+    def providers(self) -> dict[str, str]:
+        """Return ONNX Runtime's names of the execution providers that it has, by ours.
+
+        :raises AsyncnnError: if they cannot be told.
+        """
+        names, count = _TEXTS(), c_int()
+        self.call("GetAvailableProviders", byref(names), byref(count))
+        try:
+            found = [name.decode() for name in names[: count.value] if name]
+        finally:
+            self.call("ReleaseAvailableProviders", names, count)
+        ours = {name.removesuffix(SUFFIX).lower(): name for name in found}
+        return {key: name for key, name in ours.items() if key not in NO_ENGINES}
+
+    def name_of(self, provider: ExecutionProvider) -> str:
+        """Return ONNX Runtime's name of an execution provider.
+
+        :raises EngineUnavailableError: if it was built without that.
+        """
+        known = self.providers()
+        if provider.name not in known:
+            raise EngineUnavailableError(
+                f"ONNX Runtime was built without execution provider {provider.name!r}",
+                hint=f"it has: {', '.join(known) or 'none but that of the CPU'}",
+            )
+        return known[provider.name]
+
+    def on(self, provider: ExecutionProvider | None) -> Self:
+        """Return the same library, whose sessions run on a provider where they can."""
+        other = copy(self)
+        other.provider = provider
+        disown_in_children(other)
+        return other
+
+    def append_provider(self, options: int) -> None:
+        """Have sessions of these options run on the provider, if there is one.
+
+        :raises EngineUnavailableError: if it is not there, or lacks what it needs.
+        :raises ResourceExhaustedError: if memory has run out.
+        """
+        provider = self.provider
+        if provider is None:
+            return
+        name, count = self.name_of(provider), len(provider.options)
+        keys = (c_char_p * count)(*[key.encode() for key, _ in provider.options])
+        values = (c_char_p * count)(*[value.encode() for _, value in provider.options])
+        given = keys, values, count
+        try:
+            if provider.name not in _OF_OWN_OPTIONS:
+                self.call(_APPEND, options, name.encode(), *given)
+                return
+            own, version, _ = _OF_OWN_OPTIONS[provider.name]
+            made = self.create(f"Create{own}ProviderOptions")
+            try:
+                self.call(f"Update{own}ProviderOptions", made, *given)
+                self.call(f"{_APPEND}_{own}{version}", options, made)
+            finally:
+                self.release(f"{own}ProviderOptions", made)
+        except GeneralFailureError as error:
+            message = f"{name} cannot be used: {error.message}"
+            raise EngineUnavailableError(message) from error
 
     def described(self, info: int) -> tuple[int, Sequence[int] | None]:
         """Return element type and lengths of a tensor; None if it may have any rank.

@@ -2,7 +2,7 @@
 
 Its functions are called by their places in a table. `asyncnn.devices.engine_verdicts`
 has the test run: ``python -m asyncnn.devices.onnxruntime.runtime_trial LIBRARY
-VERSION``.
+VERSION``; after the version, and a space, stands an `ExecutionProvider` in JSON.
 """
 
 import sys
@@ -11,14 +11,20 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from asyncnn.devices.engine_verdicts import require, trying
+from asyncnn.devices.onnxruntime.providers import ExecutionProvider
 from asyncnn.devices.onnxruntime.runtime_api import OnnxRuntimeLibrary, RuntimeApiError
 from asyncnn.devices.onnxruntime.session_graphs import OnnxRegions
 from asyncnn.extensions.protobuf import encoded, message
 from asyncnn.extensions.regions import DECLARED, ONNX
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    EngineUnavailableError,
+    GeneralFailureError,
+)
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import HeapScratch, InterruptibleRun
@@ -68,22 +74,31 @@ def chain(links: int, side: int, weights: Array | None = None) -> bytes:
 
 
 class _Trial:
-    """The test itself, in a process that it may end.
+    """The test itself, in a process that it may end, of the CPU or of a provider.
 
     :raises TrialError: if something is not as it should be.
     :raises RuntimeApiError: if the library cannot even be loaded.
     """
 
-    def __init__(self, library: Path) -> None:
-        self._regions = OnnxRegions(OnnxRuntimeLibrary(library))
+    def __init__(self, library: Path, provider: ExecutionProvider | None) -> None:
+        self._provider = provider
+        self._regions = OnnxRegions(OnnxRuntimeLibrary(library).on(provider))
         random = np.random.default_rng(0)
         self._x = random.random((_SIDE, _SIDE), np.float32)
         self._w = np.roll(np.eye(_SIDE, dtype=np.float32), 1, axis=1)
         self._right = np.roll(self._x, _LINKS, axis=1)
 
     def run(self) -> str:
-        """Prepare, run and interrupt regions; there is nothing to tell."""
-        kernel = self._regions.prepare(self._region(_SIDE))
+        """Prepare, run and interrupt regions; there is nothing to tell.
+
+        :raises EngineUnavailableError: if the provider lacks what it needs.
+        """
+        try:
+            kernel = self._regions.prepare(self._region(_SIDE))
+        except GeneralFailureError as error:
+            if self._provider is None:
+                raise
+            raise EngineUnavailableError(error.message) from error
         run = kernel(HeapScratch())
         assert isinstance(run, InterruptibleRun)
         for offset in _OFFSETS_BYTES:
@@ -134,6 +149,8 @@ class _Trial:
         run.interrupt()
         require(not run.attempt(inputs, [output]), "an interrupt has no effect")
         self._compare(run, 0)
+        if self._provider is not None:  # which may have made one node of all
+            return
         for _ in range(_MOST_INTERRUPTIONS):
             begun, ended = threading.Event(), [True]
             run.clear()
@@ -182,7 +199,9 @@ class _Trial:
 
 def main(library: str, version: str) -> int:
     """Run the test; see `trying`."""
-    return trying(lambda: _Trial(Path(library)).run(), RuntimeApiError)
+    given = version.partition(" ")[2] or "null"
+    provider = msgspec.json.decode(given, type=ExecutionProvider | None)
+    return trying(lambda: _Trial(Path(library), provider).run(), RuntimeApiError)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ class LearntShapes:
 
 
 class RegionSession:
-    """A graph that is ready to run on ``threads`` threads.
+    """A graph that is ready to run on ``threads`` threads, or the library's provider.
 
     Those of one graph share what they have ``learnt``.
 
@@ -230,6 +230,7 @@ def _created(
         library.call("SetInterOpNumThreads", options, 1)
         for key, value in _OPTIONS.items():
             library.call("AddSessionConfigEntry", options, key, value)
+        library.append_provider(options)
         for weight in weights:
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type

@@ -1,20 +1,20 @@
 /* A glance at all operands and operations of a subgraph; model.py has its twin.
  *
- * It has no rule of its own, and words no error. It asks Python for a verdict on the
- * first of a kind, and takes for valid what is like it in all that a verdict depends on:
+ * It has no rule of its own, and words no error. It finds the first of each kind, which
+ * Python looks at, and for whose verdict nothing counts but what makes the kind:
  *
- *   operands    all but the offset, up to the greatest one, which is the verdict, and
- *               but the consumers; see OperandRules.check in operand.py.
- *   operations  their type, and the kinds of their operands; see _Signatures.check in
- *               model.py, which says whether one stands for all others like it.
+ *   operands    all but the consumers and the offset, of which the greatest is found;
+ *               see OperandRules.check in operand.py. One that refers to a subgraph is
+ *               of no kind, and one whose fields are not of the very types that types.py
+ *               declares, or that has extra parameters.
+ *   operations  their type, and the kinds of their operands; see asyncnn.hal.operations.
  *
- * Python is asked for each that is not of the very types that types.py declares, or has
- * extra parameters. Too many questions are a doubt, as is whatever may be wrong; then
- * Python looks at all of the subgraph.
+ * Python also looks at each that is of no kind, and in doubt, as where something may be
+ * wrong or there are too many kinds, at all of the subgraph.
  *
  * Fields are read where they lie in the structs: asking for attributes would take as
- * long as all the rest. Where they lie is learned from samples. While Python is asked
- * anything may happen, so that nothing is kept of an object but what self holds.
+ * long as all the rest. Where they lie is learned from samples. No code of others runs
+ * within a call, and from one call to the next only numbers are kept.
  *
  * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { OPERAND, OPERATION, LOCATION, STRUCTS, ENUMS = 3 };
+enum { OPERAND, OPERATION, LOCATION, STRUCTS, TYPES = STRUCTS + 3 };
 enum { TYPE, LIFETIME, DIMENSIONS, SCALE, ZERO_POINT, CONSUMERS, PLACE, EXTRA, FIELDS };
 enum { INPUTS = 1, OUTPUTS };
 enum { POOL, OFFSET, LENGTH };
@@ -44,11 +44,10 @@ static const char *const fields[STRUCTS][FIELDS] = {
 enum { MOST = 250, TABLE = 512, RANK = 6, OPERANDS = 64 };
 
 typedef struct {
-    PyTypeObject *glance;
-    PyTypeObject *types[STRUCTS];
+    PyObject *types[TYPES];             /* of structs, then enumerations */
     Py_ssize_t places[STRUCTS][FIELDS]; /* bytes from where an object begins */
-    PyObject *enums[ENUMS];             /* what types and lifetimes may be of */
     PyObject *zero;                     /* what most numbers are */
+    long subgraph;                      /* the lifetime of operands of no kind */
 } State;
 
 /* What a verdict on operands depends on, in words without padding. */
@@ -69,17 +68,16 @@ typedef struct {
     PyObject_HEAD
     PyObject *operands, *operations; /* tuples */
     Py_ssize_t operand_count, operation_count;
-    Py_ssize_t looked, connected, checked; /* how many of them, so far */
-    Py_ssize_t pending;                    /* operands that nothing has written yet */
+    Py_ssize_t looked, connected; /* how many of them, so far */
+    Py_ssize_t pending;           /* operands that nothing has written yet */
     char are_structs, is_ordered, is_counted;
-    Known *known;  /* of each operand */
-    int *kinds_of; /* number of each operation's kind, -1 where it has none */
-    int asked, kind_count, operation_kind_count;
+    PyObject *alone_operands, *alone_operations; /* lists of those that Python looks at */
+    Known *known;                                /* of each operand */
+    int alone, kind_count, operation_kind_count;
     unsigned char kinds_at[TABLE], operation_kinds_at[TABLE]; /* numbers from 1 on */
     Kind kinds[MOST];
     int64_t greatest_offsets[MOST];
     Py_ssize_t firsts[MOST]; /* the first operation of each kind */
-    bool is_settled[MOST];   /* whether it stands for the others */
 } Glance;
 
 /* ---- reading -------------------------------------------------------------------- */
@@ -91,6 +89,12 @@ field(const State *state, int kind, PyObject *object, int number)
     return *(PyObject **)((char *)object + state->places[kind][number]);
 }
 
+static inline bool
+is_a(const State *state, int kind, PyObject *object)
+{
+    return (PyObject *)Py_TYPE(object) == state->types[kind];
+}
+
 /* Read an integer that is nothing else, or one that may be an enumerator. */
 static inline bool
 read_number(const State *state, PyObject *object, int64_t *number, bool may_be_enum)
@@ -98,7 +102,7 @@ read_number(const State *state, PyObject *object, int64_t *number, bool may_be_e
     *number = 0;
     if (!object || object == state->zero)
         return object;
-    PyObject *type = (PyObject *)Py_TYPE(object), *const *enums = state->enums;
+    PyObject *type = (PyObject *)Py_TYPE(object), *const *enums = state->types + STRUCTS;
     bool is_enum = type == enums[0] || type == enums[1] || type == enums[2];
     if (!PyLong_CheckExact(object) && !(may_be_enum && is_enum))
         return false;
@@ -115,7 +119,7 @@ read_kind(const State *state, PyObject *operand, Kind *kind, int64_t *offset)
     PyObject *scale = OF(SCALE), *dimensions = OF(DIMENSIONS), *location = OF(PLACE);
     if (!scale || !PyFloat_CheckExact(scale) || OF(EXTRA) != Py_None || !dimensions
         || !PyTuple_CheckExact(dimensions) || !location
-        || Py_TYPE(location) != state->types[LOCATION])
+        || !is_a(state, LOCATION, location))
         return false;
     kind->scale = PyFloat_AsDouble(scale);
     kind->rank = PyTuple_Size(dimensions);
@@ -135,6 +139,16 @@ read_kind(const State *state, PyObject *operand, Kind *kind, int64_t *offset)
            && read_number(state, OF(OFFSET), offset, false)
            && read_number(state, OF(LENGTH), &kind->length, false);
 #undef OF
+}
+
+/* Return where so many more than `begin` end, at `count` at the latest; -1: an error. */
+static Py_ssize_t
+end_of(Py_ssize_t begin, Py_ssize_t count, PyObject *most)
+{
+    Py_ssize_t wanted = PyLong_AsSsize_t(most);
+    if (wanted < 0)
+        return PyErr_Occurred() ? -1 : begin;
+    return wanted < count - begin ? begin + wanted : count;
 }
 
 static inline uint64_t
@@ -161,62 +175,73 @@ place_of_kind(Glance *self, const Kind *kind)
     }
 }
 
-/* Return whether an operand is valid: 1 or, in doubt, 0; -1 with an error. */
-static int
-look_at_operand(Glance *self, const State *state, Py_ssize_t index, PyObject *judge)
+static bool
+add(PyObject *list, Py_ssize_t index)
 {
-    PyObject *operand = PyTuple_GetItem(self->operands, index);
-    Known *known = &self->known[index];
-    known->kind = -1;
-    known->unread = INT64_MIN; /* which never comes to 0 */
-    Kind kind = {0};
-    int64_t offset = -1, consumers;
-    bool is_plain = false;
-    if (Py_TYPE(operand) != state->types[OPERAND])
-        self->are_structs = false;
-    else {
-        PyObject *declared = field(state, OPERAND, operand, CONSUMERS);
-        if (read_number(state, declared, &consumers, false) && consumers >= 0)
-            known->unread = consumers;
-        is_plain = read_kind(state, operand, &kind, &offset);
-    }
-    unsigned char *place = is_plain ? place_of_kind(self, &kind) : NULL;
-    if (is_plain && *place) {
-        known->kind = *place - 1;
-        return offset >= 0 && offset <= self->greatest_offsets[known->kind];
-    }
-    if (self->asked++ == MOST)
-        return 0;
-    PyObject *told = PyObject_CallFunction(judge, "n", index);
-    int64_t greatest = told ? PyLong_AsLongLong(told) : -1;
-    Py_XDECREF(told);
-    if (greatest == -1 && PyErr_Occurred())
-        return -1;
-    if (is_plain && self->kind_count < MOST && !*place) {
-        known->kind = self->kind_count++;
-        self->kinds[known->kind] = kind;
-        self->greatest_offsets[known->kind] = greatest;
-        *place = (unsigned char)self->kind_count;
-    }
-    return 1;
+    PyObject *number = PyLong_FromSsize_t(index);
+    bool is_added = number && !PyList_Append(list, number);
+    Py_XDECREF(number);
+    return is_added;
 }
 
 /* Look at so many more operands; return how many are left, or -1 in doubt. */
 static PyObject *
-Glance_operands(Glance *self, PyObject *args)
+Glance_operands(Glance *self, PyObject *most)
 {
     const State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    Py_ssize_t most;
-    PyObject *judge;
-    if (!PyArg_ParseTuple(args, "nO", &most, &judge))
-        return NULL;
-    for (Py_ssize_t i; most-- > 0 && (i = self->looked) < self->operand_count;) {
-        int outcome = look_at_operand(self, state, i, judge);
-        if (outcome <= 0)
-            return outcome ? NULL : PyLong_FromLong(-1);
-        self->looked = i + 1;
+    Py_ssize_t end = end_of(self->looked, self->operand_count, most);
+    for (; self->looked < end; self->looked++) {
+        PyObject *operand = PyTuple_GetItem(self->operands, self->looked);
+        Known *known = &self->known[self->looked];
+        Kind kind = {0};
+        int64_t offset = 0;
+        bool is_plain = false;
+        *known = (Known){.kind = -1, .unread = INT64_MIN}; /* which never comes to 0 */
+        if (!is_a(state, OPERAND, operand))
+            self->are_structs = false;
+        else {
+            PyObject *declared = field(state, OPERAND, operand, CONSUMERS);
+            int64_t consumers;
+            if (read_number(state, declared, &consumers, false) && consumers >= 0)
+                known->unread = consumers;
+            is_plain = read_kind(state, operand, &kind, &offset)
+                       && kind.lifetime != state->subgraph;
+        }
+        if (offset < 0)
+            return PyLong_FromLong(-1);
+        unsigned char *place = is_plain ? place_of_kind(self, &kind) : NULL;
+        if (place && *place) {
+            known->kind = *place - 1;
+            if (self->greatest_offsets[known->kind] < offset)
+                self->greatest_offsets[known->kind] = offset;
+            continue;
+        }
+        if (self->alone == MOST)
+            return PyLong_FromLong(-1);
+        self->alone++;
+        if (place) {
+            known->kind = self->kind_count++;
+            self->kinds[known->kind] = kind;
+            self->greatest_offsets[known->kind] = offset;
+            *place = (unsigned char)self->kind_count;
+        }
+        if (!add(self->alone_operands, self->looked))
+            return NULL;
     }
-    return PyLong_FromSsize_t(self->operand_count - self->looked);
+    return end < 0 ? NULL : PyLong_FromSsize_t(self->operand_count - self->looked);
+}
+
+/* Return the greatest offset of operands of the kind of that one, -1 if it has none. */
+static PyObject *
+Glance_greatest_offset(Glance *self, PyObject *index)
+{
+    Py_ssize_t number = PyLong_AsSsize_t(index);
+    if (number == -1 && PyErr_Occurred())
+        return NULL;
+    if (number < 0 || number >= self->looked)
+        return PyErr_Format(PyExc_IndexError, "no such operand was looked at");
+    int kind = self->known[number].kind;
+    return PyLong_FromLongLong(kind < 0 ? -1 : self->greatest_offsets[kind]);
 }
 
 /* ---- operations ----------------------------------------------------------------- */
@@ -233,7 +258,7 @@ static bool
 read_operation(const Glance *self, const State *state, Py_ssize_t index, Read *read)
 {
     PyObject *operation = PyTuple_GetItem(self->operations, index);
-    if (Py_TYPE(operation) != state->types[OPERATION])
+    if (!is_a(state, OPERATION, operation))
         return false;
     PyObject *type = field(state, OPERATION, operation, TYPE);
     read->inputs = field(state, OPERATION, operation, INPUTS);
@@ -274,24 +299,24 @@ is_like(const Glance *self, const State *state, const Read *read, Py_ssize_t oth
     return true;
 }
 
-/* Return the number of an operation's kind, a new one if need be; -1 without a place. */
-static int
-kind_of(
+/* Return whether an operation is of a kind that was seen; else it is, from now on. */
+static bool
+is_like_another(
     Glance *self, const State *state, Py_ssize_t index, const Read *read, uint64_t hash)
 {
     if (!read->is_plain)
-        return -1;
+        return false;
     for (hash >>= 32;; hash++) {
         unsigned char *place = &self->operation_kinds_at[hash % TABLE];
-        if (*place && is_like(self, state, read, self->firsts[*place - 1]))
-            return *place - 1;
-        if (*place)
-            continue;
-        if (self->operation_kind_count == MOST)
-            return -1;
-        self->firsts[self->operation_kind_count] = index;
-        *place = (unsigned char)++self->operation_kind_count;
-        return *place - 1;
+        if (!*place) {
+            if (self->operation_kind_count < MOST) {
+                self->firsts[self->operation_kind_count] = index;
+                *place = (unsigned char)++self->operation_kind_count;
+            }
+            return false;
+        }
+        if (is_like(self, state, read, self->firsts[*place - 1]))
+            return true;
     }
 }
 
@@ -321,75 +346,49 @@ connect(Glance *self, const State *state, Read *read, uint64_t *hash)
     return true;
 }
 
-/* Look at so many more operations; return how many are left, or -1 in doubt.
-
-   The bytes say of each operand whether it must be written. */
+/* Say of each operand, by its byte, whether an operation must write it. */
 static PyObject *
-Glance_operations(Glance *self, PyObject *args)
+Glance_connect(Glance *self, PyObject *args)
 {
-    const State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
-    Py_ssize_t most, count;
+    Py_ssize_t count;
     const char *written;
-    PyObject *check;
-    if (!PyArg_ParseTuple(args, "ny#O", &most, &written, &count, &check))
+    if (!PyArg_ParseTuple(args, "y#", &written, &count))
         return NULL;
-    if (count != self->operand_count || self->looked < count) {
-        PyErr_SetString(PyExc_ValueError, "not all operands were looked at");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count && !self->connected; i++) {
+    if (count != self->operand_count || self->looked < count || self->connected)
+        return PyErr_Format(PyExc_ValueError, "not all operands were looked at");
+    self->pending = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
         self->known[i].progress = written[i] ? PENDING : GIVEN;
         self->pending += !!written[i];
     }
-    for (Py_ssize_t i; most-- > 0 && (i = self->connected) < self->operation_count;) {
-        uint64_t hash;
-        Read read;
-        if (!read_operation(self, state, i, &read)
-            || !connect(self, state, &read, &hash))
-            return PyLong_FromLong(-1);
-        int before = self->operation_kind_count;
-        int kind = self->kinds_of[i] = kind_of(self, state, i, &read, hash);
-        if (kind < 0 || kind == before) {
-            PyObject *told = PyObject_CallFunction(check, "n", i);
-            if (!told)
-                return NULL;
-            Py_DECREF(told);
-        }
-        self->connected = i + 1;
-    }
-    Py_ssize_t left = self->operation_count - self->connected;
-    if (!left) {
-        self->is_ordered &= !self->pending;
-        self->is_counted = true;
-        for (Py_ssize_t i = 0; i < count && self->is_counted; i++)
-            self->is_counted = !self->known[i].unread;
-    }
-    return PyLong_FromSsize_t(left);
+    self->is_ordered = true;
+    return Py_NewRef(Py_None);
 }
 
-/* Have so many more operations checked for which no other one stands.
-
-   Python tells whether one stands for those of its kind. Return how many are left. */
+/* Look at so many more operations; return how many are left, or -1 in doubt. */
 static PyObject *
-Glance_signatures(Glance *self, PyObject *args)
+Glance_operations(Glance *self, PyObject *most)
 {
-    Py_ssize_t most;
-    PyObject *check;
-    if (!PyArg_ParseTuple(args, "nO", &most, &check))
-        return NULL;
-    for (Py_ssize_t i; most-- > 0 && (i = self->checked) < self->connected;) {
-        int kind = self->kinds_of[i];
-        if (kind < 0 || !self->is_settled[kind]) {
-            PyObject *told = PyObject_CallFunction(check, "n", i);
-            if (!told)
-                return NULL;
-            if (kind >= 0)
-                self->is_settled[kind] = told == Py_True;
-            Py_DECREF(told);
-        }
-        self->checked = i + 1;
+    const State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+    Py_ssize_t end = end_of(self->connected, self->operation_count, most);
+    for (; self->connected < end; self->connected++) {
+        uint64_t hash;
+        Read read;
+        if (!read_operation(self, state, self->connected, &read)
+            || !connect(self, state, &read, &hash))
+            return PyLong_FromLong(-1);
+        if (!is_like_another(self, state, self->connected, &read, hash)
+            && !add(self->alone_operations, self->connected))
+            return NULL;
     }
-    return PyLong_FromSsize_t(self->operation_count - self->checked);
+    Py_ssize_t left = self->operation_count - self->connected;
+    if (!left && end >= 0) {
+        self->is_ordered &= !self->pending;
+        self->is_counted = true;
+        for (Py_ssize_t i = 0; i < self->operand_count && self->is_counted; i++)
+            self->is_counted = !self->known[i].unread;
+    }
+    return end < 0 ? NULL : PyLong_FromSsize_t(left);
 }
 
 /* ---- the module ----------------------------------------------------------------- */
@@ -402,10 +401,8 @@ Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (!PyArg_ParseTuple(
             args, "O!O!", &PyTuple_Type, &operands, &PyTuple_Type, &operations))
         return NULL;
-    if (!state->enums[ENUMS - 1]) {
-        PyErr_SetString(PyExc_RuntimeError, "learn comes first");
-        return NULL;
-    }
+    if (!state->zero)
+        return PyErr_Format(PyExc_RuntimeError, "learn comes first");
     Glance *self = (Glance *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self)
         return NULL;
@@ -413,10 +410,11 @@ Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     self->operations = Py_NewRef(operations);
     self->operand_count = PyTuple_Size(operands);
     self->operation_count = PyTuple_Size(operations);
-    self->are_structs = self->is_ordered = true;
+    self->are_structs = true;
+    self->alone_operands = PyList_New(0);
+    self->alone_operations = PyList_New(0);
     self->known = PyMem_Calloc((size_t)self->operand_count, sizeof *self->known);
-    self->kinds_of = PyMem_Calloc((size_t)self->operation_count, sizeof *self->kinds_of);
-    if (self->known && self->kinds_of)
+    if (self->alone_operands && self->alone_operations && self->known)
         return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return PyErr_NoMemory();
@@ -428,8 +426,9 @@ Glance_dealloc(Glance *self)
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_XDECREF(self->operands);
     Py_XDECREF(self->operations);
+    Py_XDECREF(self->alone_operands);
+    Py_XDECREF(self->alone_operations);
     PyMem_Free(self->known);
-    PyMem_Free(self->kinds_of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF((PyObject *)type);
 }
@@ -452,38 +451,39 @@ place_of(PyObject *sample, const char *name)
     return found;
 }
 
-/* Learn what an operand, an operation and a location look like, and enumerators. */
+/* Learn what structs look like from samples, enumerations, and the subgraph's lifetime. */
 static PyObject *
 learn(PyObject *module, PyObject *args)
 {
     State *state = PyModule_GetState(module);
-    PyObject *samples[STRUCTS], *enums[ENUMS];
+    PyObject *of[TYPES];
+    if (state->zero)
+        return PyErr_Format(PyExc_RuntimeError, "it has learned already");
     if (!PyArg_ParseTuple(
-            args, "OOOOOO", &samples[0], &samples[1], &samples[2], &enums[0], &enums[1],
-            &enums[2]))
+            args, "OOOOOOl", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5],
+            &state->subgraph))
         return NULL;
-    for (int i = 0; i < STRUCTS; i++) {
+    for (int i = 0; i < STRUCTS; of[i] = (PyObject *)Py_TYPE(of[i]), i++)
         for (int j = 0; j < FIELDS && fields[i][j]; j++)
-            if (!(state->places[i][j] = place_of(samples[i], fields[i][j])))
+            if (!(state->places[i][j] = place_of(of[i], fields[i][j])))
                 return NULL;
-        Py_XDECREF(state->types[i]);
-        state->types[i] = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(samples[i]));
-    }
-    for (int i = 0; i < ENUMS; i++) {
-        Py_XDECREF(state->enums[i]);
-        state->enums[i] = Py_NewRef(enums[i]);
-    }
-    return Py_NewRef(Py_None);
+    for (int i = 0; i < TYPES; i++)
+        state->types[i] = Py_NewRef(of[i]);
+    state->zero = PyLong_FromLong(0);
+    return state->zero ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyMethodDef glance_methods[] = {
-    {"operands", (PyCFunction)(void (*)(void))Glance_operands, METH_VARARGS, NULL},
-    {"operations", (PyCFunction)(void (*)(void))Glance_operations, METH_VARARGS, NULL},
-    {"signatures", (PyCFunction)(void (*)(void))Glance_signatures, METH_VARARGS, NULL},
+    {"operands", (PyCFunction)(void (*)(void))Glance_operands, METH_O, NULL},
+    {"greatest_offset", (PyCFunction)(void (*)(void))Glance_greatest_offset, METH_O, NULL},
+    {"connect", (PyCFunction)(void (*)(void))Glance_connect, METH_VARARGS, NULL},
+    {"operations", (PyCFunction)(void (*)(void))Glance_operations, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef glance_members[] = {
+    {"alone_operands", T_OBJECT_EX, offsetof(Glance, alone_operands), READONLY, NULL},
+    {"alone_operations", T_OBJECT_EX, offsetof(Glance, alone_operations), READONLY, NULL},
     {"are_structs", T_BOOL, offsetof(Glance, are_structs), READONLY, NULL},
     {"is_ordered", T_BOOL, offsetof(Glance, is_ordered), READONLY, NULL},
     {"is_counted", T_BOOL, offsetof(Glance, is_counted), READONLY, NULL},
@@ -514,21 +514,18 @@ static PyMethodDef functions[] = {
 static int
 execute(PyObject *module)
 {
-    State *state = PyModule_GetState(module);
-    state->zero = PyLong_FromLong(0);
-    state->glance = (PyTypeObject *)PyType_FromModuleAndSpec(module, &glance_spec, NULL);
-    return state->zero && state->glance ? PyModule_AddType(module, state->glance) : -1;
+    PyObject *type = PyType_FromModuleAndSpec(module, &glance_spec, NULL);
+    int failed = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+    Py_XDECREF(type);
+    return failed;
 }
 
 static int
 traverse(PyObject *module, visitproc visit, void *arg)
 {
     State *state = PyModule_GetState(module);
-    Py_VISIT(state->glance);
-    for (int i = 0; i < STRUCTS; i++)
+    for (int i = 0; i < TYPES; i++)
         Py_VISIT(state->types[i]);
-    for (int i = 0; i < ENUMS; i++)
-        Py_VISIT(state->enums[i]);
     return 0;
 }
 
@@ -536,12 +533,9 @@ static int
 clear(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-    Py_CLEAR(state->glance);
-    Py_CLEAR(state->zero);
-    for (int i = 0; i < STRUCTS; i++)
+    for (int i = 0; i < TYPES; i++)
         Py_CLEAR(state->types[i]);
-    for (int i = 0; i < ENUMS; i++)
-        Py_CLEAR(state->enums[i]);
+    Py_CLEAR(state->zero);
     return 0;
 }
 

@@ -84,13 +84,13 @@ class GraphRules:
             part = subgraph.operations[start : start + SLICE]
             if not _are_well_formed(part, types, count, written):
                 for index in range(start, start + len(part)):
-                    self.check_form(rules, index)
+                    self.check_form(index, rules)
                 types.update([operation.type for operation in part])
                 if not _are_well_formed(part, types, count, written):
                     rules.saw_odd = True
             yield
 
-    def check_form(self, rules: OperandRules, index: int) -> None:
+    def check_form(self, index: int, rules: OperandRules) -> None:
         """Check one operation as `checking_forms` does.
 
         :raises InvalidArgumentError: if a rule is broken.

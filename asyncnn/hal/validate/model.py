@@ -9,13 +9,11 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from asyncnn.hal import types
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.operands import bodies_of
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.operations.signature import Form, Pattern, known_pattern, limit
 from asyncnn.hal.types import (
@@ -41,17 +39,27 @@ from asyncnn.hal.validate.rules import (
 from asyncnn.lazy import compiled_module
 from asyncnn.pacing import Steps, make_way
 
-_glances: Any = compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
-
 
 def _sample(kind: Any) -> Any:
     """Return a struct in which each field has an object of its own."""
     return kind(*[object() for _ in kind.__struct_fields__])
 
 
-if _glances is not None:
-    _samples = map(_sample, (Operand, Operation, types.DataLocation))
-    _glances.learn(*_samples, types.OperandType, OperandLifeTime, types.OperationType)
+def _taught(glances: Any) -> Any:
+    """Return the module in C; None without it, or where structs are unlike its own."""
+    samples = map(_sample, (Operand, Operation, types.DataLocation))
+    enums = types.OperandType, OperandLifeTime, types.OperationType
+    try:
+        if glances is not None:
+            glances.learn(*samples, *enums, OperandLifeTime.SUBGRAPH)
+    except ValueError:  # another version of msgspec may keep fields elsewhere
+        return None
+    return glances
+
+
+_glances = _taught(
+    compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
+)
 
 
 def _glance_at(subgraph: Subgraph) -> Any:
@@ -239,18 +247,27 @@ class _Checking:
 
     def _glancing(self, glance: Any) -> Steps[bool]:
         """Do the same at a glance; return False in doubt."""
-        operands = self._subgraph.operands
-        judge = partial(self._rules.greatest_offset, operands)
-        while (left := glance.operands(SLICE, judge)) > 0:
+        operands, rules = self._subgraph.operands, self._rules
+        while (left := glance.operands(SLICE)) > 0:
             yield
         if left:
             return False
+        for index in glance.alone_operands:
+            greatest = rules.greatest_offset(operands, index)
+            if greatest < glance.greatest_offset(index):
+                return False
+            yield
         graph = self._graph = GraphRules(self._subgraph)
         graph.check_border()
-        written, check = graph.are_written(), partial(graph.check_form, self._rules)
-        while (left := glance.operations(SLICE, written, check)) > 0:
+        glance.connect(graph.are_written())
+        while (left := glance.operations(SLICE)) > 0:
             yield
-        return not left
+        if left:
+            return False
+        for index in glance.alone_operations:
+            graph.check_form(index, rules)
+            yield
+        return True
 
     def checking_the_rest(self, signatures: "_Signatures") -> Steps[None]:
         """Check signatures, order and consumers.
@@ -261,7 +278,8 @@ class _Checking:
         if glance is None:
             yield from signatures.checking(self._forms)
         else:
-            while glance.signatures(SLICE, signatures.check):
+            for index in glance.alone_operations:
+                signatures.look_into(index)
                 yield
         if glance is None or not glance.is_ordered:
             yield from graph.checking_order()
@@ -297,21 +315,15 @@ class _Signatures:
             given, made = map(form, operation.inputs), map(form, operation.outputs)
             pattern = known_pattern((operation.type, tuple(given), tuple(made)))
             if pattern is None or version < pattern.settled_since:
-                self._look_into(index, pattern)
+                self.look_into(index, pattern)
             if not index % SLICE:
                 yield
 
-    def check(self, index: int) -> bool:
-        """Check one; return whether it stands for all of operands of the same kinds.
-
-        What it may have besides, and rules look at, are the subgraphs that it runs.
+    def look_into(self, index: int, pattern: Pattern | None = None) -> None:
+        """Check one operation, which is used in the way of ``pattern``.
 
         :raises InvalidArgumentError: if the rule is broken.
         """
-        self._look_into(index, None)
-        return not bodies_of(self._operations[index], self._operands)
-
-    def _look_into(self, index: int, pattern: Pattern | None) -> None:
         operation = self._operations[index]
         try:
             if pattern is None:

@@ -31,9 +31,6 @@ from asyncnn.hal.errors import InvalidArgumentError, check_least
 PARTITION_VARIABLE = "ASYNCNN_PARTITION"
 """Environment variable in place of the property ``debug.nn.partition``."""
 
-CPU = "reference"
-"""Name of the device that is the last resort."""
-
 FRAMEWORK = "framework"
 """Name of the device that is made of the others."""
 

@@ -6,20 +6,26 @@ an asynchronous context manager of an `IDevice`, or of a driver of HAL 1.0 to 1.
     [project.entry-points."asyncnn.devices"]
     my-device = "my_package:MyDevice"
 
-What is built in stands in the same form in `BUILT_IN`. Nothing is imported before a
-device is opened; a device that cannot be opened does not keep others from being opened.
+What is built in stands in the same form in `BUILT_IN`, and there is a device for each
+execution provider of ONNX Runtime. Nothing is imported before a device is opened; a
+device that cannot be opened does not keep others from being opened.
 """
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.own_devices import (
+    ON_PROVIDERS,
+    OWN_DEVICES,
+    imported,
+    own_device,
+)
 from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
@@ -29,7 +35,7 @@ from asyncnn.hal.errors import (
     shortage_of,
 )
 from asyncnn.hal.interfaces import IDevice
-from asyncnn.runtime.framework import CPU, FRAMEWORK
+from asyncnn.runtime.framework import FRAMEWORK
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -46,12 +52,10 @@ SAMPLE = "sample-"
 """What the names of sample devices begin with."""
 
 _FRAMEWORK = "asyncnn.runtime.framework"
+_HERE = "asyncnn"
 
 BUILT_IN: dict[str, str] = {
-    CPU: "asyncnn.devices.reference:ReferenceDevice",
-    "auto": "asyncnn.devices.auto_device:AutoDevice",
-    "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
-    "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
+    **OWN_DEVICES,
     FRAMEWORK: f"{_FRAMEWORK}.opening:open_framework",
     "sample-float-fast": f"{_FRAMEWORK}.sample_devices:FloatFast",
     "sample-float-slow": f"{_FRAMEWORK}.sample_devices:FloatSlow",
@@ -64,30 +68,25 @@ BUILT_IN: dict[str, str] = {
 }
 """Devices of this package, each as ``module:attribute``."""
 
-PUBLISHED = (CPU, "auto", "accelerated", "onnxruntime")
-"""Those that a driver process of one's own publishes."""
-
 
 class Registered(msgspec.Struct, frozen=True):
     """A device by name. ``place`` is ``module:attribute`` of what opens it.
 
-    ``origin`` is the distribution that brings it.
+    That is given ``options``. ``origin`` is the distribution that brings it.
     """
 
     name: str
     place: str
     origin: str
+    options: dict[str, str] = {}
 
     def opener(self) -> Callable[..., Opened]:
         """Import what opens the device.
 
         :raises GeneralFailureError: if that fails, or it cannot be called.
         """
-        module, _, attribute = self.place.partition(":")
         try:
-            found: object = import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
+            found: object = imported(self.place)
         except Exception as error:  # another distribution's module raises anything
             raise self._broken(error) from error
         if not callable(found):
@@ -103,14 +102,14 @@ class Registered(msgspec.Struct, frozen=True):
         """
         opener = self.opener()
         try:
-            opened = opener(settings, **options)
+            opened = opener(settings, **self.options, **options)
         except InvalidArgumentError:
             raise
         except Exception as error:
             raise self._broken(error) from error
         if not isinstance(opened, AbstractAsyncContextManager):
             raise self._broken(TypeError("it is no asynchronous context manager"))
-        return opened if self.place in BUILT_IN.values() else _newest(opened, settings)
+        return opened if self.origin == _HERE else _newest(opened, settings)
 
     def _broken(self, error: Exception) -> AsyncnnError:
         what = f"device {self.name!r} of {self.origin} cannot be used"
@@ -136,9 +135,11 @@ def registered_devices() -> dict[str, Registered]:
     A package's device is not used, and logged, if its name is taken, or has a comma or
     a colon in it, which separate the names of a framework.
     """
-    found = {
-        name: Registered(name, place, "asyncnn") for name, place in BUILT_IN.items()
-    }
+    from asyncnn.devices.onnxruntime import found_providers
+
+    found = {name: Registered(name, place, _HERE) for name, place in BUILT_IN.items()}
+    for provider in found_providers():
+        found |= _on_provider(ON_PROVIDERS + provider)
     for point in sorted(_entry_points(), key=lambda point: (point.name, point.value)):
         origin = getattr(point.dist, "name", None) or point.value
         reason = _reason_against(point.name, found)
@@ -170,8 +171,10 @@ def opener_of(name: str) -> Opener:
             f"{name!r} is no name of a device", hint=f"known: {', '.join(BUILT_IN)}"
         )
     if name in BUILT_IN:
-        return Registered(name, BUILT_IN[name], "asyncnn").open
+        return Registered(name, BUILT_IN[name], _HERE).open
     known = registered_devices()
+    if name not in known:
+        known |= _on_provider(name)
     scope, colon, parts = name.partition(":")
     if colon and scope == FRAMEWORK:
         names = [part.strip() for part in parts.split(",") if part.strip()]
@@ -182,6 +185,12 @@ def opener_of(name: str) -> Opener:
     if name not in known:
         raise _unknown(name, known)
     return known[name].open
+
+
+def _on_provider(name: str) -> dict[str, Registered]:
+    """Return the device of a name by that, if it is one that runs on a provider."""
+    own = own_device(name)
+    return {} if own is None else {name: Registered(name, own[0], _HERE, own[1])}
 
 
 def _unknown(name: str, known: Iterable[str]) -> InvalidArgumentError:

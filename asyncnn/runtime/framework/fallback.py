@@ -192,6 +192,10 @@ class Member:
         A missed deadline is, if the device ``had_time``; see `had_ample_time`.
         """
         self.passed_over(status, reason)
+        self.failed(status, had_time=had_time)
+
+    def failed(self, status: ErrorStatus, *, had_time: bool = False) -> None:
+        """Count a failure against the device, if it was its fault; see `fell_back`."""
         if status in _OF_REQUESTS or (status in MISSED and not had_time):
             self.health.told_nothing()
         elif self.health.failed(status):
@@ -223,7 +227,7 @@ def had_ample_time(given_ns: int, *needed_ns: int) -> bool:
 
 def reason_of(status: ErrorStatus, words: str) -> str:
     """Return why a device has failed, in words and with the HAL's status."""
-    return f"{status.name}: {words}" if words else status.name
+    return status.name if words in ("", status.name) else f"{status.name}: {words}"
 
 
 def reason_of_error(error: AsyncnnError) -> str:

@@ -10,15 +10,16 @@ Source: the HAL's runtime (VersionedInterfaces) and HAL 1.0 to 1.2/IDevice.hal.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from asyncnn.burst.server import OpenBursts
+from asyncnn.callbacks import preparation_error
 from asyncnn.deadlines import check_deadline, told_late
 from asyncnn.devices import DeviceSettings
-from asyncnn.devices.device_buffers import FREQUENCY, Buffers
+from asyncnn.devices.device_buffers import FREQUENCY, RELAXED, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceClosedError,
@@ -37,6 +38,7 @@ from asyncnn.hal.interfaces import (
     OneShot,
     cause_of_death,
 )
+from asyncnn.hal.operations import check_operation
 from asyncnn.hal.refusals import (
     CacheArguments,
     PrepareArguments,
@@ -127,8 +129,6 @@ class OlderDriver(PreparingDevice):
     :raises InvalidArgumentError: if it has the calls of no older version.
     """
 
-    hal_hints: Mapping[str, str] = {**FREQUENCY, "Priority": "not used: it has none"}
-
     def __init__(
         self, driver: v1_0.IDevice, settings: DeviceSettings | None = None
     ) -> None:
@@ -136,6 +136,11 @@ class OlderDriver(PreparingDevice):
         if self.version >= _NEWEST:
             raise InvalidArgumentError("the driver is not older than HAL 1.3")
         limits = settings or DeviceSettings()
+        later = ["Priority"]
+        if self.version < HalVersion.V1_1:
+            later += ["ExecutionPreference", RELAXED]
+        why = f"not used: {self.version.title} has none"
+        self.hal_hints = {**FREQUENCY, **dict.fromkeys(later, why)}
         self.driver = driver
         self._is_closed = False
         self._preparations: set[_OlderPreparation] = set()
@@ -239,9 +244,7 @@ class OlderDriver(PreparingDevice):
         validate_priority(priority)
         validate_model(model, _NEWEST)
         if not compliant_with(model, self.version):
-            lacking = sorted(noncompliant_operations(model, self.version))
-            what = f"operations {lacking}" if lacking else "the pools of the model"
-            raise GeneralFailureError(f"{self.version.title} does not have {what}")
+            raise GeneralFailureError(_lack(model, self.version))
         old = convert_model(model, self.version)
         more = () if self.version < HalVersion.V1_1 else (preference,)
         caches = () if self.version < HalVersion.V1_2 else cache
@@ -288,7 +291,7 @@ class OlderDriver(PreparingDevice):
             preparation.fail(failure_of(error))
             return ErrorStatus.GENERAL_FAILURE
         if status is not _NONE:
-            preparation.fail(error_for(status, told.reason))
+            preparation.fail(preparation_error(status, told.reason))
         return status
 
     async def allocate(
@@ -337,6 +340,20 @@ class OlderDriver(PreparingDevice):
             raise cause
 
 
+def _lack(model: Model, version: HalVersion) -> str:
+    """Return what of a validated model a version does not have."""
+    lacking = sorted(noncompliant_operations(model, version))
+    if not lacking:
+        return f"{version.title} does not have the pools of the model"
+    what, main = f"{version.title} does not have operations {lacking}", model.main
+    try:
+        first = main.operations[lacking[0]]
+        check_operation(first, main.operands, version, model.referenced)
+    except InvalidArgumentError as error:
+        return f"{what}: {error.message}"
+    return what
+
+
 class _OlderPreparation:
     """Tells a callback what a driver has prepared, or that it is too late for that."""
 
@@ -365,10 +382,8 @@ class _OlderPreparation:
     def take(self, status: ErrorStatus, prepared: Any) -> None:
         """Tell what the driver has told; too late, it is let go."""
         status = convert_status(status, self._host.version)
-        if status is not _NONE:
-            self.fail(error_for(status, self.told.reason))
-        elif prepared is None:
-            self.fail(GeneralFailureError("the driver gave no prepared model"))
+        if status is not _NONE or prepared is None:
+            self.fail(preparation_error(status, self.told.reason))
         elif not self._notify.is_done:
             model = OlderPreparedModel(self._host, prepared, self._model)
             self._end(_NONE, model)

@@ -9,12 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.own_devices import CPU
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import DeviceType
 from asyncnn.runtime.framework import (
-    CPU,
     FRAMEWORK,
     FrameworkSettings,
     chosen_partitioning,

@@ -90,19 +90,23 @@ class Preparer:
         members = [self._planner.named(plan.devices[p.device]) for p in partitions]
         submodels, parts = await self._parts(arguments, plan, members, cache)
         failed: list[_Failure] = []
-        works = [partial(self._step, part, failed) for part in parts]
+        works = [partial(self._step, n, part, failed) for n, part in enumerate(parts)]
         try:
             steps = await _together(works, arguments.deadline)
         except AsyncnnError as error:
             _check_time(arguments.deadline, error)
             whole = len(works) == 1 and members[0].is_cpu
             if self._fallback is Fallback.FORBID or whole:
-                _note(failed)
-                raise
+                for each in failed:  # nothing computes instead
+                    each.member.failed(each.error.status, had_time=each.had_time)
+                places = [each.place for each in failed if each.error is error]
+                raise (error.at(places[0]) if places else error) from None
             reason = reason_of_error(error)
             done = await self._all_on_cpu(arguments, reason, plan.refusals)
             # Only now: what the CPU fails with as well, the model is the cause of.
-            _note(failed)
+            for each in failed:
+                status, reason = each.error.status, reason_of_error(each.error)
+                each.member.fell_back(status, reason, had_time=each.had_time)
             return done
         done = await self._done(arguments, plan, submodels, steps)
         if cache is not None:
@@ -225,7 +229,9 @@ class Preparer:
             arguments, plan, submodels, tuple(steps), whole, reservation
         )
 
-    async def _step(self, part: "_Part", failed: list["_Failure"]) -> DeviceStep:
+    async def _step(
+        self, number: int, part: "_Part", failed: list["_Failure"]
+    ) -> DeviceStep:
         """Prepare one partition on its device, which is in ``failed`` if it fails.
 
         :raises AsyncnnError: if it does.
@@ -235,7 +241,9 @@ class Preparer:
             prepared = await prepared_on(member, arguments, slot)
         except AsyncnnError as error:
             if not member.is_cpu:
-                failed.append(_Failure(member, error, arguments.deadline is None))
+                place = f"partition {number}, {usual}"
+                had_time = arguments.deadline is None
+                failed.append(_Failure(member, error, had_time, place))
             raise
         return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
@@ -282,17 +290,12 @@ class _Part(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """A device that has failed to prepare a partition; had it all the time it needs?"""
+    """A device that failed to prepare a ``place``; had it all the time it needs?"""
 
     member: Member
     error: AsyncnnError
     had_time: bool
-
-
-def _note(failed: Sequence[_Failure]) -> None:
-    """Count against devices that they have failed."""
-    for member, error, had_time in failed:
-        member.fell_back(error.status, reason_of_error(error), had_time=had_time)
+    place: str
 
 
 async def _together(

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
-from asyncnn.callbacks import ExecutionResult, IExecutionCallback
+from asyncnn.callbacks import ExecutionResult, IExecutionCallback, unexplained
+from asyncnn.devices.own_devices import CPU
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.routes import Route, RouteStep
@@ -26,7 +27,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework import CPU, Fallback
+from asyncnn.runtime.framework import Fallback
 from asyncnn.runtime.framework.fallback import FINAL, MISSED, had_ample_time, reason_of
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import NeedsWholeError, Space
@@ -268,7 +269,9 @@ class SteppedRun(IExecutionCallback):
             or self._step.member.is_cpu
             or self._model.fallback is Fallback.FORBID
         ):
-            self._end(answer.status, (), answer.reason)
+            what = f"execution of {self._step.usual}"
+            told = answer.reason or unexplained(what, answer.status)
+            self._end(answer.status, (), told)
         else:
             self._fall_back(answer)
 

@@ -203,7 +203,7 @@ class Staged:
         except (TypeError, ValueError) as error:  # it may be released since its check
             raise InvalidArgumentError(f"a pool cannot be copied: {error}") from error
         if layout.kept:
-            self._place_beside([pools[index] for index in layout.kept])
+            self._place_beside(list(map(pools.__getitem__, layout.kept)))
 
     def _place_beside(self, kept: Sequence[Pool]) -> None:
         layout = self.layout

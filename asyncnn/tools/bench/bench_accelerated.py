@@ -1,7 +1,7 @@
 """``asyncnn bench accelerated``: the accelerated device beside LiteRT and ONNX Runtime.
 
 What it costs to cut LiteRT's graphs, to await, cancel, share and serve them. Each is a
-section of the report, with its contenders, the models that it suits, and limits.
+section of the report, with its contenders, the models that it suits, and goals.
 """
 
 import asyncio
@@ -21,26 +21,6 @@ from asyncnn.tools.bench.onnx_models import PACKAGES
 from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figures, Progress
 from asyncnn.tools.other_runtimes import litert_version
 
-
-class Limits(NamedTuple):
-    """The largest ratio of a figure to a peer's that is wanted, and the gate.
-
-    They hold for models that LiteRT takes ``above_us`` to ``below_us`` for. A ratio
-    whose limits are infinite is only shown.
-    """
-
-    figure: str
-    peer: str
-    goal: float
-    gate: float
-    above_us: float = 0.0
-    below_us: float = inf
-
-    def goal_of(self, *, gates: bool) -> report.Goal:
-        """Return the goal, or the gate."""
-        return report.Goal(self.figure, self.peer, self.gate if gates else self.goal)
-
-
 Picks: TypeAlias = Callable[
     [Sequence[measured_models.ModelCandidate]], Sequence[measured_models.ModelCandidate]
 ]
@@ -52,7 +32,7 @@ class Section(NamedTuple):
     title: str
     cpus: str
     contenders: Mapping[str, str]
-    limits: Sequence[Limits]
+    goals: Sequence[report.Goal]
     picks: Picks
     start: Callable[[measured_models.ModelCandidate, Place], Awaitable[Started]]
 
@@ -73,21 +53,21 @@ SECTIONS = {
             "to_thread": "to_thread",
         },
         (
-            Limits("device", "litert", 1.03, 1.08, above_us=200),
-            Limits("awaited", "litert", 1.20, inf, above_us=150, below_us=200),
-            Limits("awaited", "litert", 1.10, 1.20, above_us=200, below_us=400),
-            Limits("awaited", "litert", 1.20, inf, above_us=400, below_us=500),
-            Limits("awaited", "litert", 1.03, 1.08, above_us=2000),
-            Limits("inline", "litert", 1.02, 1.05, above_us=50, below_us=100),
-            Limits("awaited", "executor", 0.15, 0.25, below_us=10),
-            Limits("awaited", "executor", 1.0, inf, above_us=10, below_us=50),
-            Limits("awaited", "executor", 0.8, inf, above_us=50, below_us=200),
-            Limits("awaited", "executor", 0.75, 0.85, above_us=200, below_us=400),
-            Limits("awaited", "executor", 0.8, inf, above_us=400, below_us=500),
-            Limits("awaited", "executor", 1.0, inf, above_us=500),
-            Limits("bound", "executor", 0.2, inf, below_us=10),
-            Limits("bound", "executor", 0.75, inf, above_us=50, below_us=500),
-            Limits("awaited", "to_thread", inf, inf),
+            report.Goal("device", "litert", 1.03, 1.08, above_us=200),
+            report.Goal("awaited", "litert", 1.20, inf, above_us=150, below_us=200),
+            report.Goal("awaited", "litert", 1.10, 1.20, above_us=200, below_us=400),
+            report.Goal("awaited", "litert", 1.20, inf, above_us=400, below_us=500),
+            report.Goal("awaited", "litert", 1.03, 1.08, above_us=2000),
+            report.Goal("inline", "litert", 1.02, 1.05, above_us=50, below_us=100),
+            report.Goal("awaited", "executor", 0.15, 0.25, below_us=10),
+            report.Goal("awaited", "executor", 1.0, inf, above_us=10, below_us=50),
+            report.Goal("awaited", "executor", 0.8, inf, above_us=50, below_us=200),
+            report.Goal("awaited", "executor", 0.75, 0.85, above_us=200, below_us=400),
+            report.Goal("awaited", "executor", 0.8, inf, above_us=400, below_us=500),
+            report.Goal("awaited", "executor", 1.0, inf, above_us=500),
+            report.Goal("bound", "executor", 0.2, inf, below_us=10),
+            report.Goal("bound", "executor", 0.75, inf, above_us=50, below_us=500),
+            report.Goal("awaited", "to_thread", inf, inf),
         ),
         list,
         contenders.alone,
@@ -96,7 +76,7 @@ SECTIONS = {
         "an addition of four floats, microseconds",
         environment.ONE_CPU,
         {"awaited": "awaited", "to_thread": "asyncio.to_thread(np.add)"},
-        (Limits("awaited", "to_thread", 0.3, 0.3),),
+        (report.Goal("awaited", "to_thread", 0.3, 0.3),),
         lambda models: [measured_models.ModelCandidate("ADD [4]", tiny_addition())],
         contenders.tiny,
     ),
@@ -105,8 +85,8 @@ SECTIONS = {
         environment.ONE_CPU,
         {"prepared": "device.prepare", "created": "interpreter created"},
         (
-            Limits("prepared", "created", 6.0, 6.0, below_us=2000),
-            Limits("prepared", "created", 2.0, 3.0, above_us=2000),
+            report.Goal("prepared", "created", 6.0, 6.0, below_us=2000),
+            report.Goal("prepared", "created", 2.0, 3.0, above_us=2000),
         ),
         list,
         contenders.preparing,
@@ -115,7 +95,7 @@ SECTIONS = {
         "preparing float models with 1 MB of weights, binding included, microseconds",
         environment.ONE_CPU,
         {"cached": "from the cache", "anew": "anew"},
-        (Limits("cached", "anew", 0.15, 0.3),),
+        (report.Goal("cached", "anew", 0.15, 0.3),),
         measured_models.heavy_floats,
         contenders.cached,
     ),
@@ -129,8 +109,8 @@ SECTIONS = {
             "second": "second",
         },
         (
-            Limits("device", "litert", 1.1, 1.5),
-            Limits("second", "first", 0.3, 0.5),
+            report.Goal("device", "litert", 1.1, 1.5),
+            report.Goal("second", "first", 0.3, 0.5),
         ),
         measured_models.heavy,
         contenders.memory,
@@ -146,8 +126,8 @@ SECTIONS = {
             "part": "measured_models.longest part",
         },
         (
-            Limits("cancelled", "part", 1.2, 2.0),
-            Limits("deadline", "part", 1.2, 2.0),
+            report.Goal("cancelled", "part", 1.2, 2.0),
+            report.Goal("deadline", "part", 1.2, 2.0),
         ),
         measured_models.long_ones,
         contenders.cancelling,
@@ -160,7 +140,7 @@ SECTIONS = {
             "idle": "HIGH, idle",
             "idle_and_part": "idle and a part of LOW",
         },
-        (Limits("saturated", "idle_and_part", 1.5, 2.0),),
+        (report.Goal("saturated", "idle_and_part", 1.5, 2.0),),
         measured_models.longest,
         contenders.priorities,
     ),
@@ -169,8 +149,8 @@ SECTIONS = {
         environment.ALL_CPUS,
         {"awaited": "device", "whole": "whole model", "halves": "two partitions"},
         (
-            Limits("whole", "awaited", 1.03, 1.05, above_us=200),
-            Limits("halves", "awaited", inf, inf),
+            report.Goal("whole", "awaited", 1.03, 1.05, above_us=200),
+            report.Goal("halves", "awaited", inf, inf),
         ),
         list,
         contenders.framework,
@@ -190,9 +170,9 @@ SECTIONS = {
             )
         },
         (
-            Limits("one_lane_8", "executor_8", 0.8, inf),
+            report.Goal("one_lane_8", "executor_8", 0.8, inf),
             *(
-                Limits(f"awaited_{count}", f"{peer}_{count}", goal, gate)
+                report.Goal(f"awaited_{count}", f"{peer}_{count}", goal, gate)
                 for count in contenders.CONCURRENCIES
                 for peer, goal, gate in (
                     ("executor", 0.52, 1 / 1.5),
@@ -212,8 +192,8 @@ SECTIONS = {
             "awaited": "awaited in this process",
         },
         (
-            Limits("burst", "awaited", 1.05, 1.10),
-            Limits("burst", "remote", 1.0, inf),
+            report.Goal("burst", "awaited", 1.05, 1.10),
+            report.Goal("burst", "remote", 1.0, inf),
         ),
         measured_models.long_ones,
         contenders.driver,
@@ -222,7 +202,7 @@ SECTIONS = {
         "awaited while the loop is busy in pieces of 90 us, microseconds",
         environment.ALL_CPUS,
         {"awaited": "awaited", "executor": "executor"},
-        (Limits("awaited", "executor", 0.75, inf),),
+        (report.Goal("awaited", "executor", 0.75, inf),),
         measured_models.servable,
         contenders.beside,
     ),
@@ -236,8 +216,8 @@ SECTIONS = {
             "a second": "a second",
         },
         (
-            Limits("device", "litert", 2.0, inf),
-            Limits("connected", "a second", 0.5, inf),
+            report.Goal("device", "litert", 2.0, inf),
+            report.Goal("connected", "a second", 0.5, inf),
         ),
         measured_models.first_servable,
         contenders.starting,
@@ -246,7 +226,7 @@ SECTIONS = {
         "lag of the loop, 99th percentile, microseconds",
         environment.ALL_CPUS,
         {"busy": "serving at full load", "idle": "idle"},
-        (Limits("busy", "idle", 1.5, 3.0),),
+        (report.Goal("busy", "idle", 1.5, 3.0),),
         measured_models.first_servable,
         contenders.heartbeat,
     ),
@@ -272,10 +252,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[report.GoalVerdict, ...]
     refusals: dict[str, str] = {}
 
-    def cell(self, limits: Limits) -> report.Cell:
+    def cell(self, goal: report.Goal) -> report.Cell:
         """Return the cell of the ratio of a figure to its peer."""
-        pair = f"{limits.figure} / {limits.peer}"
-        cell = report.verdict_cell(self.verdicts, limits.figure, limits.peer)
+        pair = f"{goal.figure} / {goal.peer}"
+        cell = report.verdict_cell(self.verdicts, goal.figure, goal.peer)
         if cell == "-" and pair in self.ratios:
             return report.ratio_cell(f"{self.ratios[pair]:.3f}", "", None)
         return cell
@@ -312,7 +292,7 @@ class AcceleratedReport(report.BenchReport, frozen=True, kw_only=True):
             ]
             headings = ("", *section.contenders.values())
             yield report.ReportTable(f"{name}: {section.title}", headings, [figures])
-            pairs = {(each.figure, each.peer): each for each in section.limits}
+            pairs = {(each.figure, each.peer): each for each in section.goals}
             ratios = [
                 (each.model, *map(each.cell, pairs.values())) for each in measured
             ]
@@ -358,13 +338,13 @@ def judge_section(
     us = candidate.us if litert_us is None else litert_us
     pairs = {
         (each.figure, each.peer)
-        for each in section.limits
+        for each in section.goals
         if each.figure in figures and each.peer in figures
     }
     chosen = [
-        each.goal_of(gates=gates)
-        for each in section.limits
-        if each.goal < inf and each.above_us <= us <= each.below_us
+        each
+        for each in section.goals
+        if each.limit < inf and each.above_us <= us <= each.below_us
     ]
     return Measurement(
         model=candidate.name,
@@ -374,7 +354,7 @@ def judge_section(
             f"{figure} / {peer}": figures[figure].ratio_to(figures[peer])
             for figure, peer in sorted(pairs)
         },
-        verdicts=report.judge(chosen, figures),
+        verdicts=report.judge(chosen, figures, gates=gates),
         refusals=refusals,
     )
 

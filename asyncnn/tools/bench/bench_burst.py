@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from functools import partial
 from multiprocessing.reduction import recv_handle, send_handle
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from asyncnn import hal
 from asyncnn.burst import BurstController
@@ -311,46 +311,41 @@ _GROUPS = (
 )
 """Exchanges at once, after idleness and beside others; then messages one way."""
 
-_Limits: TypeAlias = tuple[float | None, float]
-"""The largest ratio that is wanted, and the gate: the largest on any machine.
+_STREAM_GOALS = (
+    Goal(QUEUE_STREAM, PIPE_STREAM, 1 / 8, 1 / 6),
+    Goal(QUEUE_BATCHES, PIPE_STREAM, 1 / 60, 1 / 40),
+)
 
-Where nothing else is wanted, the gate is the goal.
-"""
-
-_LIMITS: dict[tuple[str, str], tuple[_Limits, _Limits | None]] = {
-    (BURST, PIPE): ((0.12, 0.2), (0.65, 1.0)),
-    # What an execution adds to its two messages depends least on the machine.
-    (BURST, QUEUE): ((None, 8.0), (None, 2.0)),
-    (BURST, GRPC): ((1 / 75, 1 / 50), (1 / 23, 1 / 15)),
-    (BURST, ICEORYX): ((0.6, 1.0), None),
-    (QUEUE, PIPE): ((0.06, 0.1), (0.5, 0.6)),
-    # What is wanted on one CPU is that sleeping costs no more than a blocking peer's.
-    (QUEUE_IDLE, PIPE_IDLE): ((0.3, 1.0), (None, 1.0)),
-    (QUEUE_HOGS, PIPE_HOGS): ((1.0, 1.0), None),
-    (QUEUE_HOGS, MILLISECOND): ((None, 1.0), (None, 1.0)),
-    (QUEUE_STREAM, PIPE_STREAM): ((1 / 8, 1 / 6), (1 / 8, 1 / 6)),
-    (QUEUE_BATCHES, PIPE_STREAM): ((1 / 60, 1 / 40), (1 / 60, 1 / 40)),
+GOALS = {
+    True: (
+        Goal(BURST, PIPE, 0.12, 0.2),
+        # What an execution adds to its two messages depends least on the machine.
+        Goal(BURST, QUEUE, 8.0),
+        Goal(BURST, GRPC, 1 / 75, 1 / 50),
+        Goal(BURST, ICEORYX, 0.6, 1.0),
+        Goal(QUEUE, PIPE, 0.06, 0.1),
+        Goal(QUEUE_IDLE, PIPE_IDLE, 0.3, 1.0),
+        Goal(QUEUE_HOGS, PIPE_HOGS, 1.0),
+        Goal(QUEUE_HOGS, MILLISECOND, 1.0),
+        *_STREAM_GOALS,
+    ),
+    False: (
+        Goal(BURST, PIPE, 0.65, 1.0),
+        Goal(BURST, QUEUE, 2.0),
+        Goal(BURST, GRPC, 1 / 23, 1 / 15),
+        Goal(QUEUE, PIPE, 0.5, 0.6),
+        # What is wanted here is that sleeping costs no more than a blocking peer's.
+        Goal(QUEUE_IDLE, PIPE_IDLE, 1.0),
+        Goal(QUEUE_HOGS, MILLISECOND, 1.0),
+        *_STREAM_GOALS,
+    ),
 }
-"""Limits on ratios, on different CPUs and on the same one; None is no limit."""
+"""By whether the two processes have different CPUs."""
 
-_HEADLINE: _Limits = (0.35, 0.5)
-"""On the ratio of a burst across CPUs to a Pipe where that is at its best."""
+_HEADLINE = Goal(BURST, "best " + PIPE, 0.35, 0.5)
+"""Of a burst across CPUs and a Pipe where that is at its best."""
 
 _PACKAGES = ("grpcio", "iceoryx2", "pyzmq", "uvloop")
-
-
-def goals_of(*, is_apart: bool, gates: bool = False) -> tuple[Goal, ...]:
-    """Return the goals of a placement, or its ``gates``, which are wider."""
-    return tuple(
-        Goal(*pair, _chosen(limits, gates))
-        for pair, (apart, together) in _LIMITS.items()
-        if (limits := apart if is_apart else together) is not None
-    )
-
-
-def _chosen(limits: _Limits, gates: bool) -> float:
-    goal, gate = limits
-    return gate if gates or goal is None else goal
 
 
 class BurstReport(PlacedReport, frozen=True, kw_only=True):
@@ -378,7 +373,7 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
         QUEUE_BATCHES: f"one way: a queue, {BATCH} messages at a time",
         PIPE_STREAM: "one way: multiprocessing.Pipe",
     }
-    GOALS = goals_of(is_apart=True)
+    GOALS = GOALS[True]
     TITLE = "microseconds: median over the rounds of medians, p99"
 
     exchange: Exchange
@@ -432,7 +427,7 @@ def judge_burst(
     if QUEUE_HOGS in figures:
         rounds = len(figures[QUEUE_HOGS].round_medians_us)
         known[MILLISECOND] = Figure((1000.0,) * rounds)
-    return judge(goals_of(is_apart=is_apart, gates=gates), known)
+    return judge(GOALS[is_apart], known, gates=gates)
 
 
 def judge_headline(
@@ -446,5 +441,4 @@ def judge_headline(
     pipes = [figures[PIPE].us for _, figures in placements if PIPE in figures]
     if not bursts or not pipes:
         return None
-    goal = Goal(BURST, "best " + PIPE, _chosen(_HEADLINE, gates))
-    return goal.judge(min(bursts) / min(pipes))
+    return _HEADLINE.judge(min(bursts) / min(pipes), gates=gates)

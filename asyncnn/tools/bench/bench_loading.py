@@ -55,11 +55,10 @@ MATTERS_ABOVE_BYTES = 1_000_000
 
 REFERENCE, ACCELERATED = "reference", "accelerated"
 
-LOADING_LIMIT = 1.5
-"""Goal of the time to load and prepare divided by that of LiteRT's interpreter."""
-
-LOADING_GATE = 15.0
-"""The same for any machine, however many others use it."""
+LOADING_GOALS = [
+    report.Goal(name, LITERT, 1.5, 15.0) for name in (REFERENCE, ACCELERATED)
+]
+"""Of the time to load and prepare; a gate is for any machine, however many use it."""
 
 PACKAGES = ("basic_pitch", "pymicro_wakeword", "pyopen_wakeword")
 """Packages whose files are measured if they are installed; none is imported."""
@@ -120,9 +119,8 @@ def loading(
         placement(ONE_CPU) as where,
     ):
         found = paths if folder is not None else [*paths, *packaged(pattern)]
-        limit = LOADING_GATE if gates else LOADING_LIMIT
         models = {
-            name_of(path): anyio.run(_measure_loading, path, limit, rounds)
+            name_of(path): anyio.run(_measure_loading, path, gates, rounds)
             for path in progress(found)
         }
     return LoadingReport(
@@ -151,7 +149,7 @@ def name_of(path: Path) -> str:
     return path.stem if package is None else f"{package}/{path.stem}"
 
 
-async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel:
+async def _measure_loading(path: Path, gates: bool, rounds: int) -> LoadedModel:
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         calls: dict[str, Callable[[], Any]] = {
@@ -170,11 +168,11 @@ async def _measure_loading(path: Path, limit: float, rounds: int) -> LoadedModel
                 started[name] = Batches(await timed(name, call))
         figures = await measure(started, rounds=rounds)
     size = path.stat().st_size  # noqa: ASYNC240 - nothing else runs
-    goals = [report.Goal(name, LITERT, limit) for name in (REFERENCE, ACCELERATED)]
+    goals = LOADING_GOALS if size >= MATTERS_ABOVE_BYTES else []
     return LoadedModel(
         figures=figures,
         size=size,
-        verdicts=report.judge(goals, figures) if size >= MATTERS_ABOVE_BYTES else (),
+        verdicts=report.judge(goals, figures, gates=gates),
         refusals=refusals,
     )
 

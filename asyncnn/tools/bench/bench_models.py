@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import usual_device_name
+from asyncnn.devices.own_devices import usual_device_name
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
@@ -25,6 +25,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Started
+from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF
 from asyncnn.tools.bench.rounds import (
     DEFAULT_ROUNDS,
     Batches,
@@ -64,14 +65,14 @@ TITLES = {
     AWAITED: _REFERENCE,
     EXECUTOR: "LiteRT",
     TO_THREAD: "ONNX Runtime",
-    measured_models.LITERT: "LiteRT's invoke",
-    measured_models.LITERT_REF: "LiteRT's reference kernels",
+    LITERT: "LiteRT's invoke",
+    LITERT_REF: "LiteRT's reference kernels",
     DEVICE: "reference, on the device",
 }
 """What contenders are called; devices have their names."""
 
 _ENGINES = {FileKind.TFLITE: EXECUTOR, FileKind.ONNX: TO_THREAD}
-PEERS = (measured_models.LITERT, measured_models.LITERT_REF)
+PEERS = (LITERT, LITERT_REF)
 
 LONGEST_S = 2.0
 """Runs that take longer are not repeated: there are 21 of each at least."""
@@ -79,30 +80,26 @@ LONGEST_S = 2.0
 REF_MATTERS_ABOVE_US = 100.0
 """Models that take the reference kernels less are too small for the general goal."""
 
-_GENERAL = {measured_models.LITERT_REF: 1.0}
+_GENERAL = report.Goal(DEVICE, LITERT_REF, 1.0)
 
-_LIMITS = {
-    "kws_ref_model": {measured_models.LITERT_REF: 0.5},
-    "mobilenet_v1_224_float": {
-        measured_models.LITERT_REF: 0.1,
-        measured_models.LITERT: 2.5,
-    },
-    "pretrainedResnet": {measured_models.LITERT_REF: 0.1, measured_models.LITERT: 2.5},
-    "pretrainedResnet_quant": {
-        measured_models.LITERT_REF: 0.5,
-        measured_models.LITERT: 10.0,
-    },
-    "vww_96_float": {measured_models.LITERT_REF: 0.5, measured_models.LITERT: 8.0},
-    "vww_96_int8": {measured_models.LITERT_REF: 0.5, measured_models.LITERT: 16.0},
+_GOALS = {
+    model: [report.Goal(*each) for each in goals]
+    for model, goals in {
+        "kws_ref_model": [(DEVICE, LITERT_REF, 0.5)],
+        "mobilenet_v1_224_float": [(DEVICE, LITERT_REF, 0.1), (DEVICE, LITERT, 2.5)],
+        "pretrainedResnet": [(DEVICE, LITERT_REF, 0.1), (DEVICE, LITERT, 2.5)],
+        "pretrainedResnet_quant": [(DEVICE, LITERT_REF, 0.5), (DEVICE, LITERT, 10.0)],
+        "vww_96_float": [(DEVICE, LITERT_REF, 0.5), (DEVICE, LITERT, 8.0)],
+        "vww_96_int8": [
+            (DEVICE, LITERT_REF, 0.5),
+            (DEVICE, LITERT, 16.0),
+            (ACCELERATED, EXECUTOR, 1.05),
+        ],
+        "trained_lstm_int8": [(ACCELERATED, LITERT, 1.4)],
+        "dtln_noise_suppression": [(ACCELERATED, LITERT, 1.2)],
+    }.items()
 }
-"""Largest ratio of `DEVICE` to each peer, by model."""
-
-_ACCELERATED_LIMITS = {
-    "vww_96_int8": {EXECUTOR: 1.05},
-    "trained_lstm_int8": {measured_models.LITERT: 1.4},
-    "dtln_noise_suppression": {measured_models.LITERT: 1.2},
-}
-"""Largest ratio of `ACCELERATED` to each peer, by model."""
+"""By model."""
 
 ACCELERATED_STEPS = 0.0
 """Largest difference of the accelerated device to LiteRT, in quantisation steps."""
@@ -208,13 +205,11 @@ def goals_for(model: str, ref_us: float | None) -> tuple[report.Goal, ...]:
 
     ``ref_us`` is what LiteRT's reference kernels take, None if that is unknown.
     """
+    goals = _GOALS.get(model, [])
     is_tiny = ref_us is None or ref_us <= REF_MATTERS_ABOVE_US
-    limits = _LIMITS.get(model, {} if is_tiny else _GENERAL)
-    accelerated = _ACCELERATED_LIMITS.get(model, {})
-    return (
-        *(report.Goal(DEVICE, peer, limit) for peer, limit in limits.items()),
-        *(report.Goal(ACCELERATED, peer, limit) for peer, limit in accelerated.items()),
-    )
+    if not is_tiny and all(goal.figure != DEVICE for goal in goals):
+        return (_GENERAL, *goals)
+    return tuple(goals)
 
 
 def judge_model(
@@ -230,7 +225,7 @@ def judge_model(
     Peers that were not measured are left out. Only the project's own models have goals.
     ``told`` is what is known of the model besides.
     """
-    ref = figures.get(measured_models.LITERT_REF)
+    ref = figures.get(LITERT_REF)
     goals = goals_for(model, None if ref is None else ref.us) if is_own else ()
     codes = told.get("accelerated_difference")
     is_exact = None
@@ -351,10 +346,8 @@ class _File:
             engine=engine,
             ratio=figures[ours].ratio_to(figures[engine]) if has_both else None,
             difference=self._difference(ours, engine),
-            difference_to_ref=self._difference(AWAITED, measured_models.LITERT_REF),
-            accelerated_difference=self._difference(
-                ACCELERATED, measured_models.LITERT
-            ),
+            difference_to_ref=self._difference(AWAITED, LITERT_REF),
+            accelerated_difference=self._difference(ACCELERATED, LITERT),
         )
 
     def _peers(
@@ -368,8 +361,8 @@ class _File:
         if kind is FileKind.TFLITE:
             opening[EXECUTOR] = partial(litert, threads=None)
             opening |= {
-                measured_models.LITERT: litert,
-                measured_models.LITERT_REF: partial(litert, reference=True),
+                LITERT: litert,
+                LITERT_REF: partial(litert, reference=True),
             }
         elif kind is FileKind.ONNX:
             opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import usual_device_name
+from asyncnn.devices.own_devices import usual_device_name
 from asyncnn.engine import PlanExecution, Program
 from asyncnn.hal.types import Priority
 from asyncnn.qos import Scheduler

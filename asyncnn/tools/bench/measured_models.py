@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -266,53 +266,6 @@ LITERT_REF = "litert_ref"
 """LiteRT with its reference kernels."""
 
 
-class OneThread:
-    """A thread that makes calls in turn and answers the loop: a hand-written executor.
-
-    Use as a context manager.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._calls.put(None)
-        self._thread.join()
-
-    def run(self, call: Callable[[], object]) -> Awaitable[object]:
-        """Have the thread make a call; return its result's future."""
-        future = self._loop.create_future()
-        self._calls.put((call, future))
-        return future
-
-    def _serve(self) -> None:
-        while (order := self._calls.get()) is not None:
-            call, future = order
-            try:
-                result = call()
-            except Exception as error:
-                self._loop.call_soon_threadsafe(_answer, future, None, error)
-            else:
-                self._loop.call_soon_threadsafe(_answer, future, result, None)
-
-
-def _answer(
-    future: "asyncio.Future[object]", result: object, error: Exception | None
-) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
 @asynccontextmanager
 async def in_executor(
     peer: LiteRt, inputs: Sequence[Array]
@@ -327,7 +280,35 @@ async def in_executor(
 async def on_one_thread(
     peer: LiteRt, inputs: Sequence[Array]
 ) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Await an interpreter on a thread of its own."""
-    with OneThread() as thread:
-        call = partial(peer.run, inputs)
-        yield lambda: thread.run(call)
+    """Await an interpreter on a thread of its own: a hand-written executor."""
+    loop = asyncio.get_running_loop()
+    asked: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
+
+    def serve() -> None:
+        while (future := asked.get()) is not None:
+            answer: Callable[[], None]
+            try:
+                answer = partial(future.set_result, peer.run(inputs))
+            except Exception as error:
+                answer = partial(future.set_exception, error)
+            loop.call_soon_threadsafe(_unless_cancelled, future, answer)
+
+    def run() -> Awaitable[object]:
+        future = loop.create_future()
+        asked.put(future)
+        return future
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield run
+    finally:
+        asked.put(None)
+        thread.join()
+
+
+def _unless_cancelled(
+    future: "asyncio.Future[object]", answer: Callable[[], None]
+) -> None:
+    if not future.cancelled():
+        answer()

@@ -14,6 +14,7 @@ A report is itself the JSON document.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
@@ -43,23 +44,32 @@ class GoalVerdict(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """``limit`` is the largest ratio of a figure to that of ``peer``."""
+    """``limit`` is the largest ratio of a figure to that of ``peer`` that is wanted.
+
+    ``gate`` is the largest on any machine, the limit itself if None. Both hold for
+    models that LiteRT takes ``above_us`` to ``below_us`` for. A ratio whose limit is
+    infinite is only shown.
+    """
 
     figure: str
     peer: str
     limit: float
+    gate: float | None = None
+    above_us: float = 0.0
+    below_us: float = inf
 
-    def judge(self, ratio: float) -> GoalVerdict:
-        """Hold a ratio against the goal."""
-        return GoalVerdict(
-            self.figure, self.peer, self.limit, ratio, ratio <= self.limit
-        )
+    def judge(self, ratio: float, *, gates: bool = False) -> GoalVerdict:
+        """Hold a ratio against the goal, or the gate."""
+        limit = self.gate if gates and self.gate is not None else self.limit
+        return GoalVerdict(self.figure, self.peer, limit, ratio, ratio <= limit)
 
 
-def judge(goals: Iterable[Goal], figures: Figures) -> tuple[GoalVerdict, ...]:
+def judge(
+    goals: Iterable[Goal], figures: Figures, *, gates: bool = False
+) -> tuple[GoalVerdict, ...]:
     """Hold figures against those goals both of whose contenders were measured."""
     return tuple(
-        goal.judge(figures[goal.figure].ratio_to(figures[goal.peer]))
+        goal.judge(figures[goal.figure].ratio_to(figures[goal.peer]), gates=gates)
         for goal in goals
         if goal.figure in figures and goal.peer in figures
     )

@@ -14,13 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.own_devices import CPU
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operands import is_tensor
 from asyncnn.hal.types import HalVersion, OperandType, OperationType
 from asyncnn.memory.pages import os_errors
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework import CPU
 from asyncnn.runtime.opening_devices import connect, open_device, open_devices
 from asyncnn.service.driver.server import Server
 from asyncnn.service.process import driver_process, private_address

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.devices.auto_device import usual_device_name
+from asyncnn.devices.own_devices import OWN_DEVICES, own_device, usual_device_name
 from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -20,7 +20,6 @@ from asyncnn.runtime.axes import as_options, example_shapes
 from asyncnn.runtime.burst import Burst
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import Path as HalPath
-from asyncnn.runtime.framework.device_registry import PUBLISHED
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
@@ -83,10 +82,10 @@ async def opened(
         ) as own:
             yield own
         return
-    if device not in PUBLISHED:
+    if own_device(device) is None:
         raise InvalidArgumentError(
             f"a driver process does not serve {device}",
-            hint=f"use {' or '.join(PUBLISHED)}, or --transport inprocess",
+            hint=f"use {' or '.join(OWN_DEVICES)}, or --transport inprocess",
         )
     with driver_process(device=device, extensions=places) as driver:
         async with connect(driver.path) as remote:

@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 
 from asyncnn.devices import OWN_PROCESS
+from asyncnn.devices.own_devices import OWN_DEVICES, own_device
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.framework.device_registry import PUBLISHED
 from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_cache import ModelCache
 from asyncnn.runtime.model_file import load
@@ -235,10 +235,10 @@ async def open_targets(
             targets.append(Target(device.name, REMOTE, device, _pid_of(chosen)))
         for name in devices:
             for transport in transports:
-                if transport == REMOTE and name not in PUBLISHED:
+                if transport == REMOTE and own_device(name) is None:
                     notes.append(
                         f"{name}, remote: driver processes publish "
-                        f"{' or '.join(PUBLISHED)}"
+                        f"{' or '.join(OWN_DEVICES)}"
                     )
                     continue
                 try:

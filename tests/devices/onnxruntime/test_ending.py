@@ -36,6 +36,10 @@ from tests.devices.onnxruntime.graphs import (
 )
 from tests.forks import in_child
 
+ON_EACH = pytest.mark.parametrize(
+    "device", ["inprocess", "driver", "provider"], indirect=True
+)
+
 LONG_S = 30.0
 """No run is waited for longer: it would never end by itself."""
 
@@ -57,6 +61,7 @@ async def prepared_for(device: Device, shapes: str) -> PreparedModel:
     return await device.prepare(model)
 
 
+@ON_EACH
 @pytest.mark.parametrize(
     ("shapes", "path"),
     [
@@ -78,6 +83,7 @@ async def test_a_cancelled_run_ends_and_its_lane_is_free(
     await until_running(device, is_running=False)
 
 
+@ON_EACH
 @pytest.mark.parametrize(
     ("shapes", "path"),
     [

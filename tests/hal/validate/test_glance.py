@@ -206,11 +206,11 @@ def test_many_random_graphs_get_the_same_answer(graph: Any, seed: int) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What Python was asked for, by a glance or without one."""
+    """What Python looked at, of a glance or without one."""
     calls: list[int] = []
     for owner, name in (
         (model_rules.OperandRules, "check"),
-        (model_rules._Signatures, "_look_into"),
+        (model_rules._Signatures, "look_into"),
         (model_rules._Signatures, "checking"),
         (model_rules.GraphRules, "checking_forms"),
         (model_rules.GraphRules, "checking_order"),
@@ -322,6 +322,16 @@ def test_what_changes_while_python_is_asked_is_never_read_from_what_is_gone() ->
     assert changed
 
 
+def untaught() -> Any:
+    """Return the module as it is before it has learned anything."""
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @needs_compiled
 class TestMisuse:
     """What only a mistake of ours could do to it."""
@@ -329,13 +339,15 @@ class TestMisuse:
     def test_operations_come_after_operands(self) -> None:
         main = chain(4).main
         glance = GLANCES.Glance(main.operands, main.operations)
+        assert glance.operations(9) == -1
         with pytest.raises(ValueError, match="looked at"):
-            glance.operations(9, bytes(len(main.operands)), lambda _: None)
-        while glance.operands(3, lambda _: 0) > 0:
+            glance.connect(bytes(len(main.operands)))
+        while glance.operands(3):
             pass
         for wrong in (b"", bytes(99)):
             with pytest.raises(ValueError, match="looked at"):
-                glance.operations(9, wrong, lambda _: None)
+                glance.connect(wrong)
+        assert not glance.is_ordered
 
     @pytest.mark.parametrize("wrong", [([], ()), ((), []), (None, None), ()])
     def test_it_is_of_tuples(self, wrong: tuple[object, ...]) -> None:
@@ -344,55 +356,51 @@ class TestMisuse:
 
     def test_garbage_instead_of_structs_is_a_doubt(self) -> None:
         glance = GLANCES.Glance(GARBAGE, GARBAGE)
-        seen: list[int] = []
-        assert glance.operands(1 << 40, lambda index: seen.append(index) or 0) == 0
-        assert seen == list(range(len(GARBAGE)))
-        assert glance.operations(9, bytes(len(GARBAGE)), None) == -1
+        assert glance.operands(1 << 40) == 0
+        assert glance.alone_operands == list(range(len(GARBAGE)))
+        assert not glance.are_structs
+        glance.connect(bytes(len(GARBAGE)))
+        assert glance.operations(9) == -1
 
-    @pytest.mark.parametrize("told", [None, "", 1 << 80])
-    def test_a_verdict_is_a_number(self, told: object) -> None:
+    @pytest.mark.parametrize("wrong", [None, "", 1 << 80, -(1 << 80), 1.5])
+    def test_other_numbers_are_refused(self, wrong: object) -> None:
         main = chain(4).main
         glance = GLANCES.Glance(main.operands, main.operations)
-        with pytest.raises((TypeError, OverflowError)):
-            glance.operands(9, lambda _: told)
+        for call in (glance.operands, glance.operations, glance.greatest_offset):
+            with pytest.raises((TypeError, OverflowError)):
+                call(wrong)
+        for index in (-1, 0, len(main.operands), 1 << 40):
+            with pytest.raises(IndexError):
+                glance.greatest_offset(index)
+        assert glance.operands(-1) == len(main.operands)
 
-    def test_it_may_be_asked_for_more_by_what_it_asks(self) -> None:
-        main = chain(40).main
+    def test_its_lists_are_only_for_reading(self) -> None:
+        main = chain(400, varied=True).main
         glance = GLANCES.Glance(main.operands, main.operations)
-        depth: list[int] = []
-
-        def judge(index: int) -> int:
-            if len(depth) < 20:
-                depth.append(index)
-                glance.operands(50, judge)
-            return 8
-
-        while glance.operands(9, judge) > 0:
-            pass
-        written = bytes([*(0,) * 3, *(1,) * 40])
-
-        def check(index: int) -> None:
-            if len(depth) < 40:
-                depth.append(index)
-                glance.operations(50, written, check)
-                glance.signatures(50, check)
-
-        while glance.operations(9, written, check) > 0:
-            pass
-        assert glance.signatures(99, check) == 0
-        assert glance.signatures(99, None) == 0
+        while glance.operands(9) > 0:
+            glance.alone_operands.clear()
+        assert glance.operands(9) == -1
+        assert glance.greatest_offset(0) == 0
 
     @pytest.mark.parametrize("sample", [SimpleNamespace(type=1), 1, None])
     def test_it_learns_from_structs_alone(self, sample: object) -> None:
-        spec = importlib.util.find_spec(NAME)
-        assert spec is not None
-        assert spec.loader is not None
-        other = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(other)
+        other = untaught()
         with pytest.raises(RuntimeError, match="learn"):
             other.Glance((), ())
         with pytest.raises((AttributeError, ValueError)):
-            other.learn(*[sample] * 3, *[int] * 3)
+            other.learn(*[sample] * 3, *[int] * 3, 7)
+        with pytest.raises(RuntimeError, match="learn"):
+            other.Glance((), ())
+        with pytest.raises(RuntimeError, match="already"):
+            GLANCES.learn(*[sample] * 3, *[int] * 3, 7)
+
+    def test_python_does_it_where_fields_lie_elsewhere(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = untaught()
+        unlike = SimpleNamespace(type=object(), inputs=object(), outputs=object())
+        monkeypatch.setattr(model_rules, "_sample", lambda _: unlike)
+        assert model_rules._taught(other) is None
 
     def test_references_are_counted(self) -> None:
         main = chain(30).main
@@ -400,9 +408,9 @@ class TestMisuse:
         before = [sys.getrefcount(each) for each in counted]
         for _ in range(300):
             glance = GLANCES.Glance(main.operands, main.operations)
-            glance.operands(99, lambda _: 8)
-            glance.operations(99, bytes(3) + bytes([1]) * 30, lambda _: None)
-            glance.signatures(99, lambda _: True)
+            glance.operands(99)
+            glance.connect(bytes(3) + bytes([1]) * 30)
+            glance.operations(99)
             assert glance.is_ordered
             assert glance.is_counted
         del glance

@@ -118,7 +118,9 @@ async def test_without_fallback_the_error_is_reported(fault: Fault, path: str) -
 @pytest.mark.parametrize(
     "fault", [Fault.PREPARING, Fault.PREPARING_LATER, Fault.RAISES_AT_PREPARING]
 )
-async def test_a_device_that_prepares_nothing_is_made_up_for(fault: Fault) -> None:
+async def test_a_device_that_prepares_nothing_is_made_up_for(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
     given = inputs()
     wanted = await expected(given)
     for fallback in (Fallback.PARTIAL, Fallback.FULL):
@@ -128,10 +130,14 @@ async def test_a_device_that_prepares_nothing_is_made_up_for(fault: Fault) -> No
             assert_same(outputs, wanted)
             assert outputs.route.devices == ("reference",)
             assert outputs.route.steps[0].instead_of == "odd"
+    assert "the CPU computes instead of odd" in caplog.text
+    caplog.clear()
     settings = replace(WHEREVER_BETTER, fallback=Fallback.FORBID)
     async with framework_with(fault, settings) as (device, _):
-        with pytest.raises(AsyncnnError):
+        with pytest.raises(AsyncnnError, match=r"partition \d, .* on odd: "):
             await device.prepare(mixed())
+        assert not (await device.statistics()).fallbacks
+    assert "the CPU computes" not in caplog.text
 
 
 @pytest.mark.parametrize(

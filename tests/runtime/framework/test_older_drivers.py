@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,8 @@ from asyncnn.hal.types import (
 )
 from asyncnn.hal.versions import VersionedDevice, compliant_with, v1_0
 from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.device import Device
+from asyncnn.runtime.explain import explain
 from asyncnn.runtime.framework.device_registry import ENTRY_POINTS
 from asyncnn.runtime.framework.older_drivers import OlderDriver, newest, version_of
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
@@ -179,8 +182,13 @@ async def test_operations_that_came_later_are_asked_of_nobody() -> None:
             OperationType.RELU6,
             OperationType.DEQUANTIZE,
         ]
-        with pytest.raises(AsyncnnError, match=r"HAL 1.0 does not have operations"):
+        lack = r"ABS needs HAL 1\.2, not HAL 1\.0"
+        with pytest.raises(AsyncnnError, match=rf"operations \[.*\]: {lack}"):
             await prepare(device, model)
+        explanation = await explain(Device("old", device), model)
+        reasons = [each.reason for each in explanation.operations]
+        assert any(re.match(lack, reason) for reason in reasons), reasons
+        assert "ExecutionPreference" in explanation.hal_hints
 
 
 async def test_a_framework_divides_a_model_with_an_older_driver(

@@ -31,9 +31,10 @@ def candidate(us: float) -> ModelCandidate:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_gates_are_no_narrower_than_goals(name: str) -> None:
-    for limits in SECTIONS[name].limits:
-        assert limits.goal <= limits.gate
-        assert {limits.figure, limits.peer} <= set(SECTIONS[name].contenders)
+    for goal in SECTIONS[name].goals:
+        assert goal.gate is not None
+        assert goal.limit <= goal.gate
+        assert {goal.figure, goal.peer} <= set(SECTIONS[name].contenders)
 
 
 @pytest.mark.parametrize(

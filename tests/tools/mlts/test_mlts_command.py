@@ -222,6 +222,20 @@ def test_a_driver_that_runs_is_measured(
     assert gone.err.startswith("asyncnn: no driver at")
 
 
+def test_a_long_name_takes_nothing_from_the_figures(
+    asyncnn_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "r.json"
+    report(row("remote:/a" + "/folder" * 12)).write(source)
+    outputs = []
+    for width in ("60", "200"):  # which a pipe has, too
+        monkeypatch.setenv("COLUMNS", width)
+        outputs.append(asyncnn_command("mlts", "--from", source).out)
+    narrow, wide = outputs
+    assert all(" 130 us 329 us 402 us" in out for out in outputs), narrow
+    assert "/folder" * 12 in wide
+
+
 @pytest.mark.parametrize("has_browser", [True, False])
 def test_the_page_is_shown_in_a_browser(
     asyncnn_command: Command,

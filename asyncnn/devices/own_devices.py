@@ -1,29 +1,67 @@
-"""The device with all engines, and which device is opened where none is named.
+"""The devices of this floor by name, and which is opened where none is named.
 
-A model that is a region goes to the engine that its file is for, and every other model
-is divided between LiteRT and the kernels.
+Drivers of one's own publish them, and the registry has them beside those of higher
+floors. None is imported before it is opened.
 """
 
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from asyncnn.devices.accelerated import AcceleratedDevice, load_litert
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.engine_device import loaded
-from asyncnn.devices.reference import ReferenceDevice
-from asyncnn.engine.delegation import Delegate
 from asyncnn.hal.errors import (
-    EngineUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedError,
 )
 
+if TYPE_CHECKING:
+    from asyncnn.devices.reference import ReferenceDevice
+
 logger = logging.getLogger(__name__)
 
 CPU = "reference"
+"""Name of the device that is the last resort."""
+
+OWN_DEVICES: dict[str, str] = {
+    CPU: "asyncnn.devices.reference:ReferenceDevice",
+    "auto": "asyncnn.devices.accelerated:AutoDevice",
+    "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
+    "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
+}
+"""Each as ``module:attribute``; `own_device` knows those on providers as well."""
+
+ON_PROVIDERS = "onnxruntime-"
+"""What the names of devices begin with on which ONNX Runtime is not on the CPU."""
+
+
+def own_device(name: str) -> tuple[str, dict[str, str]] | None:
+    """Return what opens a device, as ``module:attribute``, and what it is given.
+
+    None if there is none of that name. A provider need not be there.
+    """
+    if name in OWN_DEVICES:
+        return OWN_DEVICES[name], {}
+    provider = name.removeprefix(ON_PROVIDERS)
+    if provider in ("", name):
+        return None
+    return f"{OWN_DEVICES['onnxruntime']}.on_provider", {"provider": provider}
+
+
+def imported(place: str) -> Any:
+    """Import what ``module:attribute`` names.
+
+    :raises Exception: what importing the module raises.
+    """
+    module, _, attribute = place.partition(":")
+    found: object = import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
 
 DEVICE_VARIABLE = "ASYNCNN_DEVICE"
 """Environment variable that names the device to open where no other name is given."""
@@ -46,6 +84,7 @@ async def usual_device_name() -> str:
 
 async def _fastest_device_name() -> str:
     """Return ``auto``, or the device of the only engine there is, or ``reference``."""
+    from asyncnn.devices.accelerated import load_litert
     from asyncnn.devices.onnxruntime.onnx_device import (
         found_onnx_runtime,
         load_onnx_runtime,
@@ -60,6 +99,8 @@ async def _fastest_device_name() -> str:
 
 async def _works(name: str, load: Callable[[], object]) -> bool:
     """Tell whether an engine can be loaded."""
+    from asyncnn.devices.engine_device import loaded
+
     try:
         await loaded(name, load)
     except GeneralFailureError as error:
@@ -75,69 +116,20 @@ async def _works(name: str, load: Callable[[], object]) -> bool:
 @asynccontextmanager
 async def default_device(
     settings: DeviceSettings, name: str = ""
-) -> AsyncIterator[ReferenceDevice]:
+) -> AsyncIterator["ReferenceDevice"]:
     """Open a device of this package by its name; the fastest that works without one.
 
     :raises InvalidArgumentError: if ``name`` is none of them, nor empty.
     :raises GeneralFailureError: if it names a device whose engine does not work here.
     """
-    if name and name not in OWN_DEVICES:
+    own = own_device(name or await _fastest_device_name())
+    if own is None:
         known = ", ".join(OWN_DEVICES)
         named = f"{DEVICE_VARIABLE} names it; " if name == default_device_name() else ""
         raise InvalidArgumentError(
             f"there is no device {name!r} for a driver of one's own to publish",
             hint=f"{named}known: {known}; asyncnn serve --device has more",
         )
-    kind = OWN_DEVICES[name or await _fastest_device_name()]()
-    async with kind(settings) as device:
+    place, given = own
+    async with imported(place)(settings, **given) as device:
         yield device
-
-
-class AutoDevice(AcceleratedDevice):
-    """An `IDevice` with every engine that is installed. Use as a context manager.
-
-    It is like `AcceleratedDevice` and `OnnxRuntimeDevice` in one. ONNX Runtime is
-    loaded when the first model needs it; one that does not work refuses that model.
-
-    :raises EngineUnavailableError: on entering the context, if there is no engine.
-    :raises ResourceExhaustedError: on entering, as `AcceleratedDevice`.
-    """
-
-    name = "asyncnn-auto"
-
-    async def load_delegate(self) -> Delegate | None:
-        """Load LiteRT, and look for ONNX Runtime.
-
-        :raises EngineUnavailableError: if there is neither.
-        """
-        from asyncnn.devices.onnxruntime.onnx_device import (
-            found_onnx_runtime,
-            onnx_extension,
-        )
-
-        version = found_onnx_runtime()
-        try:
-            delegate: Delegate | None = await super().load_delegate()
-        except EngineUnavailableError:
-            if not version:
-                raise
-            delegate = None
-        if version:
-            self._add(f"ONNX Runtime {version}", onnx_extension(version))
-        return delegate
-
-
-def _onnx_runtime_device() -> type[ReferenceDevice]:
-    from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
-
-    return OnnxRuntimeDevice
-
-
-# A driver of one device does not import the engines of the others.
-OWN_DEVICES: dict[str, Callable[[], type[ReferenceDevice]]] = {
-    "auto": lambda: AutoDevice,
-    "accelerated": lambda: AcceleratedDevice,
-    "onnxruntime": _onnx_runtime_device,
-    "reference": lambda: ReferenceDevice,
-}
-"""What a driver of one's own publishes, by names."""
