@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Shape
 
 MAX_RANK = 4
@@ -23,6 +24,19 @@ def dimensions_of(shape: Shape) -> Shape:
     if first > 1:
         return (math.prod(shape[:first]), *shape[first:])
     return shape or (1,)
+
+
+class CountsAxes:
+    """Base of an operator of a file, which says axes from either end."""
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return ``axis`` counted from the front.
+
+        :raises InvalidArgumentError: if it is outside of ``rank``.
+        """
+        if not -rank <= axis < rank:
+            raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
+        return axis % rank
 
 
 def merged_axes(shape: Shape, kept: Sequence[int]) -> tuple[Shape, dict[int, int]]:

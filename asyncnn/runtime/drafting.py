@@ -68,6 +68,21 @@ class Form(msgspec.Struct, frozen=True):
         return cls(type_, 1.0 if type_ in (Q8, Q8S) else 0.0)
 
 
+FIXED_SCALES = {
+    OperationType.LOGISTIC: (1 / 256, -128),
+    OperationType.SOFTMAX: (1 / 256, -128),
+    OperationType.TANH: (1 / 128, 0),
+    OperationType.L2_NORMALIZATION: (1 / 128, 0),
+}
+"""Scale and int8 zero point that the HAL prescribes for the output."""
+
+
+def fixed_form(type_: OperationType, bytes_: OperandType) -> Form:
+    """Return the only form in which an operation may have a result of such bytes."""
+    scale, zero_point = FIXED_SCALES[type_]
+    return Form(bytes_, scale, zero_point + (128 if bytes_ == Q8 else 0))
+
+
 MAX_OPERATIONS = 1 << 18
 """Most operations of a draft, those that are not needed included."""
 

@@ -164,17 +164,17 @@ class Member:
         is_cpu: bool = False,
         is_remote: bool = False,
         copies: bool = False,
-        tells_shapes: bool = True,
-        kind: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
+        # The process of a driver has no part in what its device can compute.
+        published = getattr(hal, "published", "") if is_remote else ""
         self.name = name
-        self.kind = kind or name
+        self.kind = f"remote:{published}" if published else name
         self.hal = hal
         self.is_cpu = is_cpu
         self.is_remote = is_remote
         self.copies = copies
-        self.tells_shapes = tells_shapes
+        self.tells_shapes = getattr(hal, "tells_shapes", True)
         self.health = Health(settings, clock)
         self._fallbacks: Counter[ErrorStatus] = Counter()
         self._logged: set[str] = set()

@@ -105,8 +105,6 @@ async def _all(
 
 
 def _member(device: OpenDevice, framework: FrameworkSettings, clock: Clock) -> Member:
-    # The process of a driver has no part in what its device can compute.
-    published = getattr(device.hal, "published", "") if device.is_remote else ""
     is_cpu = device.name == CPU and device.hal.get_type()[1] is DeviceType.CPU
     return Member(
         device.name,
@@ -115,7 +113,5 @@ def _member(device: OpenDevice, framework: FrameworkSettings, clock: Clock) -> M
         is_cpu=is_cpu and not device.is_remote,
         is_remote=device.is_remote,
         copies=device.copies,
-        kind=f"remote:{published}" if published else device.name,
-        tells_shapes=getattr(device.hal, "tells_shapes", True),
         clock=clock,
     )

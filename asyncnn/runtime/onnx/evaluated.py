@@ -20,11 +20,8 @@ from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import HAL_TYPES, Drafted, Form, Value
 from asyncnn.runtime.onnx.node import OnnxNode
 from asyncnn.runtime.onnx.schema import DOMAINS, embed, inner_graphs
-from asyncnn.runtime.onnx.tensors import DTYPES
+from asyncnn.runtime.onnx.tensors import DTYPES, NUMBERS
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
-
-NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-"""Of element types in the format."""
 
 _SHAPED_BY_RUNS = frozenset({"Loop", "Scan", "STFT"})
 """Operators whose shapes ONNX infers not at all, or not as they are."""

@@ -10,21 +10,7 @@ from typing import Any
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.node import OnnxNode
 from asyncnn.runtime.onnx.schema import DOMAINS, onnx_package
-
-_TYPE_NUMBERS = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-}
+from asyncnn.runtime.onnx.tensors import NUMBERS
 
 
 def body_of(node: OnnxNode, own: Any | None) -> Any | None:
@@ -76,7 +62,7 @@ def _inputs(node: OnnxNode) -> list[Value | None]:
 def _type(onnx: Any, value: Value | None) -> Any:
     if value is None:
         return onnx.TypeProto()
-    number = _TYPE_NUMBERS[value.dtype.name]
+    number = NUMBERS[value.dtype]
     return onnx.helper.make_tensor_type_proto(number, value.shape)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.axes import CountsAxes
 from asyncnn.runtime.composing import Composer
 from asyncnn.runtime.drafting import Value
 from asyncnn.runtime.onnx.tensors import MAX_RANK, TensorReader, dtype_of
@@ -30,7 +31,7 @@ _VALUES = {
 }
 
 
-class OnnxNode:
+class OnnxNode(CountsAxes):
     """A node with the values of its inputs; ``opset`` is that of its domain.
 
     ``name`` is that of its operator, ``scope`` are all values that are known by name
@@ -153,15 +154,6 @@ class OnnxNode:
         if self.has(index):
             return self.integers(index)
         return self.attribute(name, default)
-
-    def axis(self, axis: int, rank: int) -> int:
-        """Return ``axis`` counted from the front.
-
-        :raises InvalidArgumentError: if it is outside of ``rank``.
-        """
-        if not -rank <= axis < rank:
-            raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
-        return axis % rank
 
     def axes(self, axes: Sequence[int], rank: int) -> list[int]:
         """Return ``axes`` counted from the front, in order.

@@ -16,8 +16,9 @@ from asyncnn.hal.operands import dtype_of
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.runtime.axes import MAX_RANK, dimensions_of
 from asyncnn.runtime.drafting import Q8, Drafted, Form, Value
-from asyncnn.runtime.onnx.evaluated import NUMBERS, Evaluated, tensor_of
+from asyncnn.runtime.onnx.evaluated import Evaluated, tensor_of
 from asyncnn.runtime.onnx.schema import inner_graphs
+from asyncnn.runtime.onnx.tensors import NUMBERS
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
 _LARGE = 1 << 10

@@ -11,7 +11,17 @@ import numpy as np
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.composing import Composer
-from asyncnn.runtime.drafting import F32, Q8, Q8C, Drafted, Form, Scalar, Value
+from asyncnn.runtime.drafting import (
+    F32,
+    FIXED_SCALES,
+    Q8,
+    Q8C,
+    Drafted,
+    Form,
+    Scalar,
+    Value,
+    fixed_form,
+)
 from asyncnn.runtime.onnx.weighted import codes_of
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 
@@ -64,12 +74,6 @@ _ANY = frozenset((Op.ADD, Op.SUB, Op.MUL, Op.CONCATENATION, Op.HARD_SWISH))
 _WEIGHTED = frozenset(
     (Op.CONV_2D, Op.DEPTHWISE_CONV_2D, Op.GROUPED_CONV_2D, Op.FULLY_CONNECTED)
 ) | {Op.TRANSPOSE_CONV_2D}
-_FIXED = {
-    Op.LOGISTIC: (1 / 256, -128),
-    Op.SOFTMAX: (1 / 256, -128),
-    Op.TANH: (1 / 128, 0),
-}
-"""Scale and int8 zero point that the HAL prescribes."""
 
 
 def _on_bytes(draft: Composer, value: Value, form: Form) -> Value | None:
@@ -98,15 +102,14 @@ def _drafted(draft: Composer, operation: Drafted, form: Form) -> Value | None:
     tensors = [value for value in given if isinstance(value, Value)]
     if type_ in (Op.RELU, Op.MAXIMUM, Op.MINIMUM):
         return _limited(draft, operation, form)
-    if type_ in _LIKE or type_ in _FIXED:
+    if type_ in _LIKE or type_ in FIXED_SCALES:
         codes = _codes(draft, tensors[0], form)
         if codes is None or codes.type != form.type:
             return None
         like = codes.form
-        if type_ in _FIXED:
-            scale, zero = _FIXED[type_]
-            like = Form(form.type, scale, zero + (128 if form.type == Q8 else 0))
-        if like != form and type_ in _ROUNDING.union(_FIXED):
+        if type_ in FIXED_SCALES:
+            like = fixed_form(type_, form.type)
+        if like != form and type_ in _ROUNDING.union(FIXED_SCALES):
             return None  # it would round twice
         return draft.emit(type_, [codes, *given[1:]], like)
     if type_ in _ANY:

@@ -69,6 +69,9 @@ DTYPES: dict[int, np.dtype[Any]] = {
 }
 """Dtypes of the types whose elements can be read; not all can be computed with."""
 
+NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+"""Of element types in the format."""
+
 _FIELDS = {
     **dict.fromkeys((1,), "float_data"),
     **dict.fromkeys((2, 3, 4, 5, 6, 9, 10), "int32_data"),

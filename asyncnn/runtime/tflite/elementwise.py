@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.types import FusedActivationFunc, OperandType, OperationType
+from asyncnn.runtime.drafting import fixed_form
 from asyncnn.runtime.tflite.node import (
     Converter,
     Node,
@@ -93,14 +94,6 @@ _EXACT = (
 _FLOAT = ("ABS", "EXP", "LOG", "NEG", "POW", "RSQRT", "SIN", "SQRT")
 """Same names; quantised inputs are dequantised first."""
 
-_FIXED_SCALES = {
-    OperationType.LOGISTIC: (1 / 256, -128),
-    OperationType.SOFTMAX: (1 / 256, -128),
-    OperationType.TANH: (1 / 128, 0),
-    OperationType.L2_NORMALIZATION: (1 / 128, 0),
-}
-"""Scale and int8 zero point that the HAL prescribes for the output."""
-
 
 def _ceil(node: Node) -> None:
     operand = node.read(0)
@@ -142,10 +135,8 @@ def _fixed(node: Node, type_: OperationType, inputs: list[int], act: int = 0) ->
     """Add an operation whose quantised output the HAL allows in one form only."""
     output = node.target()
     if output.type in QUANT8_TYPES:
-        scale, zero_point = _FIXED_SCALES[type_]
-        if output.type == OperandType.TENSOR_QUANT8_ASYMM:
-            zero_point += 128
-        output = replace(output, scale=scale, zero_point=zero_point)
+        form = fixed_form(type_, OperandType(output.type))
+        output = replace(output, scale=form.scale, zero_point=form.zero_point)
     node.store(node.activate(node.compute(type_, inputs, output), act))
 
 

@@ -9,7 +9,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Operand, OperandType, SymmPerChannelQuantParams
-from asyncnn.runtime.axes import dimensions_of
+from asyncnn.runtime.axes import CountsAxes, dimensions_of
 from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite.tables import Graph, Operator, Tensor
@@ -146,7 +146,7 @@ def _zero_point_fits(tensor: Tensor) -> bool:
     return least <= tensor.zero_points[0] <= greatest
 
 
-class OperatorTensors:
+class OperatorTensors(CountsAxes):
     """An operator with the tensors and options that it refers to."""
 
     def __init__(self, graph: Graph, operator: Operator) -> None:
@@ -216,15 +216,6 @@ class OperatorTensors:
         :raises InvalidArgumentError: if it has several.
         """
         return self.values(index).reshape(()).item()
-
-    def axis(self, axis: int, rank: int) -> int:
-        """Return ``axis`` counted from the front.
-
-        :raises InvalidArgumentError: if it is outside of ``rank``.
-        """
-        if not -rank <= axis < rank:
-            raise InvalidArgumentError(f"axis {axis} is outside of rank {rank}")
-        return axis % rank
 
     def rank(self, index: int = 0) -> int:
         """Return the rank of input ``index`` as an operand: at least 1."""
