@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedError,
+    ResourceExhaustedTransientError,
 )
 from asyncnn.memory import (
     FrameQueue,
@@ -30,6 +32,7 @@ from asyncnn.memory.posix_memory import own_name
 from asyncnn.memory.slabs import place_of
 from asyncnn.service import Server
 from tests.forks import in_child_blocking
+from tests.memory.foreign import no_descriptors
 from tests.networks import addition
 
 OWNER = """
@@ -207,6 +210,18 @@ class TestOwners:
         with posix_array(name, 3) as array:
             assert not array.any()
             assert open_posix_array(name, 3).shape == (3,)
+
+    def test_a_name_goes_where_descriptors_have_run_out(self, name: str) -> None:
+        with ExitStack() as shortage:
+            with posix_array(name, 4):
+                shortage.enter_context(no_descriptors())
+                with pytest.raises(ResourceExhaustedTransientError):
+                    open_posix_array(name, 4)
+            with (
+                pytest.raises(ResourceExhaustedTransientError),
+                posix_array(name, 4),
+            ):
+                pass
 
     def test_a_name_goes_with_its_interpreter(self, name: str) -> None:
         code = (
