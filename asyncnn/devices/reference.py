@@ -106,7 +106,7 @@ class ReferenceDevice(PreparingDevice):
         self._entered: _Entered | None = None
         self._extensions = Extensions(self._settings.extensions)
         self._measured: CapabilityMeasurement | None = None
-        self._capabilities = known_capabilities(None)
+        self.kernel_capabilities: Capabilities | None = None
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
         self._models = WeakValueDictionary[int, ReferencePreparedModel]()
@@ -133,7 +133,8 @@ class ReferenceDevice(PreparingDevice):
         if not self._runtime_only_features:
             warn_of_unused(self.name, self._settings, self.unused_settings)
         self._measured = await measurement_at_opening(self._settings.capabilities_file)
-        self._capabilities = known_capabilities(self._measured)
+        if self._measured is not None:
+            self.kernel_capabilities = known_capabilities(self._measured)
         delegate = await self.load_delegate()
         caches = ModelCaches(
             self._settings.cache_key_file,
@@ -230,7 +231,7 @@ class ReferenceDevice(PreparingDevice):
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return what was measured of this machine, or else the CPU's capabilities."""
-        return ErrorStatus.NONE, self._capabilities
+        return ErrorStatus.NONE, self.kernel_capabilities or known_capabilities(None)
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
         """Return those of its settings."""

@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from asyncnn.hal.types import (
+    Capabilities,
     HalVersion,
     OperandPerformance,
     OperandType,
@@ -25,6 +26,13 @@ Performances = Sequence[OperandPerformance]
 
 _NOT_IN_1_2 = frozenset({OperandType.TENSOR_QUANT8_ASYMM_SIGNED})
 _by_type = attrgetter("type")
+
+_BESIDE_THE_TABLE = (
+    "relaxed_float32_to_float16_performance_scalar",
+    "relaxed_float32_to_float16_performance_tensor",
+    "if_performance",
+    "while_performance",
+)
 
 
 def uniform_performance(
@@ -67,6 +75,51 @@ def performance_of(table: Performances, type_: OperandType) -> PerformanceInfo:
         raise ValueError("IF and WHILE have figures of their own")
     index = _index(table, type_)
     return NO_PERFORMANCE_INFO if index is None else table[index].info
+
+
+def kernel_capabilities(device: object) -> Capabilities | None:
+    """Return what a device measured of its kernels; None if nothing was measured.
+
+    What it declares is relative to the same, which is not the CPU of a framework. It
+    says so itself, by an attribute of this name.
+    """
+    found: Capabilities | None = getattr(device, "kernel_capabilities", None)
+    return found
+
+
+def relative_to(
+    capabilities: Capabilities, kernels: Capabilities | None
+) -> Capabilities:
+    """Return ``capabilities`` divided by ``kernels``, type by type, if there are any.
+
+    So what was measured beside plain NumPy is relative to the CPU of a framework, as
+    what others declare; see `kernel_capabilities`.
+    """
+    if kernels is None:
+        return capabilities
+
+    def ratio(one: PerformanceInfo, other: PerformanceInfo) -> PerformanceInfo:
+        return PerformanceInfo(
+            one.exec_time / other.exec_time, one.power_usage / other.power_usage
+        )
+
+    scalar, tensor, if_, while_ = (
+        ratio(getattr(capabilities, name), getattr(kernels, name))
+        for name in _BESIDE_THE_TABLE
+    )
+    table = kernels.operand_performance
+    return Capabilities(
+        scalar,
+        tensor,
+        tuple(
+            OperandPerformance(
+                each.type, ratio(each.info, performance_of(table, each.type))
+            )
+            for each in capabilities.operand_performance
+        ),
+        if_,
+        while_,
+    )
 
 
 def _index(table: Performances, type_: OperandType) -> int | None:

@@ -32,6 +32,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.interfaces import hal_hints, has_measured_capabilities
 from asyncnn.hal.operands import is_extension_type, is_tensor
 from asyncnn.hal.operations import check_operation
+from asyncnn.hal.performance import kernel_capabilities, relative_to
 from asyncnn.hal.routes import EngineShare, IEngineShares
 from asyncnn.hal.types import (
     EXTENSION_TYPE_BITS,
@@ -233,7 +234,7 @@ async def explain(
         shares = await hal.engine_shares_of(whole, plan)
         return await offload(_with_shares, explanation, whole, shares)
     if isinstance(hal, IEngineShares):
-        declared = device.capabilities
+        declared = relative_to(device.capabilities, kernel_capabilities(hal))
         own = [(declared, share) for share in await hal.engine_shares(whole)]
         return await offload(_with_shares, explanation, whole, own)
     return explanation

@@ -29,7 +29,14 @@ from asyncnn.hal.refusals import (
     PreparingDevice,
 )
 from asyncnn.hal.routes import Route
-from asyncnn.hal.types import BufferDesc, BufferRole, DeviceStatus, ErrorStatus, Model
+from asyncnn.hal.types import (
+    BufferDesc,
+    BufferRole,
+    Capabilities,
+    DeviceStatus,
+    ErrorStatus,
+    Model,
+)
 from asyncnn.hal.validate import (
     validate_execution_preference,
     validate_model,
@@ -189,6 +196,11 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
     def has_measured_capabilities(self) -> bool:
         """Whether the driver's capabilities were measured."""
         return self._inner().has_measured_capabilities
+
+    @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What the driver has measured of its kernels."""
+        return self._inner().kernel_capabilities
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""

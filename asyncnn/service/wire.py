@@ -44,7 +44,6 @@ MAX_SLICES_BYTES = 2**24
 """Nor are the slices: in memory they can take up twenty times as much."""
 MAX_TOGETHER = 256
 """Executions of a `Several`, which a driver's loop launches one after the other."""
-
 MAX_ANNOUNCED = 16
 """Pools of an `AnnouncePools`, each of which costs a few system calls."""
 
@@ -82,6 +81,7 @@ class Welcome(_Message, frozen=True):
     seals_caches: bool = False
     hal_hints: dict[str, str] = {}
     has_measured_capabilities: bool = False
+    kernel_capabilities: Capabilities | None = None
 
 
 class Refused(_Message, frozen=True):

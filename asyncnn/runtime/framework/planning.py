@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from asyncnn.hal.errors import GeneralFailureError, error_for, failure_of
+from asyncnn.hal.performance import kernel_capabilities, relative_to
 from asyncnn.hal.types import ErrorStatus, Model
 from asyncnn.interpreter_hooks import LARGE_OPERATIONS, building_large
 from asyncnn.offload import offload
@@ -83,7 +84,8 @@ class Planner:
         try:
             async with asyncio.timeout(ANSWER_S):
                 status, supports = await member.hal.get_supported_operations_1_3(model)
-            told, capabilities = member.hal.get_capabilities_1_3()
+            told, declared = member.hal.get_capabilities_1_3()
+            capabilities = relative_to(declared, kernel_capabilities(member.hal))
         except TimeoutError:
             return f"it has not answered for {ANSWER_S:g} s"
         except Exception as error:

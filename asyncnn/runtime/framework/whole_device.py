@@ -30,7 +30,7 @@ from asyncnn.hal.interfaces import (
     hal_hints,
     has_measured_capabilities,
 )
-from asyncnn.hal.performance import performance_of
+from asyncnn.hal.performance import kernel_capabilities, performance_of, relative_to
 from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (
@@ -276,7 +276,9 @@ class FrameworkDevice(PreparingDevice):
         shares: list[tuple[Capabilities, EngineShare]] = []
         for each, partition in zip(models, partitions, strict=True):
             hal = self._planner.named(plan.devices[partition.device]).hal
-            _, declared = hal.get_capabilities_1_3()
+            declared = relative_to(
+                hal.get_capabilities_1_3()[1], kernel_capabilities(hal)
+            )
             if isinstance(hal, IEngineShares):
                 for share in await hal.engine_shares(each):
                     positions = [partition.operations[k] for k in share.operations]

@@ -170,6 +170,11 @@ class RemoteDevice(PreparingDevice):
         """Whether the driver's capabilities were measured."""
         return self._open().facts.has_measured_capabilities
 
+    @property
+    def kernel_capabilities(self) -> Capabilities | None:
+        """What the driver has measured of its kernels."""
+        return self._open().facts.kernel_capabilities
+
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
         if isinstance(prepared, RemotePreparedModel):

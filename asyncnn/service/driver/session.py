@@ -24,6 +24,7 @@ from asyncnn.hal.interfaces import (
     has_measured_capabilities,
     seals_caches,
 )
+from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import DeviceStatus, ErrorStatus
 from asyncnn.logs import DRIVER
 from asyncnn.memory.mapping import Mapper
@@ -419,6 +420,7 @@ class ClientSession:
                 seals_caches=seals_caches(device),
                 hal_hints=hal_hints(device),
                 has_measured_capabilities=has_measured_capabilities(device),
+                kernel_capabilities=kernel_capabilities(device),
             )
         )
         if message.version != wire.PROTOCOL_VERSION:

@@ -15,6 +15,7 @@ from asyncnn.devices.measured_capabilities import (
     store_measurement,
 )
 from asyncnn.hal.interfaces import IDevice
+from asyncnn.hal.performance import kernel_capabilities
 from asyncnn.hal.types import Capabilities, ErrorStatus, HalVersion, PerformanceInfo
 from asyncnn.hal.versions import VersionedDevice, convert_to, v1_0, v1_1, v1_2
 from asyncnn.service import RemoteDevice, Server
@@ -44,6 +45,7 @@ async def test_a_device_reports_what_was_measured(
     device: IDevice, measured: Capabilities
 ) -> None:
     assert device.get_capabilities_1_3() == (ErrorStatus.NONE, measured)
+    assert kernel_capabilities(device) == measured
 
 
 async def test_its_answer_stays_as_long_as_it_is_open(

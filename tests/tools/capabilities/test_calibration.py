@@ -11,6 +11,7 @@ import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.measured_capabilities import ModelTime
 from asyncnn.hal.types import ExecutionPreference, OperandType
+from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.service import Server
 from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.capabilities import (
@@ -28,6 +29,7 @@ from asyncnn.tools.capabilities.calibration import Subject
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.reference_models import ReferenceModel, speech_recognition
 from tests.networks import chain
+from tests.runtime.framework.crippled import CrippledDevice
 
 
 @pytest.fixture
@@ -163,19 +165,60 @@ async def test_the_accelerated_device_reports_what_the_models_have_taken(
         assert power == pytest.approx(4.0 if measured else 0.3)
 
 
+def measured_before(tmp_path: Path, kernels: float) -> DeviceSettings:
+    """Return settings by which the accelerated device is measured, and its kernels.
+
+    These take so much of plain NumPy's time.
+    """
+    times = {
+        "a": ModelTime(0.25, quantized=False, power=4.0),
+        "b": ModelTime(0.125, quantized=True),
+    }
+    exec_times = dict.fromkeys(ReferenceWorkload, kernels)
+    found = CapabilityMeasurement.now(exec_times, times)
+    path = f"{tmp_path}/figures.json"
+    store_measurement(replace(found, boot="an earlier one"), path)
+    return DeviceSettings(capabilities_file=path)
+
+
+@pytest.mark.parametrize("kernels", [0.02, 1.0])
 @pytest.mark.parametrize("preference", ExecutionPreference)
 async def test_low_power_chooses_by_the_energy_that_was_measured(
-    tmp_path: Path, preference: ExecutionPreference
+    tmp_path: Path, preference: ExecutionPreference, kernels: float
 ) -> None:
     pytest.importorskip("ai_edge_litert")
-    ones = dict.fromkeys(ReferenceWorkload, 1.0)
-    times = {"a": ModelTime(0.25, quantized=False, power=4.0)}
-    path = f"{tmp_path}/figures.json"
-    found = replace(CapabilityMeasurement.now(ones, times), boot="an earlier one")
-    store_measurement(found, path)
-    settings = DeviceSettings(capabilities_file=path)
+    settings = measured_before(tmp_path, kernels)
     async with asyncnn.open_device("framework", settings=settings) as device:
         plan = await device.hal.plan(chain(3, 64).model, preference)
     chosen = {plan.devices[each.device] for each in plan.division.partitions}
     is_sparing = preference is ExecutionPreference.LOW_POWER
     assert (chosen == {"reference"}) is is_sparing
+
+
+@pytest.mark.parametrize("name", ["accelerated", "framework"])
+async def test_expectations_do_not_depend_on_the_kernels_beside_plain_numpy(
+    tmp_path: Path, name: str
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    expected: list[float] = []
+    for kernels in (0.02, 1.0):
+        settings = measured_before(tmp_path, kernels)
+        async with asyncnn.open_device(name, settings=settings) as device:
+            told = await asyncnn.explain(device, chain(3, 64))
+            expected.append(sum(each.expected_us for each in told.segments))
+    assert min(expected) > 0
+    assert expected[0] == pytest.approx(expected[1])
+
+
+async def test_devices_of_others_declare_what_the_cpu_of_a_framework_takes(
+    tmp_path: Path,
+) -> None:
+    settings = measured_before(tmp_path, 0.02)
+    async with ReferenceDevice() as inner:
+        other = CrippledDevice(inner, figure=0.5)
+        async with open_framework(
+            settings, devices=[OpenDevice("other", other)]
+        ) as hal:
+            plan = await hal.plan(chain(3, 64).model, ExecutionPreference.LOW_POWER)
+        other.bursts.close()
+    assert [plan.devices[each.device] for each in plan.division.partitions] == ["other"]
