@@ -81,7 +81,7 @@ class FrameLayout(msgspec.Struct, frozen=True):
 
         :raises InvalidArgumentError: if there is no such array or number of places.
         """
-        if not isinstance(places, int):
+        if not isinstance(places, int | np.integer):
             raise WrongTypeError(f"{places!r} places of a frame queue")
         dimensions, element, size = dimensions_of(shape, dtype)
         if len(dimensions) > MAX_RANK or not _DTYPE.fullmatch(element.str):
