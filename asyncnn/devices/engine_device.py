@@ -57,9 +57,12 @@ class EngineDevice(ReferenceDevice):
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
         """Return those of the reference device, better by what the engine gains.
 
-        That was measured by reference models, or else is what is usual.
+        That was measured by reference models, or else is what is usual. An engine that
+        has regions alone gains nothing at the operations of the HAL.
         """
         status, capabilities = super().get_capabilities_1_3()
+        if self._delegate is None:
+            return status, capabilities
         floats, integers = self._shares()
         return status, sped_up(
             capabilities,

@@ -37,6 +37,9 @@ OWN_DEVICES: dict[str, str] = {
 ON_PROVIDERS = "onnxruntime-"
 """What the names of devices begin with on which ONNX Runtime is not on the CPU."""
 
+NO_PROVIDERS = ("cpu", "azure")
+"""The CPU, which ``onnxruntime`` is on, and what asks a server elsewhere."""
+
 
 def own_device(name: str) -> tuple[str, dict[str, str]] | None:
     """Return what opens a device, as ``module:attribute``, and what it is given.
@@ -46,7 +49,7 @@ def own_device(name: str) -> tuple[str, dict[str, str]] | None:
     if name in OWN_DEVICES:
         return OWN_DEVICES[name], {}
     provider = name.removeprefix(ON_PROVIDERS)
-    if provider in ("", name):
+    if provider in ("", name, *NO_PROVIDERS):
         return None
     return f"{OWN_DEVICES['onnxruntime']}.on_provider", {"provider": provider}
 

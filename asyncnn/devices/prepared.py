@@ -30,7 +30,7 @@ from asyncnn.devices.process_wide import blas_threads_limited
 from asyncnn.devices.run import Run
 from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
-from asyncnn.devices.traced_work import recorded_work
+from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
 from asyncnn.engine.plan import Plan
 from asyncnn.execution import Execution
@@ -151,7 +151,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = Run if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else Traced
         work = kind(
             self._executable,
             request,
@@ -185,7 +185,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             return launched(self, execution, options)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
-        kind = Run if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else Traced
         run = kind(self._executable, execution, options, calling_client.get())
         try:
             self._scheduler.submit(run)
@@ -213,7 +213,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         except AsyncnnError as error:
             report(error, (), NO_TIMING)
             return error.status
-        kind = Run if active.recorder is None else recorded_work()
+        kind = Run if active.recorder is None else Traced
         client = calling_client.get()
         work = kind(self._executable, request, options, client, report)
         cancel = self._scheduler.cancel_threadsafe

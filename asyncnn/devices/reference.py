@@ -79,10 +79,10 @@ SUSTAINED_IDLE = 30
 class ReferenceDevice(PreparingDevice):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
-    Plans run on one worker thread, preparations on another; callbacks fire on the
-    event loop in which the context was entered. Leaving the context ends whatever is
-    pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary, for
-    ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
+    Plans run on one worker thread; others make them for new shapes, and prepare models.
+    Callbacks fire on the event loop that entered the context. Leaving it ends whatever
+    is pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary,
+    for ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
 
     With ``runtime_only_features`` it also takes models that a driver need not: a
     framework's own device, which has to compute what no driver does. A model that was

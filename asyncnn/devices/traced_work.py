@@ -1,7 +1,7 @@
 """Executions while a recording is on: when they waited, computed and replied.
 
 Their steps are spans, too, so they are run by an `ObservedExecution`. What is launched
-while nothing records is an `Run`, which has no part of this.
+while nothing records is a `Run`, which has no part of this.
 """
 
 import time
@@ -22,11 +22,6 @@ from asyncnn.engine.observation import (
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Pause
 from asyncnn.tracing import Layer, Phase, Trace, active
-
-
-def recorded_work() -> type[Run]:
-    """Return the class of an execution: a traced one if a recording is on."""
-    return Run if active.recorder is None else Traced
 
 
 class Traced(Run):

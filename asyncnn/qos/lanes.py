@@ -55,11 +55,11 @@ class Lanes(ABC):
     """Up to ``count`` threads that run work in the order of one run queue.
 
     Beside them are those that go on with work which was left to them, and up to
-    ``count`` native ones, where ``make_port`` makes a port for these; no more run at a
-    time. A thread starts when there is work for it. ``open`` has all work of which
-    nobody has reported the end. What has ended goes to ``inbox``, or to `_finish_here`
-    on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`, and for what
-    others read from ``run_queue``: its numbers may be a moment old.
+    ``count`` native ones of each kind, where ``make_port`` makes a port for these; no
+    more run at a time. A thread starts when there is work for it. ``open`` has all work
+    of which nobody has reported the end. What has ended goes to ``inbox``, or to
+    `_finish_here` on its lane if it ``ends_anywhere``. Thread-safe, but for `_deliver`,
+    and for what others read from ``run_queue``: its numbers may be a moment old.
 
     They take no work once there is a ``refusal``, which makes the error that says why.
     """

@@ -238,9 +238,9 @@ async def connect(
 
     :param supervised: settings of the supervision, or True for the usual ones.
     :param driver_uids: users besides this one and root whose drivers are trusted.
-    :param device: what a driver of one's own publishes, ``accelerated`` or
-        ``reference``; None leaves it to ``ASYNCNN_DEVICE``, or else is the first where
-        its engine works, and the second elsewhere.
+    :param device: what a driver of one's own publishes, ``auto``, ``accelerated``,
+        ``onnxruntime``, ``onnxruntime-PROVIDER`` or ``reference``; None leaves it to
+        ``ASYNCNN_DEVICE``, or else to `open_device`'s rule.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
     :param settings: those of the device of a driver of one's own, or the path of a TOML

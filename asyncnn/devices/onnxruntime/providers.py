@@ -11,9 +11,6 @@ from asyncnn.hal.types import DeviceType
 
 SUFFIX = "ExecutionProvider"
 
-NO_ENGINES = frozenset({"cpu", "azure"})
-"""What is no provider here: the one without, and one that asks a server elsewhere."""
-
 _GPUS = frozenset(
     {"cuda", "migraphx", "nvtensorrtrtx", "openvino", "rocm", "tensorrt", "webgpu"}
 )

@@ -18,11 +18,8 @@ from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, Self
 
-from asyncnn.devices.onnxruntime.providers import (
-    NO_ENGINES,
-    SUFFIX,
-    ExecutionProvider,
-)
+from asyncnn.devices.onnxruntime.providers import SUFFIX, ExecutionProvider
+from asyncnn.devices.own_devices import NO_PROVIDERS
 from asyncnn.hal.errors import (
     AsyncnnError,
     EngineUnavailableError,
@@ -282,7 +279,7 @@ class OnnxRuntimeLibrary:
         finally:
             self.call("ReleaseAvailableProviders", names, count)
         ours = {name.removesuffix(SUFFIX).lower(): name for name in found}
-        return {key: name for key, name in ours.items() if key not in NO_ENGINES}
+        return {key: name for key, name in ours.items() if key not in NO_PROVIDERS}
 
     def name_of(self, provider: ExecutionProvider) -> str:
         """Return ONNX Runtime's name of an execution provider.

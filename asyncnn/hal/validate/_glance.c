@@ -1,4 +1,5 @@
-/* A glance at all operands and operations of a subgraph; model.py has its twin.
+/* A glance at all operands and operations of a subgraph, in place of `checking` of
+ * operand.py, `checking_*` of graph.py, and `_Signatures.checking` of model.py.
  *
  * It has no rule of its own, and words no error. It finds the first of each kind, which
  * Python looks at, and for whose verdict nothing counts but what makes the kind:
@@ -9,8 +10,9 @@
  *               declares, or that has extra parameters.
  *   operations  their type, and the kinds of their operands; see asyncnn.hal.operations.
  *
- * Python also looks at each that is of no kind, and in doubt, as where something may be
- * wrong or there are too many kinds, at all of the subgraph.
+ * Python also looks at each operand and operation that is of no kind, or of one too
+ * many, and in doubt, as where something may be wrong or too many operands are of kinds
+ * of their own (a scale and a zero point are a part of it), at all of the subgraph.
  *
  * Fields are read where they lie in the structs: asking for attributes would take as
  * long as all the rest. Where they lie is learned from samples. No code of others runs

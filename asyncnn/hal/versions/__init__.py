@@ -61,7 +61,7 @@ A device for callers of any version:
 >>> asyncio.run(main())
 (<ErrorStatus.NONE: 0>, (True,))
 
-Imports only `asyncnn.hal`, `asyncnn.callbacks` and `asyncnn.hal.errors`.
+Imports only `asyncnn.hal`.
 """
 
 from asyncnn.hal.versions.convert import (

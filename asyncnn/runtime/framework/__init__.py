@@ -6,7 +6,11 @@
     devices that support a part of the operations, to try and to learn from
 `partition`, `submodels`
     which operations run where, and each partition as a model; pure functions
-`device`
+`older_drivers`, `older_models`, `older_executions`
+    a driver of HAL 1.0 to 1.2 as a device of 1.3
+`opening`
+    the devices of a framework are opened, and closed
+`whole_device`
     `FrameworkDevice`, an `IDevice` over several devices
 `planning`, `steps`, `partition_preparing`, `caching`
     a model is planned, and prepared on its devices or loaded from their caches

@@ -26,7 +26,7 @@ from asyncnn.memory.pools import from_buffer
 
 
 class BuffersInUse:
-    """The buffers that one execution uses, as memory; see `IUse`."""
+    """The buffers that one execution uses, as memory; see `IBufferUse`."""
 
     def __init__(self, use: BufferUse, model: Model) -> None:
         self._use = use

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import stat
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -60,6 +61,9 @@ _NEW_S = 0.05
 
 _CLOSING_S = 2.0
 """How long closing waits for threads that work for clients."""
+
+_LEAVING_S = 0.2
+"""How long who is cancelled waits for the thread that makes the socket."""
 
 
 class Server:
@@ -132,6 +136,7 @@ class Server:
         self._listener: Listener | None = None
         self._is_abstract = is_abstract(path)
         self._identity = (0, 0)
+        self._binding = threading.Lock()
         self._is_inherited = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -206,19 +211,26 @@ class Server:
         if self._is_abstract:
             return self._listen()
         what = f"listening at {self._path}"
-        listener, _ = await offload_abandonable(what, self._bound())
+        try:
+            listener, _ = await offload_abandonable(what, self._bound())
+        except asyncio.CancelledError:
+            # The process may end next, and leave what the thread is about to remove.
+            if self._binding.acquire(timeout=_LEAVING_S):
+                self._binding.release()
+            raise
         return listener
 
     def _bound(self) -> Steps["_Listening"]:
         yield  # who was cancelled before this began must not take another's path
-        bound = _Listening(self._listen(), self._remove_path)
-        try:
-            self._identity = _identity(self._path)
-            yield
-        except BaseException:  # nobody waits for it any more, say
-            bound.close()
-            raise
-        return bound
+        with self._binding:
+            bound = _Listening(self._listen(), self._remove_path)
+            try:
+                self._identity = _identity(self._path)
+                yield
+            except BaseException:  # nobody waits for it any more, say
+                bound.close()
+                raise
+            return bound
 
     def _listen(self) -> socket.socket:
         with new_socket(f"cannot serve {self._path}") as listener:

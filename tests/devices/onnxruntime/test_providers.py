@@ -131,6 +131,18 @@ async def test_a_cache_of_one_is_none_of_another(
             assert (await others.load(handles))[0] is ErrorStatus.GENERAL_FAILURE
 
 
+@pytest.mark.parametrize("name", ["onnxruntime-cpu", "onnxruntime-azure"])
+async def test_the_cpu_is_none_and_what_asks_a_server_neither(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=name):
+        async with open_device(name):
+            pass
+
+
+async def test_operations_of_the_hal_take_what_they_take_the_reference_device() -> None:
+    async with open_device("onnxruntime") as one, open_device("reference") as other:
+        assert one.capabilities == other.capabilities
+
+
 async def test_one_that_was_not_built_in_is_named() -> None:
     with pytest.raises(EngineUnavailableError, match=r"provider 'cuda'.*has: none"):
         async with open_device("onnxruntime-cuda"):
@@ -193,6 +205,6 @@ def test_one_that_is_there_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     azure = ExecutionProvider("azure")
     with pytest.raises(EngineUnavailableError, match=r"without .*'azure'"):
         RegionSession(library.on(azure), chain(1, 4), 1, *about)
-    monkeypatch.setattr(runtime_api, "NO_ENGINES", {"cpu"})
+    monkeypatch.setattr(runtime_api, "NO_PROVIDERS", {"cpu"})
     if "azure" in library.providers():
         assert RegionSession(library.on(azure), chain(1, 4), 1, *about).handle
