@@ -135,7 +135,7 @@ def capabilities(
     """
     import anyio
 
-    from asyncnn.devices.measured_capabilities import store_measurement
+    from asyncnn.devices.measured_capabilities import check_kept, store_measurement
     from asyncnn.tools.capabilities import CapabilitiesReport, measure_capabilities
 
     measuring = partial(
@@ -149,6 +149,7 @@ def capabilities(
         return
     found, ignored = _found()
     if again or (measure and found is None):
+        check_kept()
         found = anyio.run(measuring)
         _show(CapabilitiesReport.of(found), json=json)
         store_measurement(found)

@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
 from asyncnn.devices.private_files import (
+    check_place,
     read_private,
     state_folder,
     using,
@@ -48,7 +49,7 @@ from asyncnn.input_files import in_one, offload_abandonable, patience
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 2**14
-_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, ValueError)
 
 _SAME_AS_CPU = 1.0
 
@@ -237,7 +238,7 @@ async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None
         what = using(_path(path).parent)
         reading = in_one(known_measurement, path)
         return await offload_abandonable(what, reading, deadline=patience(what))
-    except (OSError, RuntimeError, ResourceExhaustedTransientError) as error:
+    except (*_UNUSABLE, ResourceExhaustedTransientError) as error:
         logger.warning("measured capabilities are not used: %s", error)
         return None
 
@@ -330,10 +331,23 @@ def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Pat
         msgspec.json.decode(content, type=CapabilityMeasurement)
         file = _path(path)
         write_private(file, content + b"\n")
-    except (OSError, RuntimeError, msgspec.DecodeError) as error:
+    except _UNUSABLE as error:
         raise GeneralFailureError(
             f"measured capabilities are not kept: {error}"
         ) from error
+    return file
+
+
+def check_kept(path: str = "") -> Path:
+    """Return the path of the file, once it is sure that one can be kept there.
+
+    :raises GeneralFailureError: if none can.
+    """
+    try:
+        file = _path(path)
+        check_place(file)
+    except _UNUSABLE as error:
+        raise GeneralFailureError(f"nothing could be kept: {error}") from error
     return file
 
 

@@ -13,11 +13,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryFile
 
 from asyncnn.devices.measured_capabilities import (
-    default_path,
+    check_kept,
     load_measurement,
     store_measurement,
 )
@@ -56,15 +54,11 @@ def _held(file: str) -> int | None:
     :raises GeneralFailureError: if nothing can be kept there.
     """
     try:
-        folder = (Path(file) if file else default_path()).parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        held = os.open(check_kept(file).parent, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise GeneralFailureError(f"nothing could be kept: {error}") from error
     return held
 
