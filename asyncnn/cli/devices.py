@@ -135,8 +135,9 @@ def capabilities(
     """
     import anyio
 
-    from asyncnn.devices.measured_capabilities import check_kept, store_measurement
+    from asyncnn.devices.measured_capabilities import store_measurement
     from asyncnn.tools.capabilities import CapabilitiesReport, measure_capabilities
+    from asyncnn.tools.capabilities.once import check_kept
 
     measuring = partial(
         measure_capabilities,

@@ -37,7 +37,7 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedError,
 )
-from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
@@ -156,27 +156,6 @@ def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
         raise InvalidArgumentError("model and data cache are the same file")
     data_file = cache.data_cache[0].ints or file_of(data.fd)
     return CacheFiles(model, data, bytes(cache.token), data_file)
-
-
-def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[int]:
-    """Return the descriptors of a call: so many models', then so many of data.
-
-    :raises InvalidArgumentError: if they are others, none can be, or the token is none.
-    """
-    model_cache, data_cache, token = cache
-    handles = (*model_cache, *data_cache)
-    counts = len(model_cache), len(data_cache)
-    if counts != needed or any(len(handle.fds) != 1 for handle in handles):
-        raise InvalidArgumentError(
-            f"{counts[0]} model and {counts[1]} data cache files, but {needed[0]} and "
-            f"{needed[1]} with one descriptor each are needed"
-        )
-    if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
-        raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
-    fds = [handle.fds[0] for handle in handles]
-    if any(fd < 0 for fd in fds):
-        raise InvalidArgumentError("a cache file's descriptor is negative")
-    return fds
 
 
 def file_of(fd: int) -> tuple[int, int]:

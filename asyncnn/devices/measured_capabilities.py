@@ -29,7 +29,6 @@ from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from asyncnn import __version__
 from asyncnn.devices.private_files import (
-    check_place,
     read_private,
     state_folder,
     using,
@@ -335,19 +334,6 @@ def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Pat
         raise GeneralFailureError(
             f"measured capabilities are not kept: {error}"
         ) from error
-    return file
-
-
-def check_kept(path: str = "") -> Path:
-    """Return the path of the file, once it is sure that one can be kept there.
-
-    :raises GeneralFailureError: if none can.
-    """
-    try:
-        file = _path(path)
-        check_place(file)
-    except _UNUSABLE as error:
-        raise GeneralFailureError(f"nothing could be kept: {error}") from error
     return file
 
 

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TypeVar
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
@@ -29,8 +28,7 @@ from asyncnn.pacing import Steps
 
 T = TypeVar("T")
 
-_DEAD_S = 3600
-"""Age of a draft whose writer is not at work any more."""
+_DEAD_S = 3600  # the age of a draft whose writer is not at work any more
 
 
 def state_folder() -> Path:
@@ -117,19 +115,14 @@ def write_private(path: Path, content: bytes, *, may_replace: bool = True) -> No
 def check_place(path: Path) -> None:
     """Find out, before long work, whether a file can be put at ``path``.
 
-    The folder is made where there is none.
-
     :raises OSError: if it cannot.
     """
-    ask_folder(path.parent, in_one(_check_place, path))
 
+    def begin() -> None:
+        next(steps := writing(path, b""))
+        steps.close()
 
-def _check_place(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        check_regular(path, path.lstat())
-    with TemporaryFile(dir=path.parent):
-        pass
+    ask_folder(path.parent, in_one(begin))
 
 
 def writing(

@@ -23,11 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn import __version__
-from asyncnn.devices.cache_files import (
-    CacheFiles,
-    check_unchanged,
-    checked_descriptors,
-)
+from asyncnn.devices.cache_files import CacheFiles, check_unchanged
 from asyncnn.devices.cache_format import COMPILATION_BYTES, CacheKey, ModelRecord
 from asyncnn.devices.cache_saving import (
     DataLayout,
@@ -38,7 +34,7 @@ from asyncnn.devices.cache_saving import (
 from asyncnn.devices.caching import reading, unsealed_at_once, unsealing
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import seals_caches
-from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.slices import sliced
 from asyncnn.hal.types import (
     ErrorStatus,

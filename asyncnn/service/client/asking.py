@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.deadlines import unanswered
-from asyncnn.devices.cache_files import checked_descriptors
 from asyncnn.devices.statistics import DeviceStatistics
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -21,7 +20,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     ErrorStatus,
