@@ -11,7 +11,11 @@ import msgspec
 import typer
 
 from asyncnn.cli import options
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
@@ -238,43 +242,58 @@ def _try_graphs(
 
     try:
         from asyncnn.tools.conformance.random_graphs import replay, search
+        from asyncnn.tools.conformance.random_graphs.dumping import check_dumps
     except ModuleNotFoundError as error:
         raise GeneralFailureError(
             f"random graphs need {error.name}, which is not installed",
             hint="pip install asyncnn[conformance]",
         ) from error
+    if not isinstance(drawn, Path):
+        check_dumps(drawn[2])
     found: list[Tried] = []
+    totals = dict.fromkeys(OUTCOMES, 0)
     for transport in transports:
         with reached(selection, transport) as here:
             for path in paths:
                 way = cast("AnyPath", path)
                 if isinstance(drawn, Path):
-                    work = partial(replay, here, way, drawn)
+                    most, work = 1, partial(replay, here, way, drawn)
                 else:
-                    work = partial(search, here, way, *drawn)
-                found.append(anyio.run(work))
-    _write(json, found)
-    totals = dict.fromkeys(OUTCOMES, 0)
-    for each in found:
-        how = f"{each.path}, {each.transport}"
-        failed = int(bool(each.problem))
-        totals["passed"] += each.graphs - failed
-        totals["failed"] += failed
-        most = each.graphs if isinstance(drawn, Path) else drawn[0]
-        tried = options.counted(each.graphs, "graph")
-        if each.graphs < most:
-            tried += f" of {most:,}, as the first that fails ends the search"
-        typer.echo(f"{tried} [{how}]")
-        if each.problem:
-            typer.echo(f"failed: {each.model} [{how}]: {each.problem}")
-            command = ["asyncnn", "conformance", "--replay", each.model]
-            command += ["--path", each.path, "--transport", each.transport]
-            if selection.socket is not None:
-                command += ["--socket", selection.socket]
-            else:
-                command += ["--device", selection.device]
-            typer.echo(f"try it again with: {shlex.join(command)}")
+                    most, work = drawn[0], partial(search, here, way, *drawn)
+                try:
+                    tried = anyio.run(work)
+                except AsyncnnError as error:
+                    if not totals["failed"]:
+                        raise
+                    typer.echo(f"not tried [{path}, {transport}]: {error}")
+                    continue
+                found.append(tried)
+                _write(json, found)
+                _tell(tried, most, selection)
+                failed = int(bool(tried.problem))
+                totals["passed"] += tried.graphs - failed
+                totals["failed"] += failed
     return totals
+
+
+def _tell(tried: "Tried", most: int, selection: "Selection") -> None:
+    """Print how ``most`` graphs went at most, and how the one that failed is tried."""
+    how = f"{tried.path}, {tried.transport}"
+    count = options.counted(tried.graphs, "graph")
+    if tried.graphs < most:
+        count += f" of {most:,}, as the first that fails ends the search"
+    typer.echo(f"{count} [{how}]")
+    if not tried.problem:
+        return
+    typer.echo(f"failed: {tried.model or 'a graph'} [{how}]: {tried.problem}")
+    if tried.model:
+        command = ["asyncnn", "conformance", "--replay", tried.model]
+        command += ["--path", tried.path, "--transport", tried.transport]
+        if selection.socket is not None:
+            command += ["--socket", selection.socket]
+        else:
+            command += ["--device", selection.device]
+        typer.echo(f"try it again with: {shlex.join(command)}")
 
 
 def _mutate(

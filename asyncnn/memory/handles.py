@@ -61,7 +61,7 @@ _NOEXEC_SEAL = 0x8
 _ACCESS = os.O_ACCMODE | os.O_PATH
 
 _WORD = 0xFFFF_FFFF
-_INT32 = range(-(2**31), _WORD + 1)
+_LEAST = -(2**31)
 """Integers of a handle: 32 bits, with a sign or without."""
 
 _INTS = {"ashmem": 0, "mmap_fd": 3, "hardware_buffer_blob": 6}
@@ -103,8 +103,9 @@ def span_of(memory: Memory) -> MappedSpan:
     fds, ints = memory.handle.fds, memory.handle.ints
     if len(fds) != 1 or len(ints) != _INTS.get(name):
         raise malformed(memory)
-    if not all(each in _INT32 for each in ints):
-        raise GeneralFailureError("a handle has an integer of more than 32 bits")
+    # Not `in range(...)`, which counts for other types than int, up to 2**32.
+    if not all(isinstance(each, int) and _LEAST <= each <= _WORD for each in ints):
+        raise GeneralFailureError("a handle has other than integers of 32 bits")
     if not ints:
         return MappedSpan(fds[0], 0, 0, size)
     if name == "mmap_fd":

@@ -105,8 +105,9 @@ class Target(NamedTuple):
             cause = cause_of_death(self.hal)
             if cause is not None:
                 raise cause
-        name = getattr(self.owner, "name", "")
-        result.raise_for_status(f"execution on {name}" if name else "execution")
+        name = getattr(self.owner, "name", "a device")
+        where = name if self.route is None else "+".join(self.route.devices)
+        result.raise_for_status(f"execution on {where}")
 
     def settled_inputs(self, inputs: Any) -> Sequence[Tensor | None]:
         """Return what a caller gives for inputs, or new shared arrays for None.

@@ -68,7 +68,7 @@ class UserLimits(_Limits, frozen=True):
     """Bounds for all connections of one user together, whatever its processes.
 
     Beyond them a call gets RESOURCE_EXHAUSTED as beyond those of a connection; the
-    names are the same.
+    names are the same. Each connection has one of the ``max_region_processes`` at most.
 
     :raises InvalidArgumentError: if one is negative.
     """
@@ -80,6 +80,7 @@ class UserLimits(_Limits, frozen=True):
     max_buffers: int = 16384
     max_pools: int = 4096
     max_pool_bytes: int = 16 * 2**30
+    max_region_processes: int = 16
 
 
 LARGE_OPERATIONS = 50

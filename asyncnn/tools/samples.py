@@ -5,7 +5,6 @@
 
 import math
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -64,7 +63,11 @@ def _arrays(path: Path) -> dict[str, Array]:
                 return {name: archive[name] for name in archive.files}
     except NoRegularFileError:
         raise
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError, AttributeError):
+    except MemoryError:
+        raise InvalidArgumentError(f"{path}: its arrays need too much memory") from None
+    except Exception as error:  # of archives, of each way to compress, of arrays
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise InvalidArgumentError(
             f"{path} is not a readable .npz or .npy file",
             hint="numpy.savez(path, input_0=array) or numpy.save(path, array) write "

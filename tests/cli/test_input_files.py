@@ -1,6 +1,7 @@
 """Files of samples: ``.npz`` with names, ``.npy`` with the only array."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,26 @@ def test_one_that_is_damaged_is_refused_in_one_line(
     ran = asyncnn_command("run", model, "--input", path)
     assert (ran.status, ran.err.count("\n")) == (2, 1)
     assert "not a readable .npz or .npy file (numpy.savez(" in ran.err
+
+
+@pytest.mark.parametrize("how", ["encrypted", "compressed otherwise", "endless"])
+def test_an_archive_that_cannot_be_unpacked_is_refused_in_one_line(
+    asyncnn_command: Command, model: Path, tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "x.npz"
+    header = {"descr": "<f4", "fortran_order": False, "shape": (2**45,)}
+    with zipfile.ZipFile(path, "w") as archive, archive.open("x.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    raw = bytearray(path.read_bytes())
+    entry = raw.index(b"PK\1\2")
+    if how == "encrypted":
+        raw[6] = raw[entry + 8] = 1
+    elif how == "compressed otherwise":
+        raw[8] = raw[entry + 10] = 99
+    path.write_bytes(raw)
+    ran = asyncnn_command("run", model, "--input", path)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert ran.err.startswith(f"asyncnn: {path}")
 
 
 def test_one_without_arrays_is_refused(

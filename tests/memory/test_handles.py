@@ -1,5 +1,7 @@
 """Handles say which bytes of which file a pool is; malformed ones say nothing."""
 
+from enum import IntFlag
+
 import pytest
 
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
@@ -112,10 +114,20 @@ def test_other_counts_make_a_handle_malformed(name: str, fds: int, ints: int) ->
         span_of(Memory(name, 4, Handle((3,) * fds, (1,) * ints)))
 
 
-@pytest.mark.parametrize("word", [1 << 32, -(1 << 31) - 1, 1 << 70])
+@pytest.mark.parametrize("word", [1 << 32, -(1 << 31) - 1, 1 << 70, 1.0, "1", None])
 def test_integers_of_a_handle_have_32_bits(word: int) -> None:
     with pytest.raises(GeneralFailureError, match="32 bits"):
         span_of(pool_of(4, 50, 1, word, 0, name="mmap_fd"))
+
+
+def test_integers_of_a_handle_may_be_of_an_enum() -> None:
+    class Protection(IntFlag):  # a range would be searched through for one
+        READ = READ
+        WRITE = WRITE
+
+    both = Protection.READ | Protection.WRITE
+    span = span_of(Memory("mmap_fd", 4, Handle((3,), (both, 0, 0))))
+    assert span.protection == READ_WRITE
 
 
 @pytest.mark.parametrize("name", ["", "Ashmem", "ashmem\0", "x" * 10_000])

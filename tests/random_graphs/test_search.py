@@ -1,10 +1,14 @@
 """``asyncnn conformance --random``: what is right, and mistakes it must find."""
 
+import asyncio
+import errno
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.conformance import random_graphs
 from asyncnn.tools.conformance.random_graphs import checking, interpreter
 from asyncnn.tools.conformance.random_graphs.checking import Judge
+from asyncnn.tools.conformance.suite import Selection, opened
 from tests.cli.conftest import Ran, asyncnn_command
 
 Command = Callable[..., Ran]
@@ -114,14 +119,81 @@ def test_a_device_that_is_gone_ends_it_at_once(
             raise DeviceUnavailableError("it has died")
 
     monkeypatch.setattr(Judge, "check", check)
+
+    @asynccontextmanager
+    async def opened_once(selection: Selection) -> AsyncIterator[Device]:
+        if calls:
+            raise DeviceUnavailableError("it cannot be opened")
+        async with opened(selection) as device:
+            yield device
+
+    monkeypatch.setattr(random_graphs, "opened", opened_once)
+    report = tmp_path.with_suffix(".json")
     ran = asyncnn_command(
-        *("conformance", "--random", 50, *ON_REFERENCE, "--dump", tmp_path)
+        *("conformance", "--random", 50, "--device", "reference", "--json", report),
+        *("--path", "sync,async", "--dump", tmp_path),
     )
     assert ran.status == 1
     assert "it has died" in ran.out
+    assert "try it again with" in ran.out
+    assert "not tried [async, inprocess]: it cannot be opened" in ran.out
+    (tried,) = json.loads(report.read_bytes())
+    assert "it has died" in tried["problem"]
     assert ran.out.splitlines()[-1] == "2 passed, 1 failed, 0 skipped"
     assert len(calls) == 3
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_interrupt_of_a_graph_says_nothing_of_tasks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def interrupted() -> None:
+        begun = asyncio.Event()
+
+        async def check(self: Judge, *graph: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Judge, "check", check)
+        selection = Selection(device="reference")
+        search = asyncio.create_task(
+            random_graphs.search(selection, "sync", 9, 0, tmp_path)
+        )
+        await begun.wait()
+        assert not search.done()
+
+    asyncio.run(interrupted())
+    assert not caplog.records
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_for_dumps_is_asked_for_first(
+    asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(random_graphs, "search", pytest.fail)
+    file = tmp_path / "file"
+    file.touch()
+    ran = asyncnn_command("conformance", "--random", 9, "--dump", file / "dumps")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "Not a directory" in ran.err
+
+
+def test_what_is_found_is_told_though_it_cannot_be_written(
+    asyncnn_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def check(self: Judge, *graph: object) -> None:
+        raise DeviceUnavailableError("it has died")
+
+    def full(*graph: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Judge, "check", check)
+    monkeypatch.setattr(random_graphs, "dump", full)
+    ran = asyncnn_command("conformance", "--random", 9, *ON_REFERENCE)
+    assert ran.status == 1
+    assert re.search("it has died; it is not written, as .*No space", ran.out)
+    assert "main:" in ran.out
+    assert "try it again" not in ran.out
 
 
 @pytest.mark.parametrize(

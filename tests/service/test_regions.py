@@ -15,7 +15,11 @@ from asyncnn.cli.serving import isolating
 from asyncnn.devices import DeviceSettings, ReferenceDevice
 from asyncnn.devices.accelerated import AutoDevice
 from asyncnn.extensions.regions import DECLARED, LITERT, ONNX
-from asyncnn.hal.errors import DeviceUnavailableError, GeneralFailureError
+from asyncnn.hal.errors import (
+    DeviceUnavailableError,
+    GeneralFailureError,
+    ResourceExhaustedTransientError,
+)
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
 from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import ExecutionPreference, Model, Priority
@@ -24,7 +28,7 @@ from asyncnn.pacing import Steps
 from asyncnn.runtime.model_cache import prepare
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
-from asyncnn.service import Server
+from asyncnn.service import Server, UserLimits
 from asyncnn.service.driver import server
 from asyncnn.service.driver.isolating import Isolated, Isolation
 from asyncnn.service.process import Peer
@@ -117,6 +121,26 @@ class TestApart:
                 yield path
                 await until(lambda: not server.connections)
             assert children() == before
+
+    async def test_a_user_has_so_many_processes_and_another_once_one_has_ended(
+        self, tmp_path: Path
+    ) -> None:
+        path, limits = tmp_path / "few.sock", UserLimits(max_region_processes=1)
+        refused = pytest.raises(
+            ResourceExhaustedTransientError, match="max_region_processes"
+        )
+        async with (
+            ReferenceDevice(DeviceSettings(extensions=(DECLARED[ONNX],))) as hal,
+            Server(hal, path, isolated=APART, user_limits=limits),
+            connect(path) as late,
+        ):
+            async with connect(path) as first:
+                for _ in range(2):
+                    assert await doubled(await first.prepare(ending("nothing")))
+                with refused:
+                    await bare(late, ending("nothing"))
+            await until(lambda: not children())
+            assert await doubled(await late.prepare(ending("nothing")))
 
     @pytest.mark.parametrize("way", ["prepare", "run", "sync", "fenced", "burst"])
     async def test_one_that_ends_its_process_is_an_error_of_its_client(

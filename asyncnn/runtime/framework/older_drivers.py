@@ -27,6 +27,7 @@ from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
     MissedDeadlinePersistentError,
+    PreparationFailedError,
     error_for,
     failure_of,
 )
@@ -398,7 +399,8 @@ class _OlderPreparation:
     def fail(self, error: AsyncnnError) -> None:
         """Tell of an error, unless the end was told before."""
         if not self._notify.is_done:
-            self._callback.reason = error.message
+            is_told = not isinstance(error, PreparationFailedError)
+            self._callback.reason = error.message if is_told else ""
             self._end(error.status, None)
 
     def _end(self, status: ErrorStatus, model: IPreparedModel | None) -> None:

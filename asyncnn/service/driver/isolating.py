@@ -25,6 +25,7 @@ from asyncnn.memory.handles import is_immutable, seals_of
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.offload import offload, offload_steps
 from asyncnn.pacing import Steps
+from asyncnn.service.driver.quotas import CountedTable, Quota
 
 
 class Isolation(msgspec.Struct, frozen=True):
@@ -42,10 +43,13 @@ class Isolated:
     """The device of one client's regions. Belongs to the event loop.
 
     Queues of ``bursts`` are read by the driver, which has mapped the client's memory.
+    Its process is one of the ``processes`` that its user may have.
     """
 
-    def __init__(self, isolation: Isolation, max_bursts: int) -> None:
+    def __init__(self, isolation: Isolation, max_bursts: int, processes: Quota) -> None:
         self._isolation = isolation
+        self._quota = processes
+        self._processes: CountedTable[IDevice | None] = processes.table()
         self._checked: WeakKeyDictionary[Memory, tuple[Subgraph, bytes, bool]]
         self._checked = WeakKeyDictionary()
         self._changing = asyncio.Lock()
@@ -69,6 +73,9 @@ class Isolated:
             if device is None or device.get_status() is DeviceStatus.OFFLINE:
                 self._device = None
                 await self._process.aclose()
+                self._quota.check(self._processes)
+                self._processes[0] = None
+                self._process.callback(self._processes.clear)
                 device = await self._process.enter_async_context(
                     self._isolation.opening()
                 )

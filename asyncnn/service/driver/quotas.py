@@ -234,6 +234,13 @@ class UserQuotas:
         self.bursts = quota("max_bursts", "open bursts")
         self.buffers = quota("max_buffers", "buffers")
         self.pools = quota("max_pools", "pools")
+        self.region_processes = Quota(
+            "processes for regions",
+            f"uid {uid}",
+            limits.max_region_processes,
+            1,
+            "max_region_processes",
+        )
         self.pool_bytes = CommonBytes(
             limits.max_pool_bytes,
             f"bytes in pools of uid {uid}",

@@ -39,7 +39,12 @@ from asyncnn.service.driver.parts import Common
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.driver.preparations import Preparations
 from asyncnn.service.driver.queries import ClientBuffers, Queries
-from asyncnn.service.driver.quotas import CountedTable, ProcessResources, UserQuotas
+from asyncnn.service.driver.quotas import (
+    CountedTable,
+    ProcessResources,
+    Quota,
+    UserQuotas,
+)
 from asyncnn.service.driver.reporting import NO_DESCRIPTOR, explained, log
 from asyncnn.service.limits import OwnedTasks, ServiceLimits
 from asyncnn.tracing import Layer, Phase, active, span
@@ -107,7 +112,9 @@ class ClientSession:
         self._prepared: CountedTable[IPreparedModel] = quotas.prepared_models.table()
         self._tasks = OwnedTasks(limits.max_executions)
         isolated = served.isolated
-        self._isolated = None if isolated is None else _apart(isolated, limits)
+        self._isolated: Isolated | None = None
+        if isolated is not None:
+            self._isolated = _apart(isolated, limits, quotas.region_processes)
         self._may_run_regions = served.may_run_regions
         self._resources = resources
         common = self._common()
@@ -438,8 +445,10 @@ class ClientSession:
             self._send(wire.StatusChanged(status))
 
 
-def _apart(isolated: "Isolation", limits: ServiceLimits) -> "Isolated":
+def _apart(
+    isolated: "Isolation", limits: ServiceLimits, processes: Quota
+) -> "Isolated":
     # A driver that runs regions itself has no use for it.
     from asyncnn.service.driver.isolating import Isolated
 
-    return Isolated(isolated, limits.max_bursts)
+    return Isolated(isolated, limits.max_bursts, processes)

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    PreparationFailedError,
+)
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
@@ -219,6 +223,15 @@ class TestMisbehaving:
             with pytest.raises(AsyncnnError) as caught:
                 await prepare(device, addition(4).model)
             assert caught.value.status is told
+
+    async def test_a_failure_without_a_reason_names_the_device(self) -> None:
+        def failing(*args: Any) -> ErrorStatus:
+            args[-1].notify_1_2(FAILED, None)
+            return NONE
+
+        async with adapted(V1_2, prepare_model_1_2=failing) as (device, _):
+            with pytest.raises(PreparationFailedError, match="old: preparat"):
+                await Device("old", device).prepare(addition(4))
 
     async def test_answers_for_other_operations_count_for_none(self) -> None:
         async def two(_: Any) -> tuple[ErrorStatus, tuple[bool, ...]]:

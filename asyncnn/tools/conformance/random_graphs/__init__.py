@@ -34,7 +34,7 @@ from asyncnn.tools.conformance.random_graphs.checking import (
     DifferenceError,
     Judge,
 )
-from asyncnn.tools.conformance.random_graphs.dumping import dump
+from asyncnn.tools.conformance.random_graphs.dumping import dump, listing
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from asyncnn.tools.conformance.random_graphs.interpreter import evaluate, interpret
 from asyncnn.tools.conformance.suite import Selection, opened
@@ -58,7 +58,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """How graphs went on one path.
 
     ``graphs`` were tried, as they were drawn by ``seed``, without those that were tried
-    to make a failing one small. That has a ``problem``, and ``model`` is its file.
+    to make a failing one small. That has a ``problem``, and ``model`` is its file,
+    empty if it could not be written.
     """
 
     transport: str
@@ -70,7 +71,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ended(BaseException):
-    """The device is gone, so that all that follows would fail."""
+    """The device, or the loop, is gone, so that all that follows would fail."""
 
 
 async def search(
@@ -92,10 +93,13 @@ async def search(
     graph = trials.failing
     expected = interpret(graph.named.model, graph.inputs, evaluate)
     name = f"random-{number}-{selection.transport}-{path}"
-    dumped = dump(graph.named, graph.inputs, expected, name, folder)
-    return msgspec.structs.replace(
-        tried, problem=trials.problem, model=str(dumped.model)
-    )
+    problem, model = trials.problem, ""
+    try:
+        model = str(dump(graph.named, graph.inputs, expected, name, folder).model)
+    except (OSError, AsyncnnError) as error:
+        shown = listing(graph.named.model, graph.inputs)
+        problem += f"; it is not written, as {error}{shown}"
+    return msgspec.structs.replace(tried, problem=problem, model=model)
 
 
 async def replay(selection: Selection, path: AnyPath, file: Path) -> Tried:
@@ -162,7 +166,8 @@ class _Trials:
         anyio.from_thread.check_cancelled()
         self.tried += self.failing is None
         try:
-            anyio.from_thread.run(_checked, self._judge, graph.named, graph.inputs)
+            if not anyio.from_thread.run(self._check, graph):
+                raise _Ended
         except NotCarriedError:
             self.tried -= self.failing is None
             reject()
@@ -172,6 +177,14 @@ class _Trials:
         except Exception as error:
             self._keep(graph, error)
             raise
+
+    async def _check(self, graph: RandomGraph) -> bool:
+        """Return False if the loop ends before: raised, that would be reported."""
+        try:
+            await _checked(self._judge, graph.named, graph.inputs)
+        except asyncio.CancelledError:
+            return False
+        return True
 
     def _keep(self, graph: RandomGraph, error: Exception) -> None:
         self.failing, self.problem = graph, _said(error)

@@ -11,6 +11,7 @@ import numpy as np
 
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
+from asyncnn.output_files import check_writable
 from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
@@ -107,9 +108,7 @@ def dump(
     :raises GeneralFailureError: if the model cannot be written.
     :raises OSError: if the arrays cannot be.
     """
-    if folder is None:
-        usual = Path(tempfile.gettempdir(), "asyncnn-dumps")
-        folder = Path(os.environ.get(FOLDER_VARIABLE) or usual)
+    folder = _folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = _by_name("input", named.inputs, inputs)
     arrays |= _by_name("output", named.outputs, outputs)
@@ -118,6 +117,22 @@ def dump(
     with dumped.arrays.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     return dumped
+
+
+def check_dumps(folder: Path | None) -> None:
+    """Find out, before long work, whether `dump` can write there; make no folder.
+
+    :raises OSError: if it cannot.
+    """
+    nearest = _folder(folder).resolve()
+    while not nearest.exists():
+        nearest = nearest.parent
+    check_writable(nearest / "dump")
+
+
+def _folder(given: Path | None) -> Path:
+    usual = Path(tempfile.gettempdir(), "asyncnn-dumps")
+    return given or Path(os.environ.get(FOLDER_VARIABLE) or usual)
 
 
 def _by_name(
