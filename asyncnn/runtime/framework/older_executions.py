@@ -7,7 +7,7 @@ outputs until then, so nobody is told before.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult
@@ -37,11 +37,6 @@ from asyncnn.runtime.framework.managed_memory import BuffersInUse
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
-
-Completed: TypeAlias = Callable[
-    [ErrorStatus, tuple[OutputShape, ...]], tuple[OutputShape, ...]
-]
-"""Checks the shapes of outputs that a driver tells with a status, and returns them."""
 
 
 class DriverPart(Protocol):
@@ -132,7 +127,7 @@ class OlderExecution:
         self,
         host: OlderHost,
         options: ExecutionOptions,
-        completed: Completed,
+        completed: Callable[..., tuple[OutputShape, ...]],
         use: BuffersInUse | None,
         told: Callable[[ExecutionResult], None],
     ) -> None:
@@ -192,9 +187,7 @@ class OlderExecution:
         try:
             result = self._result(*told)
         except Exception as error:  # it may be anything
-            self._callback.reason = (
-                f"what the driver has told is wrong: {failure_of(error)}"
-            )
+            self._callback.reason = f"the driver's answer is wrong: {failure_of(error)}"
             result = self._result(_FAILED)
         self._forget()
         if self._is_launched:
@@ -219,15 +212,9 @@ class OlderExecution:
         shapes: tuple[OutputShape, ...] = (),
         timing: Timing = NO_TIMING,
     ) -> ExecutionResult:
-        """Return what is told of the end, just now, with what the driver has told.
-
-        It raises anything if that cannot be read.
-        """
+        """Return what is told of the end, just now, with what the driver has told."""
         status = convert_status(status, self._host.version)
-        if status in (_NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
-            shapes = self._completed(status, shapes)
-        else:
-            shapes = ()
+        shapes = self._completed(status, shapes)
         reason, deadline = self._callback.reason, self._options.deadline
         now = time.monotonic_ns()
         if status in (_NONE, _FAILED):

@@ -198,6 +198,8 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         :raises GeneralFailureError: if they are none of these outputs, or do not fit.
         """
         outputs = request.outputs
+        if status not in (_NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
+            return ()
         if told and len(told) != len(outputs):
             raise GeneralFailureError(f"{len(told)} shapes of {len(outputs)} outputs")
         if self._signature is None:
@@ -211,7 +213,8 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         if not told:
             if status is not _NONE:
                 return ()
-            if any(0 in shape for shape in declared):
+            given = zip(declared, outputs, strict=True)
+            if any(0 in known and not each.has_no_value for known, each in given):
                 raise GeneralFailureError("no shapes, of which some are open")
             return tuple(OutputShape(shape, True) for shape in declared)
         found = []

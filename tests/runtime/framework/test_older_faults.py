@@ -199,7 +199,7 @@ class TestMisbehaving:
         async with adapted(V1_2, **scripted) as (older, _):
             model = await Device("older", older).prepare(addition(0))
             x = np.ones(4, np.float32)
-            with pytest.raises(GeneralFailureError, match="told is wrong"):
+            with pytest.raises(GeneralFailureError, match="answer is wrong"):
                 await model.run([x, x])
 
     @pytest.mark.parametrize(
