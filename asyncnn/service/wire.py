@@ -412,10 +412,11 @@ class ConfigureBurst(_Message, frozen=True):
 
 
 class BurstConfigured(_Message, frozen=True):
-    """Answers `ConfigureBurst`."""
+    """Answers `ConfigureBurst`; see `IBurstContext`."""
 
     burst: int
     status: int
+    carries_deadlines: bool = False
 
 
 class FreeMemory(_Message, frozen=True):

@@ -176,12 +176,21 @@ class TestOpening:
         pools = Numbers(line, ServiceLimits())
         return RemoteBursts(line, pools)
 
-    async def answered(self, bursts: RemoteBursts) -> "asyncio.Task[tuple]":
+    async def answered(
+        self, bursts: RemoteBursts, *, carries: bool = True
+    ) -> "asyncio.Task[tuple]":
         slots, channel = PoolSlots(print), Handle()
         opening = asyncio.create_task(bursts.configure(1, slots, channel, channel))
         await asyncio.sleep(0)
-        bursts.configured(1, ErrorStatus.NONE)
+        bursts.configured(wire.BurstConfigured(1, 0, carries_deadlines=carries))
         return opening
+
+    @pytest.mark.parametrize("carries", [False, True])
+    async def test_a_burst_carries_deadlines_where_its_driver_says_so(
+        self, bursts: RemoteBursts, carries: bool
+    ) -> None:
+        _, context = await (await self.answered(bursts, carries=carries))
+        assert context.carries_deadlines is carries
 
     @pytest.mark.parametrize(
         "end",
@@ -267,6 +276,7 @@ async def configured(
     answer = await client.receive()
     assert isinstance(answer, wire.BurstConfigured)
     assert answer.burst == message.burst
+    assert answer.carries_deadlines is message.carries_deadlines
     return answer.status
 
 
