@@ -41,7 +41,11 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from asyncnn.hal.types import Handle
 from asyncnn.memory.descriptors import Descriptor
 from asyncnn.memory.handles import READ, MappedSpan, file_handle
@@ -77,6 +81,8 @@ class FrameLayout(msgspec.Struct, frozen=True):
 
         :raises InvalidArgumentError: if there is no such array or number of places.
         """
+        if not isinstance(places, int | np.integer):
+            raise WrongTypeError(f"{places!r} places of a frame queue")
         dimensions, element, size = dimensions_of(shape, dtype)
         if len(dimensions) > MAX_RANK or not _DTYPE.fullmatch(element.str):
             raise InvalidArgumentError(
@@ -105,9 +111,9 @@ class FrameLayout(msgspec.Struct, frozen=True):
             _, places, *numbers, dtype, rank = _HEADER.unpack(data)[:7]
             shape = _HEADER.unpack(data)[7 : 7 + min(rank, MAX_RANK)]
             with suppress(InvalidArgumentError, OverflowError, UnicodeDecodeError):
-                name = dtype.rstrip(b"\0").decode()
+                kind = dtype.rstrip(b"\0").decode()
                 # Other text is parsed by NumPy, as a list of fields, say.
-                found = cls.of(shape, name if _DTYPE.fullmatch(name) else "O", places)
+                found = cls.of(shape, kind if _DTYPE.fullmatch(kind) else "O", places)
                 if [*found._numbers] == numbers and found.size <= size:
                     return found
         raise GeneralFailureError(f"{name} is no frame queue")
@@ -260,6 +266,7 @@ class MappedFrames:
             leases.pop(number, None)
             give_back(number)
 
-        leases[number] = weakref.ref(whole, ended)
         part = Part("ashmem", slab.size, Handle(), whole.data, slab=slab, offset=0)
-        return array_in(part, layout.dtype, layout.shape)
+        frame = array_in(part, layout.dtype, layout.shape)
+        leases[number] = weakref.ref(whole, ended)
+        return frame

@@ -16,7 +16,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -69,6 +69,9 @@ class FrameQueue:
     then change a frame that it has handed over; one that cuts the memory short ends
     this process, whereas for a copy that is an error.
 
+    The semaphores are memory of both in any case. A producer that means harm can end
+    this process by them: let it send frames through a socket.
+
     The names go with the block. If this process is killed, the next owner of the name
     removes what is left.
 
@@ -91,8 +94,10 @@ class FrameQueue:
         self._taken = 0
         self._is_open = self._is_closed = self._is_forked = False
         self._changed = asyncio.Event()
-        # Cancelled takers leave what was copied for them.
+        # What takers that were cancelled, or for want of memory say failed, have left:
+        # copies, and frames of which there is none yet.
         self._kept: deque[NDArray[Any]] = deque()
+        self._missed: deque[int] = deque()
         self._returned: deque[int] = deque()
         self._lock = threading.Lock()
 
@@ -120,6 +125,8 @@ class FrameQueue:
             undo.callback(self._filled.close)
             self._free = Semaphore.make(self.name + FREE, layout.places)
             undo.callback(self._free.close)
+            with os_errors(self.name):
+                layout.write(self._fd.fd)
             kind = MappedFrames if self._trusted else CopiedFrames
             self._frames: Frames = kind(self._fd, layout, self._give_back)
             self._producer = ProducerWatch(self._fd, self._wake)
@@ -127,8 +134,6 @@ class FrameQueue:
             undo.pop_all()
         self._is_open = True
         disown_in_children(self)
-        with os_errors(self.name):
-            layout.write(self._fd.fd)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -138,7 +143,9 @@ class FrameQueue:
         return self
 
     async def __anext__(self) -> NDArray[Any]:
-        """Return the next frame; cancelling loses none.
+        """Return the next frame; neither cancelling nor a shortage loses one.
+
+        Of several takers that wait, one hears of a producer's end.
 
         :raises StopAsyncIteration: once a producer has ended and its frames are taken.
         :raises GeneralFailureError: if it has died, likewise, or the memory was cut
@@ -163,7 +170,8 @@ class FrameQueue:
                 if not died:
                     raise StopAsyncIteration
                 raise GeneralFailureError(
-                    f"the producer of {self.name}, process {died}, has died"
+                    f"the producer of {self.name}, process {died}, has died "
+                    "or let go of it"
                 )
             await self._wait()
 
@@ -177,15 +185,16 @@ class FrameQueue:
                 return
             self._is_open = False
             self._is_closed = True
-        with suppress(OSError):
-            write_word(self._fd.fd, CLOSED, 1)
-        self._free.post()
-        self._free.close()
-        self._object.close()
-        self._producer.close()
-        del self._object, self._producer, self._frames, self._fd
-        self._changed.set()
-        await self._waiter.end()
+        async with AsyncExitStack() as parts:  # from the last one to the first
+            parts.push_async_callback(self._waiter.end)
+            parts.callback(self._changed.set)
+            parts.callback(self._producer.close)
+            parts.callback(self._object.close)
+            parts.callback(self._free.close)
+            parts.callback(self._free.post)
+            with suppress(OSError):
+                write_word(self._fd.fd, CLOSED, 1)
+            del self._object, self._producer, self._frames, self._fd
 
     def disown(self) -> None:
         """Leave the queue to the process that this one was forked from."""
@@ -202,25 +211,34 @@ class FrameQueue:
         """Return the next frame if it is complete."""
         if self._kept:
             return self._kept.popleft()
+        number = self._missed.popleft() if self._missed else self._next_number()
+        if not number:
+            return None
+        frames = self._frames
+        made: list[NDArray[Any]] = []
+        try:
+            if self._trusted or self._layout.frame_bytes < LARGE_BYTES:
+                return frames.frame(number)
+            await offload(lambda: made.append(frames.frame(number)))
+        except BaseException:
+            self._kept.extend(made)
+            self._missed.extend([] if made else [number])
+            self._changed.set()
+            raise
+        return made.pop()
+
+    def _next_number(self) -> int:
+        """Take the number of the next frame if it is complete, else 0."""
         number, fd = self._taken + 1, self._fd.fd
         place = self._layout.place_of(number)
         with os_errors(self.name):
             if read_word(fd, self._layout.written_at(place)) != number:
-                return None
-            self._taken = number
+                return 0
             write_word(fd, TAKEN, number)
+        self._taken = number
         # It has been posted for; else the count would rise with each frame.
         self._filled.take(0)
-        if self._trusted or self._layout.frame_bytes < LARGE_BYTES:
-            return self._frames.frame(number)
-        frames, made = self._frames, []
-        try:
-            await offload(lambda: made.append(frames.frame(number)))
-        except asyncio.CancelledError:
-            self._kept.extend(made)
-            self._changed.set()
-            raise
-        return made.pop()
+        return number
 
     async def _wait(self) -> None:
         """Wait until there may be something new.

@@ -16,6 +16,7 @@ Any language opens an array in such memory by ``shm_open``. Where both ends run 
 `asyncnn.named_array` is better: its memory is sealed, and no name is left behind.
 """
 
+import errno
 import fcntl
 import os
 import struct
@@ -28,7 +29,12 @@ import numpy as np
 import posix_ipc  # type: ignore[import-not-found]
 from numpy.typing import DTypeLike, NDArray
 
-from asyncnn.hal.errors import BusyError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    BusyError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from asyncnn.hal.types import Memory
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.memory.descriptors import Descriptor
@@ -95,6 +101,8 @@ class Semaphore:
 
     def __init__(self, opened: posix_ipc.Semaphore) -> None:
         self._opened = opened
+        self._end = weakref.finalize(self, opened.close)
+        self._end.atexit = False  # a thread may be waiting for it
 
     @classmethod
     def make(cls, name: str, value: int) -> Self:
@@ -138,7 +146,7 @@ class Semaphore:
 
     def close(self) -> None:
         """Close it; nobody may be using it, nor do so later."""
-        self._opened.close()
+        self._end()
 
 
 def own_name(name: str) -> str:
@@ -146,6 +154,7 @@ def own_name(name: str) -> str:
 
     :raises InvalidArgumentError: if there cannot be such a name.
     """
+    _require_text(name)
     return _checked(name, f"/asyncnn-{os.geteuid()}-{name}", MAX_NAME_BYTES)
 
 
@@ -154,9 +163,15 @@ def posix_name(name: str) -> str:
 
     :raises InvalidArgumentError: if there cannot be such a name.
     """
+    _require_text(name)
     if name.startswith("/"):
         return _checked(name[1:], name, _MOST_BYTES)
     return own_name(name)
+
+
+def _require_text(name: object) -> None:
+    if not isinstance(name, str):
+        raise WrongTypeError(f"{name!r} is no name of shared memory", hint="take text")
 
 
 def _checked(own: str, name: str, most: int) -> str:
@@ -249,8 +264,11 @@ def _open(name: str) -> Descriptor | None:
 
 
 def _stands_for(name: str, fd: Descriptor) -> bool:
-    found = _open(name)
-    return found is not None and os.path.sameopenfile(found.fd, fd.fd)
+    """Needs no descriptor, and no access: names also go where those are missing."""
+    with suppress(OSError):
+        found = os.stat(f"/dev/shm{name}", follow_symlinks=False)
+        return os.path.samestat(found, os.fstat(fd.fd))
+    return False
 
 
 def _unlink(name: str, semaphores: Sequence[str], fd: Descriptor) -> None:
@@ -271,6 +289,10 @@ def _posix_errors(name: str) -> Iterator[None]:
             yield
         except posix_ipc.Error as error:
             raise GeneralFailureError(f"{name}: {error}") from error
+        except OSError as error:
+            if error.errno is None:  # so the library says that descriptors ran out
+                raise OSError(errno.EMFILE, str(error)) from error
+            raise
 
 
 def _flock(kind: int, byte: int) -> bytes:

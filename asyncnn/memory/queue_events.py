@@ -2,8 +2,9 @@
 
 A producer is who holds the lock for it, as the writer of a pipe is who holds its end:
 the kernel takes the lock away however that process ends. The process ID beside it is
-a hint: its descriptor wakes the loop when that process ends. Where it says nothing, of
-another PID namespace say, the lock is looked at each second while somebody waits.
+a hint: its descriptor wakes the loop when that process ends. It says nothing of a
+process of another PID namespace, nor of one that drops the lock and lives on. So the
+lock is looked at each second while somebody waits.
 """
 
 import asyncio
@@ -119,9 +120,8 @@ class ProducerWatch:
 
     @property
     def look_again_s(self) -> float | None:
-        """After how many seconds to look again; None if ``woken`` will be called."""
-        is_there = self._current[1] != self._told
-        return _LOOK_AGAIN_S if is_there and self._watched is None else None
+        """After how many seconds to look again; None while there is no producer."""
+        return _LOOK_AGAIN_S if self._current[1] != self._told else None
 
     def close(self) -> None:
         """Watch no process any more."""

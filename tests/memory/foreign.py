@@ -2,7 +2,10 @@
 
 import gc
 import os
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -87,3 +90,14 @@ def leaks_of_threads(before: set[str]) -> set[str]:
     while (found := leaks(before)) and time.monotonic() < ends:
         time.sleep(0.001)
     return found
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Have no file be opened inside the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -408,7 +408,9 @@ class TestHostile:
         async with FrameQueue(name, SHAPE) as queue:
             with bytes_of(queue) as memory:
                 os.pwrite(memory, struct.pack("=Q", 2**62 + 7), at)
-            with pytest.raises(GeneralFailureError, match="no frame queue"):
+            with pytest.raises(
+                GeneralFailureError, match=f"{queue.name} is no frame queue"
+            ):
                 FrameWriter(name)
 
     async def test_a_flood_of_posts_is_absorbed(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Arrays over named POSIX shared memory: made, opened, copied, and left by the dead."""
+"""Arrays over named POSIX memory, and queues there that run short of something."""
 
 import asyncio
 import gc
@@ -7,29 +7,36 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import posix_ipc
 import pytest
 
-from asyncnn import connect, open_device
+from asyncnn import connect, offload, open_device
 from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.errors import (
+    DeviceClosedError,
     GeneralFailureError,
     InvalidArgumentError,
     ResourceExhaustedError,
+    ResourceExhaustedTransientError,
+    WrongTypeError,
 )
 from asyncnn.memory import (
     FrameQueue,
     FrameWriter,
     open_posix_array,
     posix_array,
+    queue_events,
 )
 from asyncnn.memory.posix_memory import own_name
 from asyncnn.memory.slabs import place_of
 from asyncnn.service import Server
 from tests.forks import in_child_blocking
+from tests.memory.foreign import no_descriptors
 from tests.networks import addition
 
 OWNER = """
@@ -208,6 +215,18 @@ class TestOwners:
             assert not array.any()
             assert open_posix_array(name, 3).shape == (3,)
 
+    def test_a_name_goes_where_descriptors_have_run_out(self, name: str) -> None:
+        with ExitStack() as shortage:
+            with posix_array(name, 4):
+                shortage.enter_context(no_descriptors())
+                with pytest.raises(ResourceExhaustedTransientError):
+                    open_posix_array(name, 4)
+            with (
+                pytest.raises(ResourceExhaustedTransientError),
+                posix_array(name, 4),
+            ):
+                pass
+
     def test_a_name_goes_with_its_interpreter(self, name: str) -> None:
         code = (
             "from asyncnn.memory import posix_array\n"
@@ -234,8 +253,8 @@ class TestOwners:
             "from asyncnn.memory import posix_array\n"
             f"with posix_array({name!r}, 4) as array:\n"
             "    if os.fork():\n"
-            "        print('ready', flush=True)\n"
             "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    print('ready', flush=True)\n"
             "    sys.stdin.read()\n"
             "    os._exit(0)"
         )
@@ -269,3 +288,79 @@ class TestOwners:
         assert most == 1
         assert "" in outcomes
         assert all("taken" in outcome for outcome in outcomes if outcome)
+
+
+class TestFrameQueues:
+    """Shortages, and names and producers that have changed."""
+
+    @pytest.mark.parametrize("shape", [4, (512, 1024)])
+    async def test_a_shortage_loses_no_frame_and_no_place(
+        self, name: str, shape: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def short(*_: object) -> None:
+            raise MemoryError
+
+        async with FrameQueue(name, shape, places=2) as queue:
+            with FrameWriter(name) as writer:
+                for k in range(2):
+                    writer.write(np.full(writer.shape, k, writer.dtype))
+                for _ in range(3):
+                    with monkeypatch.context() as patch:
+                        patch.setattr(np, "empty", short)
+                        patch.setattr(offload, "require_room", short)
+                        with pytest.raises(ResourceExhaustedTransientError):
+                            await anext(queue)
+                for k in range(2, 4):
+                    assert (await anext(queue)).max() == k - 2
+                    writer.write(np.full(writer.shape, k, writer.dtype), timeout=5)
+                assert [(await anext(queue)).max() for _ in range(2)] == [2, 3]
+
+    async def test_one_that_drops_its_lock_and_lives_on_is_missed(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(queue_events, "_LOOK_AGAIN_S", 0.02)
+        async with FrameQueue(name, 4) as queue:
+            writer = FrameWriter(name)
+            taking = asyncio.ensure_future(anext(queue))
+            await asyncio.sleep(0.01)
+            del writer
+            gc.collect()
+            async with asyncio.timeout(10):
+                with pytest.raises(GeneralFailureError, match="has died"):
+                    await taking
+
+    @pytest.mark.parametrize("change", ["no descriptors", "mode", "another's"])
+    async def test_closing_needs_no_look_into_the_name(
+        self, name: str, change: str
+    ) -> None:
+        queue = await FrameQueue(name, 4).__aenter__()
+        path = f"/dev/shm{queue.name}"
+        taking = asyncio.ensure_future(anext(queue))
+        await asyncio.sleep(0.01)
+        if change == "mode":
+            os.chmod(path, 0o666)
+        elif change == "another's":
+            os.unlink(path)
+            os.mkdir(path)
+        with no_descriptors() if change == "no descriptors" else nullcontext():
+            await queue.aclose()
+        async with asyncio.timeout(10):
+            with pytest.raises(DeviceClosedError, match="not open"):
+                await taking
+        if change == "another's":
+            os.rmdir(path)
+
+    @pytest.mark.parametrize("places", ["4", 2.5, None])
+    def test_places_that_are_no_number(self, name: str, places: Any) -> None:
+        with pytest.raises(WrongTypeError, match="places of a frame queue"):
+            FrameQueue(name, 4, places=places)
+
+    @pytest.mark.parametrize("wrong", [5, None, b"x"])
+    def test_names_that_are_no_text(self, wrong: Any) -> None:
+        for each in (FrameWriter, lambda name: FrameQueue(name, 4)):
+            with pytest.raises(WrongTypeError, match="no name of shared memory"):
+                each(wrong)
+
+    async def test_no_descriptor_is_a_shortage(self, name: str) -> None:
+        with no_descriptors(), pytest.raises(ResourceExhaustedTransientError):
+            FrameWriter(name)
