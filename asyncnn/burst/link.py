@@ -104,6 +104,7 @@ class Link:
                 refusal = status or ErrorStatus.GENERAL_FAILURE
                 raise error_of(prepared, refusal, "the driver takes no burst")
             link._context = context
+            # The HAL's own context does not say: its burst knows the HAL's packets.
             link._carries_deadlines = getattr(context, "carries_deadlines", False)
             context.link_to_death(link._die)
             undoing.pop_all()

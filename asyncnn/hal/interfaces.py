@@ -246,11 +246,7 @@ class IBuffer(Protocol):
 
 
 class IBurstContext(Protocol):
-    """Lifetime of a burst, kept by the client (1.2/IBurstContext.hal).
-
-    One that has a true ``carries_deadlines`` takes them behind packets, as its callback
-    has offered; see `IBurstCallback`. Not in the HAL, whose drivers lack it.
-    """
+    """Lifetime of a burst, kept by the client (1.2/IBurstContext.hal)."""
 
     def free_memory(self, slot: int) -> None:
         """Forget the memory of ``slot``; unknown slots are ignored."""
