@@ -74,17 +74,21 @@ def open_input(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> in
         raise OSError(error.errno, reason, os.fspath(path)) from error
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
-            _check_regular(path, os.stat(path))
+            check_regular(path, os.stat(path))
         raise
     try:
-        _check_regular(path, os.fstat(fd))
+        check_regular(path, os.fstat(fd))
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def _check_regular(path: AnyPath, status: os.stat_result) -> None:
+def check_regular(path: AnyPath, status: os.stat_result) -> None:
+    """Check that the status of what is at ``path`` is that of a file, or of a link.
+
+    :raises NoRegularFileError: if it is not.
+    """
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is not None:
         error = NoRegularFileError(f"{os.fspath(path)}: {kind}")

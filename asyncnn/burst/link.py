@@ -72,7 +72,7 @@ class Link:
         self._requests = requests
         self._results = results
         self._context: IBurstContext | None = None
-        self._owes_result = False
+        self._owes_result = self._carries_deadlines = False
         self._packet = b""
         self._request: Request | None = None
         self._measure = MeasureTiming.NO
@@ -104,6 +104,8 @@ class Link:
                 refusal = status or ErrorStatus.GENERAL_FAILURE
                 raise error_of(prepared, refusal, "the driver takes no burst")
             link._context = context
+            # The HAL's own context does not say: its burst knows the HAL's packets.
+            link._carries_deadlines = getattr(context, "carries_deadlines", False)
             context.link_to_death(link._die)
             undoing.pop_all()
         return link
@@ -166,6 +168,7 @@ class Link:
         packet = self._packet
         if deadline is not None:
             packet = with_deadline(packet, deadline)
+            self._check_length(len(packet))
         if not self._requests.write_nowait(packet):
             raise UnsendableError("the driver does not take packets")
         self.sent += 1
@@ -191,6 +194,8 @@ class Link:
     ) -> ExecutionResult:
         """Execute by a deadline, which the driver keeps; see `BurstController.execute`.
 
+        Where its burst does not carry deadlines, this end cancels at this one.
+
         :raises MissedDeadlinePersistentError: if it had passed before, or the driver
             knows that it cannot be met.
         :raises MissedDeadlineTransientError: if it passes, or the driver has not
@@ -201,14 +206,17 @@ class Link:
         check_deadline(deadline)
         sent, asked_ns = self.sent, time.monotonic_ns()
         left_s = (deadline - asked_ns) / 1e9
+        carried, patience_s = None, left_s
+        if self._carries_deadlines:
+            carried, patience_s = deadline, left_s + grace_s
         try:
-            async with asyncio.timeout(
-                None if math.isinf(grace_s) else left_s + grace_s
-            ):
-                result = await self.execute(request, measure, deadline)
+            async with asyncio.timeout(None if math.isinf(patience_s) else patience_s):
+                result = await self.execute(request, measure, carried)
         except TimeoutError:
             if sent < self.sent:
-                raise unanswered(grace_s) from None
+                if carried is not None:
+                    raise unanswered(grace_s) from None
+                return await self._cancelled(deadline, grace_s, asked_ns)
             raise MissedDeadlineTransientError(
                 f"{told_late(deadline, asked_ns)}; the driver has not answered the "
                 "execution before it"
@@ -221,6 +229,27 @@ class Link:
                 result.status,
                 f"the driver cannot meet a deadline in {format_duration(left_s * 1e6)}",
             )
+        return result
+
+    async def _cancelled(
+        self, deadline: int, grace_s: float, asked_ns: int
+    ) -> ExecutionResult:
+        """Await the end of what was cancelled at its deadline, which may be a result.
+
+        :raises MissedDeadlineTransientError: if it is none, or comes too late.
+        :raises EndedError: as `execute`.
+        """
+        try:
+            async with asyncio.timeout(None if math.isinf(grace_s) else grace_s):
+                answer = await self._results.read()
+            self._owes_result = False
+        except TimeoutError:
+            raise unanswered(grace_s) from None
+        except QUEUE_ENDED as error:
+            raise EndedError(self.end(DeviceUnavailableError(str(error)))) from error
+        result = self._decode(answer)
+        if result.status is ErrorStatus.GENERAL_FAILURE:
+            raise MissedDeadlineTransientError(told_late(deadline, asked_ns))
         return result
 
     def free_memory(self, memory: Memory) -> None:
@@ -286,12 +315,15 @@ class Link:
             shape = RequestShape.of(request.inputs, request.outputs, len(request.pools))
         except struct.error as error:
             raise UnsendableError(f"no packet can hold it: {error}") from error
-        if shape.size_bytes > DATUM_BYTES * self._requests.count:
-            raise UnsendableError(
-                f"a packet of {shape.size_bytes} bytes is longer than the queue"
-            )
+        self._check_length(shape.size_bytes)
         self._shape = shape
         return shape
+
+    def _check_length(self, packet_bytes: int) -> None:
+        if packet_bytes > DATUM_BYTES * self._requests.count:
+            raise UnsendableError(
+                f"a packet of {packet_bytes} bytes is longer than the queue"
+            )
 
     def _decode(self, answer: bytes, *, had_deadline: bool = False) -> ExecutionResult:
         """Return a result other than the last one."""

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import (
     NO_TIMING,
+    UINT64_MAX,
     DataLocation,
     ErrorStatus,
     MeasureTiming,
@@ -163,9 +164,11 @@ def with_deadline(packet: bytes, deadline: int) -> bytes:
 
     The HAL's packets have no room for one. It follows them in a datum of its own where
     both ends know that: see `IBurstCallback.carries_deadlines`. So it is there as soon
-    as the packet is, which a message on another way would not be.
+    as the packet is, which a message on another way would not be. One that is later
+    than the HAL can tell is the last that it can.
     """
-    return packet + _DEADLINE.pack(RequestKind.DEADLINE, deadline)
+    told = min(deadline, UINT64_MAX)
+    return packet + _DEADLINE.pack(RequestKind.DEADLINE, told)
 
 
 def without_deadline(sent: bytes) -> tuple[bytes, int] | None:

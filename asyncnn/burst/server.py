@@ -76,7 +76,7 @@ class BurstServer(CallbackObject):
         self._max_result_bytes = results.quantum * results.count
         self._log = log
         self._binder = Binder(prepared, callback, log)
-        self._carries_deadlines = callback.carries_deadlines
+        self.carries_deadlines = callback.carries_deadlines
         self._result = ResultShape.of(ErrorStatus.NONE)
         self._number = 0
         self._cancelled = 0
@@ -152,7 +152,7 @@ class BurstServer(CallbackObject):
             bound = self._binder.bind_nowait(packet)
         except AsyncnnError as error:
             # Looked for only now: a packet that has no deadline costs nothing more.
-            by = without_deadline(packet) if self._carries_deadlines else None
+            by = without_deadline(packet) if self.carries_deadlines else None
             if by is None:
                 self._refuse(error)
             else:

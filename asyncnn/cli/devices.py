@@ -137,6 +137,7 @@ def capabilities(
 
     from asyncnn.devices.measured_capabilities import store_measurement
     from asyncnn.tools.capabilities import CapabilitiesReport, measure_capabilities
+    from asyncnn.tools.capabilities.once import check_kept
 
     measuring = partial(
         measure_capabilities,
@@ -149,6 +150,7 @@ def capabilities(
         return
     found, ignored = _found()
     if again or (measure and found is None):
+        check_kept()
         found = anyio.run(measuring)
         _show(CapabilitiesReport.of(found), json=json)
         store_measurement(found)

@@ -37,11 +37,16 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
     ResourceExhaustedError,
 )
-from asyncnn.hal.refusals import CacheArguments
-from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Handle, Memory
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
+from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, Memory
 from asyncnn.input_files import PATIENCE_S, abandonable_steps, in_one
 from asyncnn.memory.descriptors import Descriptor, ReceivedDescriptor
-from asyncnn.memory.handles import access_of, keeps_its_bytes, seals_of
+from asyncnn.memory.handles import (
+    access_of,
+    is_memory_file,
+    keeps_its_bytes,
+    seals_of,
+)
 from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors, read_into
 from asyncnn.memory.pools import from_buffer
 from asyncnn.pacing import Steps
@@ -143,22 +148,14 @@ def opened_for_loading(cache: CacheArguments) -> CacheFiles:
 
 
 def _opened(cache: CacheArguments, accesses: frozenset[int]) -> CacheFiles:
-    model_cache, data_cache, token = cache
-    if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
-        raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
-    counts = len(model_cache), len(data_cache)
-    if counts != (MODEL_FILES, DATA_FILES):
-        raise InvalidArgumentError(
-            f"{counts[0]} model and {counts[1]} data cache files, "
-            f"but {MODEL_FILES} and {DATA_FILES} are needed"
-        )
     model, data = (
-        _duplicate(handle, accesses) for handle in (model_cache[0], data_cache[0])
+        _duplicate(fd, accesses)
+        for fd in checked_descriptors(cache, (MODEL_FILES, DATA_FILES))
     )
     if os.path.sameopenfile(model.fd, data.fd):
         raise InvalidArgumentError("model and data cache are the same file")
-    data_file = data_cache[0].ints or file_of(data.fd)
-    return CacheFiles(model, data, bytes(token), data_file)
+    data_file = cache.data_cache[0].ints or file_of(data.fd)
+    return CacheFiles(model, data, bytes(cache.token), data_file)
 
 
 def file_of(fd: int) -> tuple[int, int]:
@@ -167,10 +164,7 @@ def file_of(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _duplicate(handle: Handle, accesses: frozenset[int]) -> Descriptor:
-    if len(handle.fds) != 1:
-        raise InvalidArgumentError(f"a cache file with {len(handle.fds)} descriptors")
-    (fd,) = handle.fds
+def _duplicate(fd: int, accesses: frozenset[int]) -> Descriptor:
     try:
         kind = Descriptor if _is_at_hand(fd) else ReceivedDescriptor
         descriptor = kind(os.dup(fd))
@@ -421,7 +415,7 @@ def _is_at_hand(fd: int, *, if_unread: bool = False) -> bool:
     One on such a disk that was not read yet is so ``if_unread``.
     """
     try:
-        if not seals_of(fd):
+        if not is_memory_file(fd):
             # File systems that wait for others than this machine refuse this flag.
             os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
     except BlockingIOError:

@@ -48,7 +48,7 @@ from asyncnn.input_files import in_one, offload_abandonable, patience
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 2**14
-_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, UnicodeDecodeError)
+_UNUSABLE = (OSError, RuntimeError, msgspec.DecodeError, ValueError)
 
 _SAME_AS_CPU = 1.0
 
@@ -237,7 +237,7 @@ async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None
         what = using(_path(path).parent)
         reading = in_one(known_measurement, path)
         return await offload_abandonable(what, reading, deadline=patience(what))
-    except (OSError, RuntimeError, ResourceExhaustedTransientError) as error:
+    except (*_UNUSABLE, ResourceExhaustedTransientError) as error:
         logger.warning("measured capabilities are not used: %s", error)
         return None
 
@@ -330,7 +330,7 @@ def store_measurement(measurement: CapabilityMeasurement, path: str = "") -> Pat
         msgspec.json.decode(content, type=CapabilityMeasurement)
         file = _path(path)
         write_private(file, content + b"\n")
-    except (OSError, RuntimeError, msgspec.DecodeError) as error:
+    except _UNUSABLE as error:
         raise GeneralFailureError(
             f"measured capabilities are not kept: {error}"
         ) from error

@@ -10,15 +10,25 @@ import errno
 import os
 import secrets
 import stat
+import time
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
 from asyncnn.hal.errors import ResourceExhaustedTransientError
-from asyncnn.input_files import call_abandonable, in_one, open_input, patience
+from asyncnn.input_files import (
+    call_abandonable,
+    check_regular,
+    in_one,
+    open_input,
+    patience,
+)
 from asyncnn.pacing import Steps
 
 T = TypeVar("T")
+
+_DEAD_S = 3600  # the age of a draft whose writer is not at work any more
 
 
 def state_folder() -> Path:
@@ -102,6 +112,19 @@ def write_private(path: Path, content: bytes, *, may_replace: bool = True) -> No
     ask_folder(path.parent, writing(path, content, may_replace=may_replace))
 
 
+def check_place(path: Path) -> None:
+    """Find out, before long work, whether a file can be put at ``path``.
+
+    :raises OSError: if it cannot.
+    """
+
+    def begin() -> None:
+        next(steps := writing(path, b""))
+        steps.close()
+
+    ask_folder(path.parent, in_one(begin))
+
+
 def writing(
     path: Path,
     content: bytes | memoryview,
@@ -111,11 +134,18 @@ def writing(
 ) -> Steps[None]:
     """Do the same in steps; who stops them leaves nothing.
 
-    Unless it is synced, a machine that fails may leave any contents there.
+    What one that was killed has left is removed an hour later. Unless it is synced, a
+    machine that fails may leave any contents there.
 
     :raises OSError: if that is not possible.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        check_regular(path, path.lstat())
+    for left in path.parent.glob(f".{escape(path.name)}-{'[0-9a-f]' * 16}"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _DEAD_S:
+                left.unlink()
     draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
+from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import (
     IBuffer,
     IBurstCallback,
@@ -106,6 +106,27 @@ class CacheArguments(NamedTuple):
     model_cache: Sequence[Handle] = ()
     data_cache: Sequence[Handle] = ()
     token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[int]:
+    """Return the descriptors of a call: so many models', then so many of data.
+
+    :raises InvalidArgumentError: if they are others, none can be, or the token is none.
+    """
+    model_cache, data_cache, token = cache
+    handles = (*model_cache, *data_cache)
+    counts = len(model_cache), len(data_cache)
+    if counts != needed or any(len(handle.fds) != 1 for handle in handles):
+        raise InvalidArgumentError(
+            f"{counts[0]} model and {counts[1]} data cache files, but {needed[0]} and "
+            f"{needed[1]} with one descriptor each are needed"
+        )
+    if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
+        raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
+    fds = [handle.fds[0] for handle in handles]
+    if any(fd < 0 for fd in fds):
+        raise InvalidArgumentError("a cache file's descriptor is negative")
+    return fds
 
 
 class PreparingDevice:

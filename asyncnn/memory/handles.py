@@ -162,12 +162,21 @@ def seals_of(fd: int) -> int:
 
     Never waits for a file system, unlike ``fstat``.
     """
+    return _seals(fd) or 0
+
+
+def is_memory_file(fd: int) -> bool:
+    """Return whether a file is of a kind that has seals. Never waits, either."""
+    return _seals(fd) is not None
+
+
+def _seals(fd: int) -> int | None:
     try:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return 0
+        return None
 
 
 def access_of(fd: int) -> int:

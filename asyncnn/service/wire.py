@@ -46,7 +46,6 @@ MAX_TOGETHER = 256
 """Executions of a `Several`, which a driver's loop launches one after the other."""
 MAX_ANNOUNCED = 16
 """Pools of an `AnnouncePools`, each of which costs a few system calls."""
-
 MAX_FORGOTTEN = 4096
 """Pools of a `ForgetPools`."""
 
@@ -412,10 +411,11 @@ class ConfigureBurst(_Message, frozen=True):
 
 
 class BurstConfigured(_Message, frozen=True):
-    """Answers `ConfigureBurst`."""
+    """Answers `ConfigureBurst`; see `IBurstCallback`."""
 
     burst: int
     status: int
+    carries_deadlines: bool = False
 
 
 class FreeMemory(_Message, frozen=True):

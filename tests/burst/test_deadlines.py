@@ -7,11 +7,16 @@ import pytest
 
 from asyncnn.burst import BurstController
 from asyncnn.burst.packets import DATUM_BYTES, with_deadline
+from asyncnn.burst.slots import PoolSlots
+from asyncnn.callbacks import IBurstCallback
+from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import (
     NO_TIMING,
+    UINT64_MAX,
     BufferToken,
     ErrorStatus,
     ExecutionOptions,
+    Handle,
     MeasureTiming,
     Request,
     Timing,
@@ -28,8 +33,67 @@ from tests.burst.ends import (
 )
 from tests.qos.recorded import until
 
+NONE = ErrorStatus.NONE
+
+
+class StrictModel(ScriptedModel):
+    """One whose bursts take the HAL's packets alone."""
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        assert isinstance(callback, PoolSlots)
+        callback.carries_deadlines = False
+        channels = request_channel, result_channel
+        return await super().configure_execution_burst(callback, *channels)
+
+
+class TestWithoutCarriedDeadlines:
+    async def test_one_is_kept_at_this_end_by_cancelling(self) -> None:
+        strict = StrictModel()
+        with await BurstController.open(strict) as burst:
+            assert (await burst.execute(a_request(), by(soon(60)))).status is NONE
+            strict.outcome = None
+            result = await burst.execute(a_request(), by(soon()))
+            assert result.status is ErrorStatus.MISSED_DEADLINE_TRANSIENT
+            assert strict.killed == 1
+            strict.outcome = (NONE, (), NO_TIMING)
+            assert (await burst.execute(a_request(), by(soon(60)))).status is NONE
+            assert strict.deadlines == [None] * 3
+            assert burst.statistics().fallbacks == 0
+
+    async def test_a_driver_that_does_not_stop_is_left_to_itself(self) -> None:
+        strict = StrictModel()
+        strict.outcome = None
+        with await BurstController.open(strict, deadline_grace=0.01) as burst:
+            executing = asyncio.ensure_future(burst.execute(a_request(), by(soon(0.2))))
+            await strict.launched()
+            assert strict.callback is not None
+            strict.callback.unlink_to_death()  # it does not listen
+            assert "has not answered" in (await executing).reason
+            strict.end()
+
 
 class TestDeadlines:
+    async def test_one_later_than_the_hal_can_tell_is_its_last(
+        self, scripted: ScriptedModel, scripted_burst: BurstController
+    ) -> None:
+        result = await scripted_burst.execute(a_request(), by(2**80))
+        assert result.status is NONE
+        assert scripted.deadlines == [UINT64_MAX]
+
+    async def test_one_for_which_the_queue_has_no_room_goes_another_way(
+        self, scripted: ScriptedModel
+    ) -> None:
+        count = ADDITION.size_bytes // DATUM_BYTES
+        with await BurstController.open(scripted, queue_length=count) as burst:
+            for options in (ExecutionOptions(), by(soon(60))):
+                assert (await burst.execute(a_request(), options)).status is NONE
+            assert (burst.statistics().sent, burst.statistics().fallbacks) == (1, 1)
+
     async def test_an_execution_is_cancelled_when_its_deadline_passes(
         self, scripted: ScriptedModel, scripted_burst: BurstController
     ) -> None:

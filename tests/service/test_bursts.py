@@ -180,7 +180,7 @@ class TestOpening:
         slots, channel = PoolSlots(print), Handle()
         opening = asyncio.create_task(bursts.configure(1, slots, channel, channel))
         await asyncio.sleep(0)
-        bursts.configured(1, ErrorStatus.NONE)
+        bursts.configured(wire.BurstConfigured(1, 0, carries_deadlines=True))
         return opening
 
     @pytest.mark.parametrize(
@@ -198,6 +198,7 @@ class TestOpening:
         status, context = await opening
         assert status is ErrorStatus.NONE
         assert context.is_dead
+        assert context.carries_deadlines  # the driver's answer says so
 
     async def test_a_burst_that_nobody_waits_for_is_released(
         self, bursts: RemoteBursts, sent: list[wire.ToDriver]
@@ -267,6 +268,7 @@ async def configured(
     answer = await client.receive()
     assert isinstance(answer, wire.BurstConfigured)
     assert answer.burst == message.burst
+    assert answer.carries_deadlines is message.carries_deadlines
     return answer.status
 
 

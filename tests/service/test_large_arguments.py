@@ -1,6 +1,7 @@
 """Large arguments of the application's own memory are copied off the loop."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -286,6 +287,20 @@ async def test_without_a_thread_the_call_fails_and_the_model_goes_on(
     callback = ExecutionFuture()
     launch(model, callback, request(x, z))
     assert (await callback).status is ErrorStatus.NONE
+
+
+async def test_the_connection_may_end_in_the_turn_of_the_call(
+    service: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connect(service.path) as device:
+        model: Any = (await device.prepare(addition(ELEMENTS))).hal
+        x = np.ones(ELEMENTS, np.float32)
+        callback = ExecutionFuture()
+        status = launch(model, callback, request(x, x.copy()))
+        assert status is ErrorStatus.NONE
+    assert (await callback).status is ErrorStatus.DEVICE_UNAVAILABLE
+    gc.collect()  # an error that nobody has asked for is logged then
+    assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
 async def test_a_closed_connection_refuses_them_in_the_call(service: Driver) -> None:

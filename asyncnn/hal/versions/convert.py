@@ -49,11 +49,16 @@ def is_compliant_status(status: ErrorStatus, version: HalVersion) -> bool:
 def convert_status(status: ErrorStatus, version: HalVersion) -> ErrorStatus:
     """Return the status that stands for ``status`` in ``version``.
 
-    Before HAL 1.3 missed deadlines and exhausted resources are GENERAL_FAILURE.
+    Before HAL 1.3 missed deadlines and exhausted resources are GENERAL_FAILURE. So is
+    what a driver has returned that is no status; one that is a plain integer counts.
     """
-    if is_compliant_status(status, version):
-        return status
-    return ErrorStatus.GENERAL_FAILURE
+    try:
+        status = ErrorStatus(status)
+    except ValueError:
+        return ErrorStatus.GENERAL_FAILURE
+    return (
+        status if is_compliant_status(status, version) else ErrorStatus.GENERAL_FAILURE
+    )
 
 
 AnyRequest: TypeAlias = Request | v1_0.Request

@@ -34,10 +34,9 @@ from asyncnn.devices.cache_saving import (
 from asyncnn.devices.caching import reading, unsealed_at_once, unsealing
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import seals_caches
-from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.slices import sliced
 from asyncnn.hal.types import (
-    BYTE_SIZE_OF_CACHE_TOKEN,
     ErrorStatus,
     ExecutionPreference,
     Handle,
@@ -110,26 +109,13 @@ class CacheLayout:
     def opened(self, cache: CacheArguments) -> "OpenCache":
         """Return files as a call gives them, with descriptors of our own.
 
-        :raises InvalidArgumentError: if they are not as many, with one descriptor each.
+        :raises InvalidArgumentError: as `checked_descriptors`.
         :raises ResourceExhaustedTransientError: if there are no descriptors left.
         """
-        model, data, token = cache
-        counts = len(model), len(data)
-        handles = (*model, *data)
-        if (
-            counts != self.files
-            or not all(counts)
-            or any(len(handle.fds) != 1 for handle in handles)
-        ):
-            raise InvalidArgumentError(
-                f"{counts[0]} model and {counts[1]} data cache files, but "
-                f"{self.files[0]} and {self.files[1]} with one descriptor each are "
-                "needed"
-            )
-        if len(token) != BYTE_SIZE_OF_CACHE_TOKEN:
-            raise InvalidArgumentError(f"a cache token of {len(token)} bytes")
-        owned = duplicated([handle.fds[0] for handle in handles])
-        return OpenCache(self, owned, bytes(token))
+        fds = checked_descriptors(cache, self.files)
+        if not all(self.files):
+            raise InvalidArgumentError("the devices cache no models")
+        return OpenCache(self, duplicated(fds), bytes(cache.token))
 
     def slot(
         self, files: "OpenCache", number: int, device: int, operations: Sequence[int]

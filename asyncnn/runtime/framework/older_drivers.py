@@ -224,10 +224,11 @@ class OlderDriver(PreparingDevice):
         if not known or not compliant_with(asked, self.version):
             return _NONE, (False,) * count
         old = convert_model(asked, self.version)
-        status, supports = await self._call("get_supported_operations")(old)
+        given, supports = await self._call("get_supported_operations")(old)
+        status = self._told(given)
         if status is not _NONE:
             # Of a model that nobody has made, it tells nothing.
-            return (_NONE, (False,) * count) if lacking else (self._told(status), ())
+            return (_NONE, (False,) * count) if lacking else (status, ())
         if len(supports) != len(known):
             return ErrorStatus.GENERAL_FAILURE, ()
         answers = dict(zip(known, supports, strict=True))
@@ -288,7 +289,7 @@ class OlderDriver(PreparingDevice):
         told = preparation.told
         try:
             status = self._told(launch(told))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             preparation.fail(failure_of(error))
             return ErrorStatus.GENERAL_FAILURE
         if status is not _NONE:
@@ -380,13 +381,19 @@ class _OlderPreparation:
             delay = max(0.0, deadline / 1e9 - loop.time())
             self._timer = loop.call_later(delay, self._expire, deadline, asked_ns)
 
-    def take(self, status: ErrorStatus, prepared: Any) -> None:
+    def take(self, *told: Any) -> None:
         """Tell what the driver has told; too late, it is let go."""
-        status = convert_status(status, self._host.version)
-        if status is not _NONE or prepared is None:
-            self.fail(preparation_error(status, self.told.reason))
-        elif not self._notify.is_done:
+        if self._notify.is_done:
+            return
+        try:
+            given, prepared = told
+            status = convert_status(given, self._host.version)
+            if status is not _NONE or prepared is None:
+                raise preparation_error(status, self.told.reason)
             model = OlderPreparedModel(self._host, prepared, self._model)
+        except Exception as error:  # it may be anything
+            self.fail(failure_of(error))
+        else:
             self._end(_NONE, model)
 
     def fail(self, error: AsyncnnError) -> None:

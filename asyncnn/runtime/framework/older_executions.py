@@ -16,6 +16,7 @@ from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import too_many_fenced
 from asyncnn.hal.errors import (
     DeviceUnavailableError,
+    GeneralFailureError,
     error_for,
     failure_of,
 )
@@ -126,13 +127,13 @@ class OlderExecution:
         self,
         host: OlderHost,
         options: ExecutionOptions,
-        declared: tuple[OutputShape, ...],
+        completed: Callable[..., tuple[OutputShape, ...]],
         use: BuffersInUse | None,
         told: Callable[[ExecutionResult], None],
     ) -> None:
         self._host = host
         self._options = options
-        self._declared = declared
+        self._completed = completed
         self._use = use
         self._tell = told
         self._is_stopped = self._is_late = False
@@ -159,12 +160,12 @@ class OlderExecution:
                 status = prepared.execute_1_2(request, measure, callback)
             else:
                 status = prepared.execute(request, callback)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._forget()
             raise failure_of(error) from error
+        status = convert_status(status, host.version)
         if status is not _NONE:
             self._forget()
-            status = convert_status(status, host.version)
             raise error_for(status, callback.reason)
         self._is_launched = True
         if self._early is not None:
@@ -180,24 +181,15 @@ class OlderExecution:
         self._is_late = True
         self.die()
 
-    def _take(
-        self,
-        status: ErrorStatus,
-        shapes: tuple[OutputShape, ...] = (),
-        timing: Timing = NO_TIMING,
-    ) -> None:
+    def _take(self, *told: Any) -> None:
         if not self.is_pending:
             return  # the driver has told its callback before
-        status = convert_status(status, self._host.version)
-        if status is _NONE:
-            shapes = shapes or self._declared
-            if self._declared and len(shapes) != len(self._declared):
-                self._callback.reason = "the driver has told shapes of other outputs"
-                status, shapes = _FAILED, ()
-        elif status is not ErrorStatus.OUTPUT_INSUFFICIENT_SIZE:
-            shapes = ()
+        try:
+            result = self._result(*told)
+        except Exception as error:  # it may be anything
+            self._callback.reason = f"the driver's answer is wrong: {failure_of(error)}"
+            result = self._result(_FAILED)
         self._forget()
-        result = self._result(status, shapes, timing)
         if self._is_launched:
             self._deliver(result)
         else:
@@ -215,9 +207,14 @@ class OlderExecution:
         self._tell(result)
 
     def _result(
-        self, status: ErrorStatus, shapes: tuple[OutputShape, ...], timing: Timing
+        self,
+        status: ErrorStatus,
+        shapes: tuple[OutputShape, ...] = (),
+        timing: Timing = NO_TIMING,
     ) -> ExecutionResult:
-        """Return what is told of the end, just now, with the driver's status."""
+        """Return what is told of the end, just now, with what the driver has told."""
+        status = convert_status(status, self._host.version)
+        shapes = self._completed(status, shapes)
         reason, deadline = self._callback.reason, self._options.deadline
         now = time.monotonic_ns()
         if status in (_NONE, _FAILED):
@@ -231,6 +228,8 @@ class OlderExecution:
             return ExecutionResult(status, shapes, NO_TIMING, reason)
         in_driver_us = (now - self._asked_ns) // 1000
         on_device_us = timing.time_on_device
+        if not 0 <= on_device_us <= UINT64_MAX:
+            raise GeneralFailureError(f"a timing of {on_device_us} us")
         if on_device_us != UINT64_MAX:
             in_driver_us = max(in_driver_us, on_device_us)
         return ExecutionResult(status, shapes, Timing(on_device_us, in_driver_us))

@@ -9,6 +9,7 @@ Source: the HAL's runtime (executeFenced of drivers without fences).
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -33,7 +34,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IBurstContext, cause_of_death
-from asyncnn.hal.operands import combine_dimensions
+from asyncnn.hal.operands import combine_dimensions, size_of_data_bytes
 from asyncnn.hal.refusals import refuse_execution
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -182,25 +183,53 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
             title = self.host.version.title
             raise GeneralFailureError(f"{title} does not have the request's pools")
         old = cast("v1_0.Request", convert_request(request, self.host.version))
-        shapes = self.shapes_of(request)
-        execution = OlderExecution(self.host, options, shapes, use, told)
+        completed = partial(self.completed, request)
+        execution = OlderExecution(self.host, options, completed, use, told)
         execution.launch(self.prepared, old)
         return execution
 
-    def shapes_of(self, request: Request) -> tuple[OutputShape, ...]:
-        """Return the shapes of outputs that model and request tell; () if not all."""
+    def completed(
+        self, request: Request, status: ErrorStatus, told: tuple[OutputShape, ...]
+    ) -> tuple[OutputShape, ...]:
+        """Return the shapes of outputs that a driver has told, with what is known.
+
+        If it has told none, they are what model and request tell.
+
+        :raises GeneralFailureError: if they are none of these outputs, or do not fit.
+        """
+        outputs = request.outputs
+        if status not in (_NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
+            return ()
+        if told and len(told) != len(outputs):
+            raise GeneralFailureError(f"{len(told)} shapes of {len(outputs)} outputs")
         if self._signature is None:
-            return ()
+            return told
         main = self._signature.main
-        shapes = [
-            combine_dimensions(main.operands[index].dimensions, argument.dimensions)
-            for index, argument in zip(
-                main.output_indexes, request.outputs, strict=True
-            )
+        operands = [main.operands[index] for index in main.output_indexes]
+        declared = [
+            combine_dimensions(operand.dimensions, argument.dimensions)
+            for operand, argument in zip(operands, outputs, strict=True)
         ]
-        if any(0 in shape for shape in shapes):
-            return ()
-        return tuple(OutputShape(shape, True) for shape in shapes)
+        if not told:
+            if status is not _NONE:
+                return ()
+            given = zip(declared, outputs, strict=True)
+            if any(0 in known and not each.has_no_value for known, each in given):
+                raise GeneralFailureError("no shapes, of which some are open")
+            return tuple(OutputShape(shape, True) for shape in declared)
+        found = []
+        for known, shape, operand, argument in zip(
+            declared, told, operands, outputs, strict=True
+        ):
+            if not all(isinstance(n, int) and 0 <= n < 2**32 for n in shape.dimensions):
+                raise GeneralFailureError(f"a shape of {shape.dimensions}")
+            sizes = combine_dimensions(known, shape.dimensions)
+            if status is _NONE and not argument.has_no_value:
+                size = 0 if sizes == known else size_of_data_bytes(operand.type, sizes)
+                if not shape.is_sufficient or size > argument.location.length:
+                    raise GeneralFailureError(f"there was no room for {list(sizes)}")
+            found.append(OutputShape(sizes, shape.is_sufficient))
+        return tuple(found)
 
 
 class _OlderFencedRun(FencedRun):

@@ -20,6 +20,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
+from asyncnn.hal.refusals import CacheArguments, checked_descriptors
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -112,21 +113,14 @@ def to_send(
 ) -> SentCache:
     """Return the arguments of a call; the driver needs so many files of each kind.
 
-    :raises InvalidArgumentError: if they are not as many, not one descriptor each, or
-        one file twice.
+    :raises InvalidArgumentError: as `checked_descriptors`, or if one file is two.
     :raises GeneralFailureError: if the driver caches no models, or one is not open, or
         no file.
     """
     if needed == (0, 0):
         raise GeneralFailureError("the driver does not cache models")
-    handles = (*model_cache, *data_cache)
-    counts = len(model_cache), len(data_cache)
-    if counts != needed or any(len(handle.fds) != 1 for handle in handles):
-        raise InvalidArgumentError(
-            f"{counts[0]} model and {counts[1]} data cache files, but {needed[0]} and "
-            f"{needed[1]} with one descriptor each are needed"
-        )
-    fds = tuple(handle.fds[0] for handle in handles)
+    cache = CacheArguments(model_cache, data_cache, token)
+    fds = tuple(checked_descriptors(cache, needed))
     files: set[tuple[int, int]] = set()
     for fd in fds:
         try:
@@ -138,7 +132,7 @@ def to_send(
         files.add((status.st_dev, status.st_ino))
     if len(files) < len(fds):
         raise InvalidArgumentError("a file cannot be two of a model's cache files")
-    return SentCache(wire.CacheInfo(*counts, bytes(token)), fds)
+    return SentCache(wire.CacheInfo(*needed, bytes(token)), fds)
 
 
 class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):

@@ -25,8 +25,11 @@ _Answer: TypeAlias = "tuple[ErrorStatus, RemoteBurst | None]"
 class RemoteBurst(CallbackObject):
     """The `IBurstContext` of burst ``number`` of a connection."""
 
-    def __init__(self, bursts: "RemoteBursts", number: int) -> None:
+    def __init__(
+        self, bursts: "RemoteBursts", number: int, carries_deadlines: bool
+    ) -> None:
         super().__init__()
+        self.carries_deadlines = carries_deadlines
         self._bursts = bursts
         self._number = number
 
@@ -120,15 +123,17 @@ class RemoteBursts:
                 self.forget(number)
         return status, burst
 
-    def configured(self, number: int, status: ErrorStatus) -> None:
+    def configured(self, message: wire.BurstConfigured) -> None:
         """Take the driver's answer to `configure`."""
+        number, status = message.burst, wire.status_of(message.status)
         answer = self._opening.get(number)
         if answer is None or answer.done():
             return
         burst = None
         if status is ErrorStatus.NONE:
             # Here, not in `configure`: the next message may tell that it has ended.
-            burst = self._open[number] = RemoteBurst(self, number)
+            burst = RemoteBurst(self, number, message.carries_deadlines)
+            self._open[number] = burst
         answer.set_result((status, burst))
 
     def ended(self, number: int) -> None:

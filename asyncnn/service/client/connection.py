@@ -376,7 +376,7 @@ class Connection:
             case wire.GetMemories():
                 self.bursts.answer(message)
             case wire.BurstConfigured():
-                self.bursts.configured(message.burst, wire.status_of(message.status))
+                self.bursts.configured(message)
             case wire.BurstEnded():
                 self.bursts.ended(message.burst)
             case wire.StatusChanged():

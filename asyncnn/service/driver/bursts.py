@@ -141,7 +141,8 @@ class Bursts(SessionPart):
             return
         else:
             self._bursts[number] = burst
-        self._send(wire.BurstConfigured(number, status))
+        carries_deadlines = getattr(burst, "carries_deadlines", False)
+        self._send(wire.BurstConfigured(number, status, carries_deadlines))
         if burst is not None:
             # After the answer: one that is dead already is told of in this very call.
             burst.link_to_death(partial(self._died, number))

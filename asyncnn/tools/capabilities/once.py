@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from asyncnn.devices.measured_capabilities import (
     default_path,
     load_measurement,
     store_measurement,
 )
+from asyncnn.devices.private_files import check_place
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.logs import errors_as_lines
 from asyncnn.tools.bench.rounds import MIN_ROUNDS
@@ -50,21 +50,30 @@ def main(file: str, seconds: str) -> None:
         store_measurement(asyncio.run(measuring), file)
 
 
+def check_kept(file: str = "") -> Path:
+    """Return the folder of a file that can be kept; an empty one is the usual one.
+
+    :raises GeneralFailureError: if none can be kept there.
+    """
+    try:
+        path = Path(file) if file else default_path()
+        check_place(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise GeneralFailureError(f"nothing could be kept: {error}") from error
+    return path.parent
+
+
 def _held(file: str) -> int | None:
     """Lock the folder for this process, which can write there; None if another has it.
 
     :raises GeneralFailureError: if nothing can be kept there.
     """
     try:
-        folder = (Path(file) if file else default_path()).parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-        held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        held = os.open(check_kept(file), os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise GeneralFailureError(f"nothing could be kept: {error}") from error
     return held
 

@@ -292,6 +292,38 @@ class TestTellingAtOnce:
         assert await client.load_file(TOKEN) == FAILED
         assert client.launched is ErrorStatus.GENERAL_FAILURE
 
+    async def test_that_it_was_changed_in_memory_that_may_be_sealed(
+        self, client: CacheClient
+    ) -> None:
+        await client.save_file(dense(False))
+        changed = bytearray(client.model_file.read_bytes())
+        changed[-1] ^= 1
+        file = os.memfd_create("model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.write(file, changed)
+        with client.opened() as (_, data):
+            assert await client.load(((Handle((file,)),), data)) == FAILED
+        os.close(file)
+        assert client.launched is ErrorStatus.GENERAL_FAILURE
+
+    @pytest.mark.parametrize("size", [0, 31, 33])
+    async def test_that_its_token_is_none(self, client: CacheClient, size: int) -> None:
+        with client.opened() as handles:
+            await client.prepare(dense(False).model, handles, bytes(size))
+            status, _ = await client.load(handles, bytes(size))
+        assert status is client.launched is ErrorStatus.INVALID_ARGUMENT
+        assert not client.model_file.stat().st_size
+
+    @each_file
+    async def test_that_a_descriptor_is_negative(
+        self, client: CacheClient, kind: str
+    ) -> None:
+        bent = (Handle((-1,)),)
+        with client.opened() as (model, data):
+            wrong = (bent, data) if kind == "model" else (model, bent)
+            await client.prepare(dense(False).model, wrong)
+            status, _ = await client.load(wrong)
+        assert status is client.launched is ErrorStatus.INVALID_ARGUMENT
+
     async def test_that_a_descriptor_could_keep_its_reader_waiting(
         self, client: CacheClient
     ) -> None:

@@ -22,6 +22,7 @@ from asyncnn.devices.measured_capabilities import (
     known_capabilities,
     known_measurement,
     load_measurement,
+    measurement_at_opening,
     reference_capabilities,
     store_measurement,
 )
@@ -105,6 +106,36 @@ class TestKeeping:
         (tmp_path / "file").touch()
         with pytest.raises(GeneralFailureError, match="not kept"):
             store_measurement(measurement, str(tmp_path / "file" / "figures"))
+
+    def test_drafts_of_writers_that_were_killed_are_removed(
+        self, state: Path, measurement: CapabilityMeasurement
+    ) -> None:
+        state.mkdir(parents=True)
+        drafts = [state / f".capabilities.json-{digit * 16}" for digit in "ab"]
+        others = [state / ".capabilities.json-mine", state / ".other-0123456789abcdef"]
+        for path in (*drafts, *others):
+            path.touch()
+        for path in (drafts[0], *others):
+            os.utime(path, (0, 0))
+        store_measurement(measurement)
+        left = {path for path in state.iterdir() if path.name.startswith(".")}
+        assert left == {drafts[1], *others}
+
+    def test_what_is_no_file_is_not_replaced(
+        self, state: Path, measurement: CapabilityMeasurement
+    ) -> None:
+        state.mkdir(parents=True)
+        os.mkfifo(default_path())
+        with pytest.raises(GeneralFailureError, match="a FIFO, not a regular file"):
+            store_measurement(measurement)
+        assert default_path().is_fifo()
+
+    async def test_a_path_that_can_be_none_is_an_error(
+        self, measurement: CapabilityMeasurement
+    ) -> None:
+        assert await measurement_at_opening("a\0b") is None
+        with pytest.raises(GeneralFailureError, match="null byte"):
+            store_measurement(measurement, "a\0b")
 
     def test_a_read_only_folder_is_an_error_and_stays_readable(
         self,

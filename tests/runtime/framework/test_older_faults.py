@@ -4,14 +4,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture
-from asyncnn.hal.errors import AsyncnnError, PreparationFailedError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    PreparationFailedError,
+)
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     MeasureTiming,
+    OutputShape,
+    Timing,
 )
 from asyncnn.runtime.device import Device
 from tests.networks import addition
@@ -109,6 +116,28 @@ def of_later_status(*args: Any) -> ErrorStatus:
     return NONE
 
 
+def returning_nothing(*_: Any) -> None:
+    return None
+
+
+def cancelling(*_: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+def telling(*told: Any) -> Callable[..., ErrorStatus]:
+    """Return a call whose callback is told so in a later turn of the loop."""
+
+    def call(*args: Any) -> ErrorStatus:
+        asyncio.get_running_loop().call_soon(args[-1].notify_1_2, *told)
+        return NONE
+
+    return call
+
+
+def telling_shapes(*shapes: Any) -> Callable[..., ErrorStatus]:
+    return telling(NONE, tuple(OutputShape(each, True) for each in shapes), NO_TIMING)
+
+
 class TestMisbehaving:
     @pytest.mark.parametrize(
         ("execute_1_2", "launched", "told"),
@@ -118,16 +147,60 @@ class TestMisbehaving:
             (refusing_aloud, FAILED, FAILED),
             (telling_twice, NONE, FAILED),
             (of_later_status, NONE, FAILED),
+            (returning_nothing, FAILED, FAILED),
+            (cancelling, FAILED, FAILED),
+            (telling(), NONE, FAILED),
+            (telling(None, (), NO_TIMING), NONE, FAILED),
+            (telling(99, (), NO_TIMING), NONE, FAILED),
+            (telling(int(INVALID), (), NO_TIMING), NONE, INVALID),
+            (telling(NONE, 5, NO_TIMING), NONE, FAILED),
+            (telling(NONE, (), None), NONE, FAILED),
+            (telling(NONE, (), Timing(-1, -1)), NONE, FAILED),
+            (telling_shapes((4,), (4,)), NONE, FAILED),
+            (telling_shapes((-4,)), NONE, FAILED),
+            (telling_shapes((5,)), NONE, FAILED),
+            (telling_shapes((2, 2)), NONE, FAILED),
+            (telling_shapes(("4",)), NONE, FAILED),
         ],
     )
     async def test_an_execution_ends_once_whatever_the_driver_does(
-        self, execute_1_2: Callable, launched: ErrorStatus, told: ErrorStatus
+        self, execute_1_2: Callable[..., Any], launched: ErrorStatus, told: ErrorStatus
     ) -> None:
         async with adapted(V1_2, execute_1_2=execute_1_2) as (device, _):
             prepared = await prepare(device, addition(4).model)
-            returned, result = await execute(prepared, sums(4)[0])
+            returned, result = await execute(prepared, sums(4)[0], YES)
             assert (returned, result.status) == (launched, told)
+            assert type(result.status) is ErrorStatus
             assert result.output_shapes == ()
+
+    @pytest.mark.parametrize(
+        ("execute_1_2", "reason"),
+        [(returning_nothing, "GENERAL_FAILURE"), (cancelling, "CancelledError")],
+    )
+    async def test_a_buffer_is_free_once_its_execution_was_refused(
+        self, execute_1_2: Callable[..., Any], reason: str
+    ) -> None:
+        scripted = {"execute_1_2": execute_1_2}
+        async with adapted(V1_2, **scripted) as (older, _):
+            device = Device("older", older)
+            model = await device.prepare(addition(4))
+            buffer = await device.buffer_for(model.output("z"))
+            x = np.ones(4, np.float32)
+            for _ in range(2):  # the second is not refused for the first
+                with pytest.raises(GeneralFailureError, match=reason):
+                    await model.run([x, x], out={"z": buffer})
+
+    @pytest.mark.parametrize("told", [(-4,), (10**9,), (2**40,), (2, 2), (0.5,), None])
+    async def test_an_open_output_has_the_room_that_the_driver_tells(
+        self, told: tuple[Any, ...] | None
+    ) -> None:
+        shapes = () if told is None else (told,)
+        scripted = {"execute_1_2": telling_shapes(*shapes)}
+        async with adapted(V1_2, **scripted) as (older, _):
+            model = await Device("older", older).prepare(addition(0))
+            x = np.ones(4, np.float32)
+            with pytest.raises(GeneralFailureError, match="answer is wrong"):
+                await model.run([x, x])
 
     @pytest.mark.parametrize(
         ("prepare_model_1_2", "told"),
@@ -135,10 +208,15 @@ class TestMisbehaving:
             (raising, FAILED),
             (refusing_silently, INVALID),
             (lambda *args: args[-1].notify_1_2(NONE, None) or NONE, FAILED),
+            (returning_nothing, FAILED),
+            (cancelling, FAILED),
+            (telling(), FAILED),
+            (telling(None, None), FAILED),
+            (telling(int(INVALID), None), INVALID),
         ],
     )
     async def test_so_does_a_preparation(
-        self, prepare_model_1_2: Callable, told: ErrorStatus
+        self, prepare_model_1_2: Callable[..., Any], told: ErrorStatus
     ) -> None:
         scripted = {"prepare_model_1_2": prepare_model_1_2}
         async with adapted(V1_2, **scripted) as (device, _):
