@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asyncnn.devices.device_settings import DeviceSettings
+from asyncnn.devices.onnxruntime.providers import NO_PROVIDERS
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -36,9 +37,6 @@ OWN_DEVICES: dict[str, str] = {
 
 ON_PROVIDERS = "onnxruntime-"
 """What the names of devices begin with on which ONNX Runtime is not on the CPU."""
-
-NO_PROVIDERS = ("cpu", "azure")
-"""The CPU, which ``onnxruntime`` is on, and what asks a server elsewhere."""
 
 
 def own_device(name: str) -> tuple[str, dict[str, str]] | None:

@@ -11,6 +11,9 @@ from asyncnn.hal.types import DeviceType
 
 SUFFIX = "ExecutionProvider"
 
+NO_PROVIDERS = frozenset({"cpu", "azure"})
+"""The CPU, which ``onnxruntime`` is on, and what asks a server elsewhere."""
+
 _GPUS = frozenset(
     {"cuda", "migraphx", "nvtensorrtrtx", "openvino", "rocm", "tensorrt", "webgpu"}
 )

@@ -18,8 +18,11 @@ from ctypes import c_void_p as handle
 from pathlib import Path
 from typing import Any, Final, Self
 
-from asyncnn.devices.onnxruntime.providers import SUFFIX, ExecutionProvider
-from asyncnn.devices.own_devices import NO_PROVIDERS
+from asyncnn.devices.onnxruntime.providers import (
+    NO_PROVIDERS,
+    SUFFIX,
+    ExecutionProvider,
+)
 from asyncnn.hal.errors import (
     AsyncnnError,
     EngineUnavailableError,
