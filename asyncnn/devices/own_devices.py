@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.onnxruntime.providers import NO_PROVIDERS
 from asyncnn.hal.errors import (
     GeneralFailureError,
     InvalidArgumentError,
@@ -46,6 +45,8 @@ def own_device(name: str) -> tuple[str, dict[str, str]] | None:
     """
     if name in OWN_DEVICES:
         return OWN_DEVICES[name], {}
+    from asyncnn.devices.onnxruntime.providers import NO_PROVIDERS
+
     provider = name.removeprefix(ON_PROVIDERS)
     if provider in ("", name, *NO_PROVIDERS):
         return None
