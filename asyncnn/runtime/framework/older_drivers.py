@@ -210,7 +210,7 @@ class OlderDriver(PreparingDevice):
         """
         try:
             self._check_open()
-            validate_model(model, _NEWEST)
+            validate_model(model)
         except AsyncnnError as error:
             return error.status, ()
         count = len(model.main.operations)
@@ -244,7 +244,7 @@ class OlderDriver(PreparingDevice):
         self._check_open()
         validate_execution_preference(preference)
         validate_priority(priority)
-        validate_model(model, _NEWEST)
+        validate_model(model)
         if not compliant_with(model, self.version):
             raise GeneralFailureError(_lack(model, self.version))
         old = convert_model(model, self.version)

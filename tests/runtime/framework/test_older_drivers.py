@@ -25,12 +25,14 @@ from asyncnn.hal.types import (
     DeviceType,
     ErrorStatus,
     HalVersion,
+    Operand,
     OperandType,
     OperationType,
     PerformanceInfo,
 )
 from asyncnn.hal.versions import VersionedDevice, compliant_with, v1_0
 from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.builder import ModelBuilder
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.explain import explain
 from asyncnn.runtime.framework.device_registry import ENTRY_POINTS
@@ -189,6 +191,22 @@ async def test_operations_that_came_later_are_asked_of_nobody() -> None:
         reasons = [each.reason for each in explanation.operations]
         assert any(re.match(lack, reason) for reason in reasons), reasons
         assert "ExecutionPreference" in explanation.hal_hints
+
+
+async def test_one_that_came_after_all_versions_leaves_it_the_others() -> None:
+    """BATCH_MATMUL is of AIDL: a driver of HAL 1.1 is asked for the ADD."""
+    builder = ModelBuilder()
+    x = builder.input("x", OperandType.TENSOR_FLOAT32, (1, 2, 2))
+    square = Operand(OperandType.TENSOR_FLOAT32, (1, 2, 2))
+    none, no = builder.scalar(0), builder.scalar(False, OperandType.BOOL)
+    twice = builder.operation(OperationType.ADD, (x, x, none), square)
+    product = builder.operation(
+        OperationType.BATCH_MATMUL, (twice, twice, no, no), square
+    )
+    builder.output(product, "z")
+    async with adapted(V1_1) as (device, _):
+        told = await device.get_supported_operations_1_3(builder.build().model)
+        assert told == (NONE, (True, False))
 
 
 async def test_a_framework_divides_a_model_with_an_older_driver(
