@@ -10,7 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from asyncnn.hal.errors import AsyncnnError, GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    GeneralFailureError,
+    InvalidArgumentError,
+    failure_of,
+)
 from asyncnn.hal.interfaces import (
     IBuffer,
     IBurstCallback,
@@ -175,8 +180,8 @@ class PreparingDevice:
         cache = CacheArguments(model_cache, data_cache, token)
         try:
             return self._prepare(arguments, cache, callback)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+        except (AsyncnnError, MemoryError) as error:
+            return refuse_preparation(callback, failure_of(error))
 
     def prepare_model_from_cache_1_3(
         self,
@@ -192,8 +197,8 @@ class PreparingDevice:
         cache = CacheArguments(model_cache, data_cache, token)
         try:
             return self._load(deadline, cache, callback)
-        except AsyncnnError as error:
-            return refuse_preparation(callback, error)
+        except (AsyncnnError, MemoryError) as error:
+            return refuse_preparation(callback, failure_of(error))
 
 
 class NoDomains:

@@ -9,6 +9,7 @@ Source: HAL 1.0 to 1.3/types.hal (Model) and 1.3/IDevice.hal (prepareModel_1_3).
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -65,8 +66,11 @@ _glances = _taught(
 def _glance_at(subgraph: Subgraph) -> Any:
     """Return a glance; None where that was not compiled, or there are no tuples."""
     parts: tuple[object, object] = subgraph.operands, subgraph.operations
-    is_plain = {*map(type, parts)} == {tuple}
-    return _glances.Glance(*parts) if _glances is not None and is_plain else None
+    if _glances is None or {*map(type, parts)} != {tuple}:
+        return None
+    with suppress(MemoryError):  # Python asks for less at a time
+        return _glances.Glance(*parts)
+    return None
 
 
 _known: WeakValueDictionary[tuple[int, HalVersion, bool], Model] = WeakValueDictionary()

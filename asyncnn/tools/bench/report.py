@@ -142,8 +142,9 @@ def _outcomes(record: object) -> Iterator[bool]:
     if isinstance(record, Measured):
         yield from record.outcomes()
     elif isinstance(record, msgspec.Struct):
-        if (met := getattr(record, "met", None)) is not None:
-            yield met
+        met = getattr(record, "met", None)
+        parts = [getattr(record, name) for name in record.__struct_fields__]
+        yield from _outcomes(parts) if met is None else [met]
     elif isinstance(record, Mapping):
         yield from _outcomes(list(record.values()))
     elif isinstance(record, list | tuple):

@@ -139,6 +139,12 @@ def test_a_model_with_its_copy_gets_the_same_answer(
         both(doubled(model), version, is_runtime=is_runtime)
 
 
+_GARBAGE = tuple(
+    each for each in GARBAGE if not (isinstance(each, float) and each == 0)
+)
+"""Python takes that for the 0 of FLOAT32 where it has seen one, which it then is."""
+
+
 def ruined(model: Model, choose: random.Random) -> Model:
     """Return a model with something else in one field of what comes after its middle.
 
@@ -150,14 +156,14 @@ def ruined(model: Model, choose: random.Random) -> Model:
     index = choose.randrange(len(items) // 2, len(items))
     name = choose.choice(items[index].__struct_fields__)
     elsewhere = [getattr(each, name) for each in items]
-    value = choose.choice((choose.choice(GARBAGE), choose.choice(elsewhere)))
+    value = choose.choice((choose.choice(_GARBAGE), choose.choice(elsewhere)))
     if name == "location" and choose.random() < 0.7:
         part = choose.choice(DataLocation.__struct_fields__)
-        given = choose.choice((*GARBAGE, *range(9)))
+        given = choose.choice((*_GARBAGE, *range(9)))
         value = replace(items[index].location, **{part: given})
     elif isinstance(value, tuple) and value and choose.random() < 0.7:
         place = choose.randrange(len(value))
-        given = choose.choice((*GARBAGE, *range(len(main.operands))))
+        given = choose.choice((*_GARBAGE, *range(len(main.operands))))
         value = (*value[:place], given, *value[place + 1 :])
     items[index] = replace(items[index], **{name: value})
     return with_main(model, **{field: tuple(items)})
