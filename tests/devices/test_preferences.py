@@ -152,12 +152,12 @@ class Compiled:
         attempt = compiled_graph.GraphRun.attempt
 
         def compiled(
-            engine: Any, model: Any, *, threads: int = 1, weights: Any = None
+            engine: Any, model: Any, *, threads: int = 1, **others: Any
         ) -> CompiledGraph:
             self.graphs.append(threads)
             if threads > 1 and self.fail_with is not None:
                 raise self.fail_with
-            return compile_(engine, model, threads=threads, weights=weights)
+            return compile_(engine, model, threads=threads, **others)
 
         def attempted(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
             self.runs.append(run._threads)

@@ -196,7 +196,10 @@ class OlderExecution:
             self._early = result
 
     def _forget(self) -> None:
+        if not self.is_pending:
+            return
         self.is_pending = False
+        del self._completed  # has the request, and this goes with the next collection
         self._host.executions.discard(self)
         if self._timer is not None:
             self._timer.cancel()
