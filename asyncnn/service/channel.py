@@ -23,7 +23,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -57,6 +57,7 @@ It is below Linux's least socket buffer, and below what takes long to decode.
 """
 
 _INLINE, _BY_FILE, _BEFORE_FDS = b"\0", b"\1", b"\2"
+_LENGTH_ALONE = socket.MSG_PEEK | socket.MSG_TRUNC
 _IS_INLINE = _INLINE[0]
 _CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _SIZE = struct.Struct("<Q")
@@ -329,22 +330,20 @@ class Channel(Generic[MessageT]):
         poll.register(self._socket.fileno(), 0)
         return bool(poll.poll(0))
 
-    def _read(self) -> None:
+    def _read(self, most: int = MAX_PACKET_BYTES) -> None:
         fds: list[int] = []
         announced = self._announced
         try:
             if announced:
                 data, fds, flags = self._receive_with_fds(announced)
             else:
-                data, beside, flags, _ = self._socket.recvmsg(
-                    MAX_PACKET_BYTES + 1, FDS_SPACE
-                )
+                data, beside, flags, _ = self._socket.recvmsg(most + 1, FDS_SPACE)
                 if beside:
                     fds = received_fds(beside)
         except BlockingIOError:
             return
-        except MemoryError:  # it stays where it is
-            self._put_off()
+        except MemoryError:
+            self._read_less(most)
             return
         except OSError as error:
             self._fail(f"receiving failed: {error.strerror}")
@@ -361,6 +360,16 @@ class Channel(Generic[MessageT]):
         finally:
             if fds:  # else there were none, or `_take` has given them to a task
                 close_received(fds)
+
+    def _read_less(self, most: int) -> None:
+        """Read a packet that is shorter, or leave it where it is until later."""
+        size = most
+        with suppress(OSError):
+            size = self._socket.recv_into(bytearray(1), 1, _LENGTH_ALONE)
+        if size < most:
+            self._read(size)
+        else:
+            self._put_off()
 
     def _receive_with_fds(self, announced: int) -> tuple[bytes, list[int], int]:
         """Receive a packet that descriptors come beside.
