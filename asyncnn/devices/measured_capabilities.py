@@ -372,6 +372,7 @@ def capabilities_of(
     )
 
 
+@cache
 def reference_capabilities() -> Capabilities:
     """Return capabilities equal to the CPU's, as long as nothing was measured."""
     return capabilities_of(dict.fromkeys(ReferenceWorkload, _SAME_AS_CPU))

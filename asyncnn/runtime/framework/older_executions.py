@@ -7,7 +7,7 @@ outputs until then, so nobody is told before.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult
@@ -34,16 +34,10 @@ from asyncnn.hal.types import (
 from asyncnn.hal.versions import v1_0, v1_2
 from asyncnn.hal.versions.convert import convert_status
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.steps import IClosable
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
-
-
-class DriverPart(Protocol):
-    """What ends when its driver is closed."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Told(CallbackObject):
@@ -94,10 +88,10 @@ class OlderHost:
         self.buffers = buffers
         self.bursts = bursts
         self.tells_shapes = version >= HalVersion.V1_2
-        self.fenced: set[DriverPart] = set()
+        self.fenced: set[IClosable] = set()
         self.executions: set[OlderExecution] = set()
         self._max_waiting = max_waiting
-        self._cause_of_death = cause_of_death
+        self.cause_of_death = cause_of_death
 
     def check(self, *, is_fenced: bool) -> None:
         """Check that the driver takes one more execution.
@@ -105,7 +99,7 @@ class OlderHost:
         :raises DeviceUnavailableError: if it takes none.
         :raises ResourceExhaustedTransientError: if too many wait for fences.
         """
-        cause = self._cause_of_death()
+        cause = self.cause_of_death()
         if cause is not None:
             raise cause
         if is_fenced and len(self.fenced) >= self._max_waiting:

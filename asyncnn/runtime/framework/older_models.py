@@ -80,11 +80,7 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why it takes no work any more; see `IMortal`."""
-        try:
-            self.host.check(is_fenced=False)
-        except DeviceUnavailableError as cause:
-            return cause
-        return cause_of_death(self.prepared)
+        return self.host.cause_of_death() or cause_of_death(self.prepared)
 
     def execute_1_3(
         self,
