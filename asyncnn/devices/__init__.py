@@ -1,7 +1,8 @@
 """Floor 4: implementations of the HAL's `IDevice`, their settings and statistics.
 
 `ReferenceDevice`
-    runs every operation with the NumPy kernels, in this process
+    runs every operation with the NumPy kernels; `InProcessDevice` is what it has in
+    common with devices that have an engine
 `DeviceSettings`
     its limits and trade-offs; `OWN_PROCESS` are those of a process that does nothing
     else, such as a driver
@@ -55,7 +56,7 @@ from asyncnn.lazy import lazy_names
 
 if TYPE_CHECKING:
     from asyncnn.devices.device_settings import OWN_PROCESS, DeviceSettings
-    from asyncnn.devices.reference import ReferenceDevice
+    from asyncnn.devices.reference import InProcessDevice, ReferenceDevice
     from asyncnn.devices.statistics import (
         ClientStatistics,
         DeviceStatistics,
@@ -66,7 +67,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asyncnn.devices.reference": "ReferenceDevice",
+            "asyncnn.devices.reference": "InProcessDevice ReferenceDevice",
             "asyncnn.devices.device_settings": "OWN_PROCESS DeviceSettings",
             "asyncnn.devices.statistics": "ClientStatistics DeviceStatistics "
             "IMeasured ModelStatistics",
@@ -79,6 +80,7 @@ __all__ = (
     "DeviceSettings",
     "DeviceStatistics",
     "IMeasured",
+    "InProcessDevice",
     "ModelStatistics",
     "ReferenceDevice",
 )

@@ -8,7 +8,7 @@ from typing import TypeVar
 from asyncnn import __version__
 from asyncnn.devices.device_settings import FOR_ENGINES, DeviceSettings
 from asyncnn.devices.measured_capabilities import sped_up
-from asyncnn.devices.reference import ReferenceDevice
+from asyncnn.devices.reference import InProcessDevice
 from asyncnn.engine import Program
 from asyncnn.engine.delegation import Delegate, Step
 from asyncnn.extensions import Extension
@@ -27,8 +27,8 @@ _FLOAT_SHARE, _INTEGER_SHARE = PerformanceInfo(0.3, 0.3), PerformanceInfo(0.1, 0
 T = TypeVar("T")
 
 
-class EngineDevice(ReferenceDevice):
-    """A `ReferenceDevice` with ``engines``: names and versions, by their extensions.
+class EngineDevice(InProcessDevice):
+    """An `InProcessDevice` with ``engines``: names and versions, by their extensions.
 
     Plans run on as many worker threads as there are CPUs for this process.
     """

@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
 )
 
 if TYPE_CHECKING:
-    from asyncnn.devices.reference import ReferenceDevice
+    from asyncnn.devices.reference import InProcessDevice
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ async def _works(name: str, load: Callable[[], object]) -> bool:
 @asynccontextmanager
 async def default_device(
     settings: DeviceSettings, name: str = ""
-) -> AsyncIterator["ReferenceDevice"]:
+) -> AsyncIterator["InProcessDevice"]:
     """Open a device of this package by its name; the fastest that works without one.
 
     :raises InvalidArgumentError: if ``name`` is none of them, nor empty.

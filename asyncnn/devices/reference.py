@@ -1,4 +1,4 @@
-"""The device that runs every operation with the NumPy kernels, in this process."""
+"""Devices that run models in this process, and the one that has only NumPy kernels."""
 
 import asyncio
 import logging
@@ -76,21 +76,23 @@ SUSTAINED_IDLE = 30
 """Models for SUSTAINED_SPEED are ready for so many times longer than others."""
 
 
-class ReferenceDevice(PreparingDevice):
-    """An `IDevice` for every operation that has a kernel. Use as a context manager.
+class InProcessDevice(PreparingDevice):
+    """An `IDevice` that runs models in this process. Use as a context manager.
 
-    Plans run on one worker thread; others make them for new shapes, and prepare models.
-    Callbacks fire on the event loop that entered the context. Leaving it ends whatever
-    is pending with DEVICE_UNAVAILABLE, and waits for what runs to come to a boundary,
-    for ``stuck_after_s`` at most. Cancelling that leaves it to go on by itself.
+    It has every operation that has a kernel; a delegate computes parts in place of the
+    kernels. Plans run on `usual_lanes` threads; others make them for new shapes, and
+    prepare models. Callbacks fire on the event loop that entered the context. Leaving
+    it ends whatever is pending with DEVICE_UNAVAILABLE, and waits for what runs to come
+    to a boundary, for ``stuck_after_s`` at most. Cancelling that leaves it to go on by
+    itself.
 
     With ``runtime_only_features`` it also takes models that a driver need not: a
     framework's own device, which has to compute what no driver does. A model that was
     validated before is known again: validate large ones on a thread.
     """
 
-    name = "asyncnn-reference"
-    unused_settings: tuple[str, ...] = FOR_ENGINES
+    name: str
+    unused_settings: tuple[str, ...] = ()
     """Fields of `DeviceSettings` that have no effect."""
     hal_hints: Mapping[str, str] = HAL_HINTS
     seals_caches: bool = True
@@ -467,6 +469,13 @@ class ReferenceDevice(PreparingDevice):
         parts.releaser.watch(prepared, outcome.program)
         COMPILATION("prepared", priority=outcome.priority.name)
         notify(ErrorStatus.NONE, prepared)
+
+
+class ReferenceDevice(InProcessDevice):
+    """The `InProcessDevice` that computes every operation with the NumPy kernels."""
+
+    name = "asyncnn-reference"
+    unused_settings = FOR_ENGINES
 
 
 class _Entered(NamedTuple):

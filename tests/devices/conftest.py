@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.callbacks import ExecutionFuture, ExecutionResult
-from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices import DeviceSettings, InProcessDevice, ReferenceDevice
 from asyncnn.devices.accelerated import AcceleratedDevice
 from asyncnn.devices.onnxruntime.onnx_device import OnnxRuntimeDevice
 from asyncnn.extensions.regions import LITERT, ONNX
@@ -28,7 +28,7 @@ REGIONS = {
 
 
 @contextmanager
-def regions_of(name: str) -> Iterator[type[ReferenceDevice]]:
+def regions_of(name: str) -> Iterator[type[InProcessDevice]]:
     """Let models be the regions that are meant by a name; return the kind of device."""
     kind, engine = REGIONS[name]
     package = "ai_edge_litert" if engine == LITERT else "onnxruntime"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices import DeviceSettings, InProcessDevice, ReferenceDevice
 from asyncnn.devices.device_settings import options_for, read_settings, with_options
 from asyncnn.devices.engine_device import EngineDevice
 from asyncnn.hal.errors import InvalidArgumentError
@@ -143,7 +143,7 @@ def test_a_limit_that_is_no_number_is_refused_by_its_name() -> None:
     [(ReferenceDevice, FOR_ENGINES), (EngineDevice, FOR_ENGINES[1:])],
 )
 async def test_settings_without_effect_are_told_once(
-    device: type[ReferenceDevice],
+    device: type[InProcessDevice],
     unused: tuple[str, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -61,7 +61,7 @@ class OnnxRuntimeDevice(EngineDevice):
         return ErrorStatus.NONE, self._provider.type
 
     async def load_delegate(self) -> Delegate | None:
-        """Load ONNX Runtime, which has the kernels of regions; see `ReferenceDevice`.
+        """Load ONNX Runtime, which has the kernels of regions; see `InProcessDevice`.
 
         :raises EngineUnavailableError: if it does not work here.
         """

@@ -24,7 +24,7 @@ from typing import TypeAlias
 import msgspec
 
 from asyncnn.callbacks import PreparedModelFuture
-from asyncnn.devices import DeviceSettings, ReferenceDevice
+from asyncnn.devices import DeviceSettings, InProcessDevice, ReferenceDevice
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.types import ExecutionPreference, Priority
 from asyncnn.pacing import completed
@@ -116,7 +116,7 @@ def _problem_of(error: BaseException) -> str:
     return ""
 
 
-async def _prepare(device: ReferenceDevice, named: NamedModel) -> None:
+async def _prepare(device: InProcessDevice, named: NamedModel) -> None:
     callback = PreparedModelFuture()
     device.prepare_model_1_3(
         named.model,
@@ -132,7 +132,7 @@ async def _prepare(device: ReferenceDevice, named: NamedModel) -> None:
 
 
 async def _try(
-    load: Load, data: bytes, device: ReferenceDevice, *, prepares: bool
+    load: Load, data: bytes, device: InProcessDevice, *, prepares: bool
 ) -> str:
     """Load a file, translate it, prepare it if asked to; return what came of it."""
     try:
