@@ -136,6 +136,14 @@ def _names(arrays: dict[str, Array]) -> str:
     return ", ".join([*sorted(arrays)[:_MOST_NAMES], *more]) or "no array at all"
 
 
+def named_arrays(
+    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
+) -> Sample:
+    """Return the only sample by the names that it has in a file."""
+    pairs = zip(infos, arrays, strict=True)
+    return {f"{key}_0.{info.name}": array for info, array in pairs}
+
+
 def save_samples(
     path: Path, results: Sequence[Sample], infos: Sequence[TensorInfo]
 ) -> None:
