@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.model import TensorInfo
@@ -319,11 +319,11 @@ def taken(
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Return what makes of a sample the inputs of a peer of that title.
 
-    :raises PeerRefusedError: if it has not as many inputs as the model.
+    :raises InvalidArgumentError: if it has not as many inputs as the model.
     """
     kinds = peer.input_kinds()
     if len(kinds) != len(infos):
-        raise PeerRefusedError(
+        raise InvalidArgumentError(
             f"{title} takes {len(kinds)} inputs, and the model {len(infos)}"
         )
     return lambda sample: [

@@ -140,8 +140,11 @@ def named_arrays(
     key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
 ) -> Sample:
     """Return the only sample by the names that it has in a file."""
-    pairs = zip(infos, arrays, strict=True)
-    return {f"{key}_0.{info.name}": array for info, array in pairs}
+    is_only = len(infos) == 1
+    return {
+        f"{key}_0" if is_only else f"{key}_0.{info.name}": array
+        for info, array in zip(infos, arrays, strict=True)
+    }
 
 
 def save_samples(

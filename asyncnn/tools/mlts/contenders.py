@@ -274,6 +274,7 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     """Load a model in another runtime in this process.
 
     :raises PeerRefusedError: if it cannot, or does not read such files.
+    :raises InvalidArgumentError: if it takes other inputs than the model.
     :raises PeerMissingError: if it is not installed.
     """
     named, trial = model.named, model.trial
