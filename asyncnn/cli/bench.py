@@ -169,13 +169,13 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "cache": Benchmark(
-        "bench_loading.cache",
+        "bench_files.cache",
         "Measure loading models from cache files beside preparing them anew.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
     "sessions": Benchmark(
-        "bench_sessions.sessions",
+        "bench_files.sessions",
         "Measure steps of models with state beside plain runs and LiteRT.\n\n"
         "Measures the models of FOLDER, or of the package pymicro-wakeword, and the\n"
         "memory of sessions beside that of LiteRT's interpreters.\n"
@@ -189,7 +189,7 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "loading": Benchmark(
-        "bench_loading.loading",
+        "bench_files.loading",
         "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),

@@ -191,11 +191,16 @@ def cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
     return settings, cache
 
 
-def hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:
-    """Do so with LiteRT; the pipe need not stay open."""
+def hold_interpreters(
+    pipe: Pipe, path: Path, warming: Path, count: int = 1, steps: int = 1
+) -> None:
+    """Do so with interpreters of LiteRT; the pipe need not stay open."""
     pipe.send_bytes(READY)
     first = LiteRt(warming)
     first.run(random_inputs(first.input_kinds()))
     with telling_growth(pipe):
-        peer = LiteRt(path)
-        peer.run(random_inputs(peer.input_kinds()))
+        held = [LiteRt(path) for _ in range(count)]
+        inputs = random_inputs(held[0].input_kinds())
+        for _ in range(steps):
+            for each in held:
+                each.run(inputs)
