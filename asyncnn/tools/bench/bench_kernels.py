@@ -36,13 +36,7 @@ from asyncnn.tools.bench.measured_models import (
     largest_difference,
     random_inputs,
 )
-from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    Call,
-    Figures,
-    Progress,
-    measure,
-)
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figures, Progress, measure
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
 

@@ -360,10 +360,7 @@ class _File:
         opening: dict[str, Callable[[], LiteRt | OnnxFile]] = {}
         if kind is FileKind.TFLITE:
             opening[EXECUTOR] = partial(litert, threads=None)
-            opening |= {
-                LITERT: litert,
-                LITERT_REF: partial(litert, reference=True),
-            }
+            opening |= {LITERT: litert, LITERT_REF: partial(litert, reference=True)}
         elif kind is FileKind.ONNX:
             opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)
         peers = {}

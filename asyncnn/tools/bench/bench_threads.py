@@ -13,13 +13,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path

@@ -24,11 +24,7 @@ from rich.table import Table as RichTable
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools import pages
-from asyncnn.tools.bench.environment import (
-    Environment,
-    describe_environment,
-    placement,
-)
+from asyncnn.tools.bench.environment import Environment, describe_environment, placement
 from asyncnn.tools.bench.rounds import Figures
 
 MICROSECONDS = "microseconds, median over the rounds of medians"
@@ -291,9 +287,7 @@ def verdict_cell(verdicts: Iterable[GoalVerdict], figure: str, peer: str) -> Cel
 
 @contextmanager
 def noted(
-    refusals: dict[str, str],
-    *names: str,
-    errors: type[AsyncnnError] = AsyncnnError,
+    refusals: dict[str, str], *names: str, errors: type[AsyncnnError] = AsyncnnError
 ) -> Iterator[None]:
     """Note why contenders cannot do what the block has them do."""
     try:
