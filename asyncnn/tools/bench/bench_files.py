@@ -46,10 +46,9 @@ from asyncnn.tools.bench.measured_models import (
     weights_bytes,
 )
 from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
     Batches,
     Figures,
-    Progress,
+    Order,
     measure,
     timed,
 )
@@ -99,34 +98,23 @@ class LoadingReport(report.SubjectsReport, frozen=True, kw_only=True):
     models: dict[str, LoadedModel]
 
 
-def loading(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    gates: bool = False,
-    rounds: int = DEFAULT_ROUNDS,
-    progress: Progress = iter,
-) -> LoadingReport:
-    """Measure the files of a folder, see `model_files`, and of packages, with one CPU.
+def loading(order: Order) -> LoadingReport:
+    """Measure files, see `model_files`, and those of packages, with one CPU.
 
-    With a ``folder``, packages are left out. ``progress`` iterates over the paths.
+    With a folder, packages are left out.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    version = litert_version()
-    with model_files(folder, pattern, mobilenet=mobilenet) as paths:
-        found = paths if folder is not None else [*paths, *packaged(pattern)]
+    peers = {"litert": litert_version()}
+    with model_files(order) as paths:
+        more = packaged(order.pattern) if order.folder is None else []
 
-        def models() -> dict[str, LoadedModel]:
-            return {
-                name_of(path): anyio.run(_measure_loading, path, gates, rounds)
-                for path in progress(found)
-            }
+        def measured() -> dict[str, Any]:
+            found = order.progress([*paths, *more])
+            run, measure = anyio.run, _measure_loading
+            return {"models": {name_of(p): run(measure, p, order) for p in found}}
 
-        return LoadingReport.measured(
-            ONE_CPU, rounds, lambda: {"models": models()}, {"litert": version}
-        )
+        return LoadingReport.measured(ONE_CPU, order.rounds, measured, peers)
 
 
 def packaged(pattern: str = "*") -> list[Path]:
@@ -147,7 +135,7 @@ def name_of(path: Path) -> str:
     return path.stem if package is None else f"{package}/{path.stem}"
 
 
-async def _measure_loading(path: Path, gates: bool, rounds: int) -> LoadedModel:
+async def _measure_loading(path: Path, order: Order) -> LoadedModel:
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         calls: dict[str, Callable[[], Any]] = {
@@ -164,10 +152,10 @@ async def _measure_loading(path: Path, gates: bool, rounds: int) -> LoadedModel:
         for name, call in calls.items():
             with report.noted(refusals, name):
                 started[name] = Batches(await timed(name, call))
-        figures = await measure(started, rounds=rounds)
+        figures = await measure(started, rounds=order.rounds)
     size = path.stat().st_size  # noqa: ASYNC240 - nothing else runs
     goals = LOADING_GOALS if size >= MATTERS_ABOVE_BYTES else []
-    verdicts = report.judge(goals, figures, gates=gates)
+    verdicts = report.judge(goals, figures, gates=order.gates)
     return LoadedModel(figures=figures, size=size, verdicts=verdicts, refusals=refusals)
 
 
@@ -227,25 +215,15 @@ class CacheReport(report.SubjectsReport, frozen=True, kw_only=True):
     models: tuple[CachedModel, ...]
 
 
-def cache(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    rounds: int = DEFAULT_ROUNDS,
-    progress: Progress = iter,
-) -> CacheReport:
-    """Measure the models of a folder, see `model_files`, with one CPU."""
-    with (
-        model_files(folder, pattern, mobilenet=mobilenet) as paths,
-        processes.temporary_folder() as files,
-    ):
+def cache(order: Order) -> CacheReport:
+    """Measure models, see `model_files`, with one CPU."""
+    with model_files(order) as paths, processes.temporary_folder() as files:
         by_size = sorted(paths, key=lambda path: path.stat().st_size)
         largest = {path.parent: path for path in by_size}.values()
 
         def cached(path: Path) -> CachedModel:
             named = load(path, strict=True)
-            figures = anyio.run(_measure_cache, named, files, rounds)
+            figures = anyio.run(_measure_cache, named, files, order.rounds)
             return CachedModel(
                 model=path.stem,
                 figures=figures,
@@ -255,9 +233,10 @@ def cache(
                 is_largest=path in largest,
             )
 
-        return CacheReport.measured(
-            ONE_CPU, rounds, lambda: {"models": tuple(map(cached, progress(paths)))}
-        )
+        def measured() -> dict[str, Any]:
+            return {"models": tuple(map(cached, order.progress(paths)))}
+
+        return CacheReport.measured(ONE_CPU, order.rounds, measured)
 
 
 @asynccontextmanager
@@ -402,31 +381,25 @@ class SessionsReport(report.SubjectsReport, frozen=True, kw_only=True):
     models: tuple[SessionModelFigures, ...]
 
 
-def sessions(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    rounds: int = DEFAULT_ROUNDS,
-    gates: bool = False,
-    progress: Progress = iter,
-) -> SessionsReport:
+def sessions(order: Order) -> SessionsReport:
     """Measure the models of a folder or a package of wake words, with one CPU.
 
-    :param gates: judge times by what any machine has to reach.
     :raises PeerMissingError: if LiteRT or, without a folder, the package is missing.
     """
-    version = litert_version()
-    with model_files(folder or package_models(), pattern, mobilenet=False) as paths:
+    peers = {"ai-edge-litert": litert_version()}
+    devices: list[str] = []
+    folder = order.folder or package_models()
+    with model_files(order._replace(folder=folder, mobilenet=False)) as paths:
 
         def stepped(path: Path) -> SessionModelFigures:
-            device, figures = anyio.run(_measure_sessions, path, rounds)
+            device, figures = anyio.run(_measure_sessions, path, order.rounds)
             devices.append(device)
             # A model alone is its own predecessor: its weights count a little less.
             warming = next((other for other in paths if other != path), path)
             held = partial(processes.told, processes.hold_interpreters)
             return SessionModelFigures(
                 model=path.stem,
-                step_limit=STEP_GATE if gates else STEP_LIMIT,
+                step_limit=STEP_GATE if order.gates else STEP_LIMIT,
                 figures=figures,
                 step_ratio=figures["step"].ratio_to(figures["plain"]),
                 burst_ratio=figures["burst_step"].ratio_to(figures["burst_plain"]),
@@ -434,15 +407,11 @@ def sessions(
                 interpreters_kib=held(path, warming, SESSIONS, _STEPS),
             )
 
-        devices: list[str] = []
-        return SessionsReport.measured(
-            *(ONE_CPU, rounds),
-            lambda: {
-                "models": tuple(map(stepped, progress(paths))),
-                "device": devices[0],
-            },
-            {"ai-edge-litert": version},
-        )
+        def measured() -> dict[str, Any]:
+            models = tuple(map(stepped, order.progress(paths)))
+            return {"models": models, "device": devices[0]}
+
+        return SessionsReport.measured(ONE_CPU, order.rounds, measured, peers)
 
 
 def package_models() -> Path:

@@ -47,8 +47,8 @@ from asyncnn.tools.bench.qos_load import (
 )
 from asyncnn.tools.bench.report import Bars, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
     Once,
+    Order,
     in_rounds,
     measure,
     percentile,
@@ -213,8 +213,9 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
         }
 
 
-def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
+def bench(order: Order) -> QosReport:
     """Measure with threads wherever the system puts them."""
+    rounds = order.rounds
     with environment.placement(environment.ALL_CPUS) as where:
         longest_us, latencies = asyncio.run(_measure_latencies(rounds))
         misses = asyncio.run(_measure_misses(rounds))
@@ -414,11 +415,8 @@ async def _measure_overhead(rounds: int) -> Overhead:
     await scheduler.aclose()
     alone, scheduled_us, threaded_us = map(np.array, taken.values())
     added_us, to_thread_us = scheduled_us - alone, threaded_us - alone
-    return Overhead(
-        scheduled_us=median(added_us),
-        to_thread_us=median(to_thread_us),
-        ratio=median(added_us / to_thread_us),
-    )
+    every = added_us, to_thread_us, added_us / to_thread_us
+    return Overhead(*(float(median(each)) for each in every))
 
 
 async def _measure_loss(rounds: int) -> float:

@@ -34,7 +34,7 @@ from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.tools.bench.environment import ALL_CPUS
 from asyncnn.tools.bench.noop import hal_execution
 from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport, noted
-from asyncnn.tools.bench.rounds import FEW_ROUNDS
+from asyncnn.tools.bench.rounds import Order
 
 ROOT = f"{Path(asyncnn.__file__).parent}/"
 MODEL = "digits_float.asyncnn"
@@ -250,9 +250,11 @@ def _module_of(owner: type, method: str) -> str:
     return (owners or [owner])[0].__module__
 
 
-def bench(*, rounds: int = FEW_ROUNDS) -> StepsReport:
+def bench(order: Order) -> StepsReport:
     """Count and time each way on each device, in process and to a driver."""
-    return StepsReport.measured(ALL_CPUS, rounds, partial(_measured, rounds))
+    return StepsReport.measured(
+        ALL_CPUS, order.rounds, partial(_measured, order.rounds)
+    )
 
 
 def _measured(rounds: int) -> dict[str, Any]:

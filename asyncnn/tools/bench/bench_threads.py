@@ -33,7 +33,7 @@ from asyncnn.tools.bench.environment import ALL_CPUS, installed_versions
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
-from asyncnn.tools.bench.rounds import FEW_ROUNDS, Once, Progress, Runs, percentile
+from asyncnn.tools.bench.rounds import Once, Order, Runs, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
@@ -380,7 +380,7 @@ class ThreadsReport(report.SubjectsReport, frozen=True, kw_only=True):
         yield from report.refusal_notes(refusals, TITLES)
 
 
-def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsReport:
+def bench(order: Order) -> ThreadsReport:
     """Measure on models that are made for it, wherever the system puts the threads.
 
     :raises PeerMissingError: if LiteRT is not installed.
@@ -391,11 +391,11 @@ def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsRepo
     with model_pair() as files:
 
         def measured() -> dict[str, Any]:
-            for name in progress(list(by_name)):
-                rows.update(asyncio.run(_rows(by_name[name], files, rounds)))
+            for name in order.progress(list(by_name)):
+                rows.update(asyncio.run(_rows(by_name[name], files, order.rounds)))
             return {"rows": rows}
 
-        return ThreadsReport.measured(ALL_CPUS, rounds, measured, peers)
+        return ThreadsReport.measured(ALL_CPUS, order.rounds, measured, peers)
 
 
 async def _rows(start: Start, files: Files, rounds: int) -> dict[str, ThreadsRow]:

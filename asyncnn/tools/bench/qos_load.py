@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from statistics import median
 from typing import Any, TypeAlias
@@ -176,13 +176,12 @@ async def detect(pipe: Pipe, path: str, model: Layers, depth: int) -> None:
         prepared = await device.prepare(model.build(), priority=hal.Priority.LOW)
         run = partial(prepared.run, [model.input()])
         pipe.send_bytes(READY)
-        with suppress(EOFError):
-            while True:
-                await asyncio.to_thread(pipe.recv_bytes)
-                async with saturated(run, depth):
-                    pipe.send_bytes(READY)
-                    await asyncio.to_thread(pipe.recv_bytes)
+        while True:
+            await asyncio.to_thread(pipe.recv_bytes)
+            async with saturated(run, depth):
                 pipe.send_bytes(READY)
+                await asyncio.to_thread(pipe.recv_bytes)
+            pipe.send_bytes(READY)
 
 
 @asynccontextmanager

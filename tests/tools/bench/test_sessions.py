@@ -11,7 +11,7 @@ from asyncnn.tools.bench.bench_files import (
     sessions,
 )
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Figure, Order
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def report() -> SessionsReport:
         bench_files.package_models()
     except PeerMissingError as error:
         pytest.skip(str(error))
-    return sessions(pattern="okay_nabu", rounds=1)
+    return sessions(Order(pattern="okay_nabu", rounds=1))
 
 
 def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
@@ -77,4 +77,4 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_folder_takes_its_place(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"no \.tflite file"):
-        sessions(tmp_path)
+        sessions(Order(tmp_path))
