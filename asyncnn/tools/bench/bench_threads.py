@@ -155,6 +155,11 @@ async def _request_us(runs: _ModelRuns) -> float:
     return await qos_load.request_us(runs.small, _CONCURRENCY, _ALONE_US)
 
 
+alone = _of_each(lambda runs: runs.small)
+serving = _of_each(lambda runs: Once(partial(_request_us, runs)))
+urgent = _of_each(lambda runs: Once(partial(_urgent_ms, runs)))
+
+
 async def stopping(files: Files, place: Place) -> Started:
     """Wait for a thread that computes on for nobody, in milliseconds."""
     peers = await _contenders(files, place)
@@ -321,13 +326,9 @@ _HOLDERS: dict[str, Callable[..., object]] = {
 _FREE = "until the thread is free, 95th percentile"
 
 SECTIONS: dict[Start, dict[str, tuple[str, str]]] = {
-    _of_each(lambda runs: runs.small): {"alone": ("one run, median", "us")},
-    _of_each(lambda runs: Once(partial(_request_us, runs))): {
-        "serving": ("64 tasks at once, time for each request", "us")
-    },
-    _of_each(lambda runs: Once(partial(_urgent_ms, runs))): {
-        "urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")
-    },
+    alone: {"alone": ("one run, median", "us")},
+    serving: {"serving": ("64 tasks at once, time for each request", "us")},
+    urgent: {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")},
     stopping: {
         "cancelled": (f"after a cancel, {_FREE}", "ms"),
         "deadline": (f"after a missed deadline, {_FREE}", "ms"),
