@@ -9,13 +9,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.cli.options import load_extended, progress
+from asyncnn.cli.options import chosen, given_samples, progress
+from asyncnn.cli.run import RunOptions
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.own_devices import default_device_name
 from asyncnn.execution import Outputs
@@ -53,29 +53,6 @@ PATHS: dict[str, AnyPath] = {
 _TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
 _OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
 _WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
-
-
-class RunOptions(msgspec.Struct, frozen=True):
-    """What ``asyncnn run`` was asked to do."""
-
-    model: Path
-    input_file: Path | None
-    output_file: Path | None
-    check_file: Path | None
-    check_key: str
-    device: str | None
-    socket: Path | None
-    extensions: tuple[str, ...]
-    strict: bool
-    input_shapes: tuple[str, ...]
-    constants: tuple[str, ...]
-    states: tuple[str, ...]
-    paths: tuple[AnyPath, ...]
-    priority: Priority
-    timeout: float | None
-    repeat: int
-    tolerance: Tolerance
-    session: bool = False
 
 
 class PathReport(msgspec.Struct, frozen=True):
@@ -127,11 +104,13 @@ async def run_model(options: RunOptions) -> RunReport:
     :raises AsyncnnError: if a file is bad or the driver refuses the model.
     """
     job = _collect(options)
+    paths = [PATHS[name] for name in chosen("path", options.path, tuple(PATHS))]
     reports: list[PathReport] = []
     difference = ""
     async with _opened(options, job.extensions) as device:
-        prepared = await device.prepare(job.model, priority=options.priority)
-        for path in options.paths:
+        priority = Priority[options.priority.upper()]
+        prepared = await device.prepare(job.model, priority=priority)
+        for path in paths:
             with telling_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
@@ -140,7 +119,7 @@ async def run_model(options: RunOptions) -> RunReport:
         # In a session nothing is known of the state that a sample began with.
         has_failed = any(report.passed is False for report in reports)
         if has_failed and not (options.session and prepared.states):
-            difference = await _first_difference(device, job, options.tolerance)
+            difference = await _first_difference(device, job, options.tolerance())
     return RunReport(
         model=str(options.model),
         device=device.name,
@@ -156,35 +135,26 @@ def _opened(
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
         name = options.device
-        if name is None and options.check_file is not None:
+        if name is None and options.check is not None:
             name = default_device_name(exact=True)
         return open_device(name, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket, device=options.device)
 
 
 def _collect(options: RunOptions) -> _Job:
-    model, extensions = load_extended(
-        options.model,
-        options.extensions,
-        options.input_shapes,
-        options.constants,
-        options.states,
-        strict=options.strict,
+    model, extensions = options.load(
+        options.model, options.state or (), strict=options.strict
     )
     _check_known(model)
     pairs = dict(model.pairs) if options.session else {}
     given = [info for info in model.inputs if info.name not in pairs]
     outputs = tuple(i for i in model.outputs if i.name not in pairs.values())
     is_random = options.input_file is None
-    if options.input_file is None:
-        inputs = [random_sample(given)]
-    else:
-        arrays = load_arrays(options.input_file)
-        inputs = samples(arrays, "input", given, options.input_file)
-    if options.check_file is None:
+    inputs = [*given_samples(options.input_file, given)] or [random_sample(given)]
+    if options.check is None:
         return _Job(model, outputs, extensions, inputs, None, {}, is_random)
-    arrays = load_arrays(options.check_file)
-    expected = samples(arrays, options.check_key, outputs, options.check_file)
+    arrays = load_arrays(options.check)
+    expected = samples(arrays, options.check_key, outputs, options.check)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{counted(len(inputs), 'input sample')}, but "
@@ -215,7 +185,7 @@ async def _run_path(
     async with (
         _in_session(prepared, path, options)
         if options.session
-        else prepared.runner(path, timeout=options.timeout)
+        else prepared.runner(path, timeout=options.timeout_s)
     ) as run:
         for sample in progress(job.inputs, path):
             for _ in range(options.repeat):
@@ -231,7 +201,7 @@ async def _in_session(
     prepared: PreparedModel, path: AnyPath, options: RunOptions
 ) -> AsyncIterator[Callable[[Sample], Awaitable[Outputs]]]:
     async with prepared.session(path=path) as session:
-        yield partial(session.run, timeout=options.timeout)
+        yield partial(session.run, timeout=options.timeout_s)
 
 
 def _report(
@@ -242,8 +212,9 @@ def _report(
     options: RunOptions,
 ) -> PathReport:
     expected_of = job.expected or [Sample()] * len(outputs)
+    tolerance = options.tolerance()
     comparisons = [
-        compare(f"sample {number}, {name}", output[name], expected, options.tolerance)
+        compare(f"sample {number}, {name}", output[name], expected, tolerance)
         for number, (output, wanted) in enumerate(
             zip(outputs, expected_of, strict=True)
         )
