@@ -12,7 +12,6 @@ from functools import partial
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.cli.options import chosen, given_samples, progress
 from asyncnn.cli.run import RunOptions
@@ -23,7 +22,7 @@ from asyncnn.extensions import Extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.routes import RouteStep
-from asyncnn.hal.types import Operand, OperandLifeTime, Priority
+from asyncnn.hal.types import Priority
 from asyncnn.offload import offload_steps
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
@@ -31,6 +30,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for, translating
+from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.samples import (
     Sample,
     Tolerance,
@@ -49,10 +49,6 @@ PATHS: dict[str, AnyPath] = {
     "fenced": "fenced",
 }
 """Ways of executing, by the names of the command line."""
-
-_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
-_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
-_WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
 
 
 class PathReport(msgspec.Struct, frozen=True):
@@ -246,46 +242,24 @@ async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> 
     except AsyncnnError:
         return ""
     first = {state.info.name: state.first_value() for state in model.states}
-    for position, operation in enumerate(model.model.main.operations):
-        name = model.vocabulary.operation_type(operation.type)
+    graph = ModelGraph(model.with_open_states(), job.extensions)
+    for position, operation in enumerate(graph.main.operations):
+        name, tapped = graph.operation_name(position), operation.inputs[0]
         key = f"pre_{name.lower().rpartition('/')[2]}"
-        if f"{key}_0" not in recorded:
+        if f"{key}_0" not in recorded or tapped not in graph.writers:
             continue
-        tapped = _ending_at(model, position, operation.inputs[0])
-        prepared = await device.prepare(tapped.knowing(job.extensions))
+        needed = graph.needed(graph.writers[tapped], ())
+        extract = graph.extract(needed, {}, [tapped])
+        prepared = await device.prepare(extract.named)
         for number, sample in enumerate(job.inputs):
             if f"{key}_{number}" not in recorded:
                 continue
-            (actual,) = (await prepared.run({**sample, **first})).values()
+            given = graph.values_of({**sample, **first})
+            ran = await prepared.run([given[index] for index in extract.inputs])
+            (actual,) = ran.values()
             expected = recorded[f"{key}_{number}"].reshape(actual.shape)
             result = compare(f"sample {number}", actual, expected, tolerance)
             if not result.passed:
                 return f"differs before operation {position} ({name}): {result}"
         return f"first differing operation: {position} ({name})"
     return ""
-
-
-def _ending_at(model: NamedModel, position: int, tapped: int) -> NamedModel:
-    """Return the model up to operation ``position``, with ``tapped`` its output."""
-    main = model.model.main
-    kept = main.operations[:position]
-    written = {index for operation in kept for index in operation.outputs}
-
-    def cut(index: int, operand: Operand) -> Operand:
-        lifetime = operand.lifetime
-        if index == tapped or lifetime in _WRITTEN:
-            end = _OUTPUT if index == tapped else _TEMPORARY
-            lifetime = end if index in written else OperandLifeTime.NO_VALUE
-        consumers = sum(each.inputs.count(index) for each in kept)
-        return replace(operand, lifetime=lifetime, number_of_consumers=consumers)
-
-    shortened = replace(
-        main,
-        operands=tuple(cut(*each) for each in enumerate(main.operands)),
-        operations=kept,
-        output_indexes=(tapped,),
-    )
-    # What the model keeps is an input like any other here.
-    states = [state.info for state in model.states]
-    names = [info.name for info in (*model.inputs, *states)]
-    return NamedModel.of(replace(model.model, main=shortened), names, ("tapped",))

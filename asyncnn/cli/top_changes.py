@@ -1,7 +1,7 @@
 """Snapshots of a running driver for ``asyncnn top``, and what changed between two."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -95,11 +95,7 @@ async def connected(stack: AsyncExitStack, path: Path) -> Device:
 
     :raises AsyncnnError: if there is none, or it does not answer in time.
     """
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await stack.enter_async_context(connect(path))
-    except TimeoutError:
-        raise DeviceUnavailableError("the driver does not answer") from None
+    return await _in_time(stack.enter_async_context(connect(path)))
 
 
 async def look(device: Device) -> DeviceStatistics:
@@ -107,9 +103,13 @@ async def look(device: Device) -> DeviceStatistics:
 
     :raises AsyncnnError: if it has died, or does not answer in time.
     """
+    return await _in_time(device.statistics())
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await device.statistics()
+            return await answer
     except TimeoutError:
         raise DeviceUnavailableError("the driver does not answer") from None
 
