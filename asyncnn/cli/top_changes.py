@@ -1,14 +1,14 @@
 """Snapshots of a running driver for ``asyncnn top``, and what changed between two."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices import DeviceStatistics
+from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import LatencyHistogram, WorkStatistics
@@ -18,6 +18,7 @@ from asyncnn.runtime.opening_devices import connect
 ANSWER_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
+Row = TypeVar("Row", ClientStatistics, ModelStatistics)
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -78,6 +79,10 @@ class Changes:
         latency = work.latency.since(before.latency) if before else work.latency
         per_s = ended / self._elapsed_s if self._elapsed_s else None
         return Recent(work, ended, per_s, latency)
+
+    def of_all(self, what: str, rows: Sequence[Row]) -> list[tuple[Recent, Row]]:
+        """Return what became of the executions of clients, or of models."""
+        return [(self.of((what, each.number), each.executions), each) for each in rows]
 
 
 def busiest(rows: Iterable[T], recent_of: Callable[[T], Recent]) -> list[T]:
