@@ -19,8 +19,12 @@ import pytest
 FEWEST_CASES = 6
 """Of a test that has so many; others may have values that no case has had."""
 
-RUNS_A_LOOP = re.compile(r"asyncio\.(run|Runner)\(|onnx_backend|tests\.fmq\.peer")
-"""What files have whose tests run loops of their own, though they are no coroutines."""
+RUNS_A_LOOP = re.compile(
+    r"^\s+.*asyncio\.(run|Runner)\(|onnx_backend|tests\.fmq\.peer", re.MULTILINE
+)
+"""What files have whose tests run loops of their own, though they are no coroutines.
+
+What begins a line is of a program, which is for a process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
