@@ -87,11 +87,21 @@ class Choice:
         for item in items:
             if item.get_closest_marker("asyncio") or runs_one[item.path]:
                 tests[item.nodeid.partition("[")[0]].append(item)
-        chosen = {item for test, cases in tests.items() for item in some(test, cases)}
+        chosen = {
+            item
+            for test, cases in tests.items()
+            for item in some(test, [c for c in cases if not is_of_many(c)] or cases)
+        }
         config.hook.pytest_deselected(
             items=[each for each in items if each not in chosen]
         )
         items[:] = [item for item in items if item in chosen]
+
+
+def is_of_many(case: Any) -> bool:
+    """Tell whether a parameter says that it is for exhaustive tests."""
+    marks = case.callspec.marks if hasattr(case, "callspec") else ()
+    return any(mark.name == "exhaustive" for mark in marks)
 
 
 def some(test: str, cases: Collection[Any]) -> Iterator[Any]:
