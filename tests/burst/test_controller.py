@@ -43,7 +43,7 @@ from tests.burst.ends import (
 )
 from tests.fmq.words import add_to_word
 from tests.networks import addition
-from tests.qos.recorded import until
+from tests.waits import until
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.burst.ends import (
     served,
     soon,
 )
-from tests.qos.recorded import until
+from tests.waits import until
 
 NONE = ErrorStatus.NONE
 

@@ -24,7 +24,7 @@ from tests.burst.ends import (
 )
 from tests.mappings import mapped_pools
 from tests.networks import addition
-from tests.service.fake_driver import until
+from tests.waits import until
 
 IDLE_S = 0.05
 SETTINGS = DeviceSettings(idle_after_s=IDLE_S)

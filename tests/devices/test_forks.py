@@ -19,7 +19,7 @@ from asyncnn.fences import SyncFence
 from asyncnn.qos.alarms import loop_alarms
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
-from tests.qos.recorded import until
+from tests.waits import until
 
 X = np.arange(4, dtype=np.float32)
 INPUTS = {"x": X, "y": X}

@@ -16,7 +16,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Pause, Scheduler, Work
-from tests.qos.recorded import Recorded, endless, until
+from tests.qos.recorded import Recorded, endless
+from tests.waits import until
 
 LIMIT_S = 0.05
 
