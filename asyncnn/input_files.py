@@ -222,8 +222,8 @@ def patience(what: str) -> int | None:
 class _Errand(Generic[T]):
     """Steps on a thread, and what became of them; ``notify`` says that they have ended.
 
-    Once it ``is_left``, they are to stop, and nobody is notified. It hangs from then on;
-    one that nobody has waited for, from ``hangs_ns`` on.
+    Once it ``is_left``, they are to stop, and nobody is notified. It hangs from then
+    on; one that nobody has waited for, from ``hangs_ns`` on.
     """
 
     hangs_ns = 0
