@@ -203,7 +203,7 @@ def send_away(what: str, steps: Steps[object]) -> None:
     """Do the same, and wait for nothing; not at all if too many threads hang."""
     errand = _Errand(what, steps, lambda: None)
     errand.is_left = True
-    errand.hangs_ns = deadline_after(PATIENCE_S)
+    errand.hangs_ns = time.monotonic_ns() + int(PATIENCE_S * 1e9)
     with suppress(ResourceExhaustedTransientError):
         if not _errands.begin(errand):
             completed(steps)
