@@ -44,6 +44,7 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
     OutputShape,
+    OutputShapes,
     Subgraph,
     SymmPerChannelQuantParams,
 )
@@ -143,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     ports: tuple[Port, ...]
-    known_outputs: tuple[OutputShape, ...] | None
+    known_outputs: OutputShapes | None
     is_straight: bool
     uses_blas: bool
     is_fixed: bool

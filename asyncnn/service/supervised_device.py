@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -20,31 +20,27 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
+    closed_error,
+    error_for,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
     CacheArguments,
     ForwardingDevice,
     PrepareArguments,
-    PreparingDevice,
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     ErrorStatus,
     Model,
 )
-from asyncnn.hal.validate import (
-    validate_execution_preference,
-    validate_model,
-    validate_priority,
-)
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
-from asyncnn.service.client.unanswered import Cause, closed, given_up
+from asyncnn.service.client.unanswered import Cause, given_up
 from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
 from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
 
@@ -70,7 +66,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice(PreparingDevice, ForwardingDevice):
+class SupervisedDevice(BaseDevice, ForwardingDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -94,7 +90,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             return
         if not self._is_closing:
             self._is_closing = True
-            self.end(closed)
+            self.end(closed_error)
             self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -220,16 +216,22 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             raise self.cause_of_death() or NoDriverError(NO_DRIVER)
         return await remote.get_statistics()
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Ask the driver, once there is one."""
+        async with self._in_time():
+            remote = await self._next()
+        status, supported = await remote.get_supported_operations_1_3(model)
+        if status is not ErrorStatus.NONE:
+            raise error_for(status, "the driver does not tell what it supports")
+        return supported
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._supervision.wait):
-                remote = await self._next()
-        except (TimeoutError, DeviceUnavailableError):
-            return ErrorStatus.DEVICE_UNAVAILABLE, ()
-        return await remote.get_supported_operations_1_3(model)
+                yield
+        except TimeoutError as error:
+            raise NoDriverError(NO_DRIVER) from error
 
     async def _next(self) -> RemoteDevice:
         """Return the driver there is, or the next one."""
@@ -253,9 +255,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             callback.link_to_death(adoption.die)
             return remote.prepare_model_1_3(*arguments, *cache, adoption)
         self._life.check()
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
+        arguments.validate()
         notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
@@ -289,28 +289,15 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         callback.link_to_death(adoption.die)
         return order.give(remote, deadline, adoption)
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         """Ask the driver, once there is one. A buffer dies with its driver."""
-        try:
-            async with asyncio.timeout(self._supervision.wait):
-                remote = await self._next()
-                models = [
-                    await model.awaited()
-                    if isinstance(model, SupervisedModel)
-                    else model
-                    for model in prepared_models
-                ]
-        except (TimeoutError, DeviceUnavailableError):
-            return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
-        except AsyncnnError as error:
-            return error.status, None, 0
-        return await remote.allocate(desc, models, input_roles, output_roles)
+        async with self._in_time():
+            remote = await self._next()
+            models = [
+                await model.awaited() if isinstance(model, SupervisedModel) else model
+                for model in asked.prepared_models
+            ]
+        return await asked._replace(prepared_models=models).by(remote)
 
 
 class _Adoption(IPreparedModelCallback):

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from asyncnn.callbacks import (
-    IBurstCallback,
     IExecutionCallback,
     IPreparedModelCallback,
     OneShot,
     PreparedModelFuture,
-    SynchronousByCallback,
 )
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source, launcher_of
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -22,6 +20,7 @@ from asyncnn.hal.interfaces import (
     error_of,
 )
 from asyncnn.hal.refusals import (
+    BurstArguments,
     CacheArguments,
     PrepareArguments,
     refuse_execution,
@@ -84,7 +83,7 @@ class ModelOrder:
         return prepared.signature
 
 
-class SupervisedModel(SynchronousByCallback, FencedByLaunch):
+class SupervisedModel(BasePreparedModel):
     """A model of a supervised device; it is prepared again by each new driver.
 
     Executions that are asked for while it is not prepared wait.
@@ -234,20 +233,15 @@ class SupervisedModel(SynchronousByCallback, FencedByLaunch):
             return ErrorStatus.DEVICE_UNAVAILABLE
         return await prepared.save_to_cache(model_cache, data_cache, token)
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Ask the driver, once there is one. A burst dies with its driver."""
         try:
             prepared = await self.awaited()
         except AsyncnnError as error:
             return error.status, None
-        return await prepared.configure_execution_burst(
-            callback, request_channel, result_channel
-        )
+        return await prepared.configure_execution_burst(*asked)
 
     async def awaited(self) -> IPreparedModel:
         """Return the driver's model, once there is one.

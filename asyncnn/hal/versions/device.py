@@ -14,16 +14,15 @@ from asyncnn.hal.interfaces import (
     IPreparedModelCallback,
 )
 from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
     CacheArguments,
     ForwardingDevice,
     PrepareArguments,
-    PreparingDevice,
     forwarding,
     refuse_preparation,
 )
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     ErrorStatus,
     ExecutionPreference,
     HalVersion,
@@ -47,7 +46,7 @@ OldCallback: TypeAlias = v1_0.IPreparedModelCallback | v1_2.IPreparedModelCallba
 """A callback that knows no status of HAL 1.3."""
 
 
-class VersionedDevice(PreparingDevice, ForwardingDevice):
+class VersionedDevice(BaseDevice, ForwardingDevice):
     """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
 
     Models that come through an older method have to be valid in its version, and their
@@ -202,19 +201,12 @@ class VersionedDevice(PreparingDevice, ForwardingDevice):
         )
         return convert_status(status, HalVersion.V1_2)
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Allocate a buffer of the device; see `IDevice.allocate`."""
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         models = [
             model.canonical if isinstance(model, VersionedPreparedModel) else model
-            for model in prepared_models
+            for model in asked.prepared_models
         ]
-        return await self.canonical.allocate(desc, models, input_roles, output_roles)
+        return await asked._replace(prepared_models=models).by(self.canonical)
 
 
 class _AdaptedCallback(IPreparedModelCallback):

@@ -70,13 +70,10 @@ class SampleDevice(ReferenceDevice):
             floats, floats, table, self.others, self.others
         )
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return which operations are of the sample's kind."""
-        status, supports = await super().get_supported_operations_1_3(model)
-        main = model.main
-        return status, tuple(
+        supports, main = await super()._supported(model), model.main
+        return tuple(
             can and self.takes(model, main, operation)
             for can, operation in zip(supports, main.operations, strict=False)
         )

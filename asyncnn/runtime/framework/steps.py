@@ -10,8 +10,9 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.burst.server import OpenBursts
-from asyncnn.callbacks import PreparedModelFuture, SynchronousByCallback
+from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices.device_buffers import Buffers
+from asyncnn.fenced_run import BasePreparedModel
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import is_scalar
@@ -122,21 +123,13 @@ class IClosable(Protocol):
         ...
 
 
-class Host:
-    """What prepared models have of their framework: what ends with it.
+class ActiveExecutions:
+    """The executions of a device that are ``active``, and what it serves them with."""
 
-    ``active`` are executions under way. ``is_closed`` is set once it is closed.
-    """
-
-    def __init__(
-        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
-    ) -> None:
+    def __init__(self, buffers: Buffers, bursts: OpenBursts) -> None:
         self.buffers = buffers
         self.bursts = bursts
-        self.max_intermediate_bytes = settings.max_intermediate_bytes
-        self.chains_drivers = settings.chains_drivers
         self.active: set[IClosable] = set()
-        self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ended(self, active: IClosable) -> None:
@@ -145,15 +138,30 @@ class Host:
         if self._waiting is not None and not self.active and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def wait_idle(self) -> None:
-        """Wait until nothing is executed; nothing more must be launched."""
+    async def wait_idle(self, most_s: float) -> None:
+        """Wait until nothing is executed, but no longer; nothing more is launched."""
         if self.active:
             if self._waiting is None:
                 self._waiting = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._waiting)
+            await asyncio.wait({self._waiting}, timeout=most_s)
 
 
-class Partitioned(SynchronousByCallback):
+class Host(ActiveExecutions):
+    """What prepared models have of their framework: what ends with it.
+
+    ``is_closed`` is set once it is closed.
+    """
+
+    def __init__(
+        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
+    ) -> None:
+        super().__init__(buffers, bursts)
+        self.max_intermediate_bytes = settings.max_intermediate_bytes
+        self.chains_drivers = settings.chains_drivers
+        self.is_closed = False
+
+
+class Partitioned(BasePreparedModel):
     """What executions have of a model; ``whole`` is all of it as one partition.
 
     ``declared`` is what the model says of its outputs. Without ``spaces`` there is one

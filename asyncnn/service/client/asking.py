@@ -144,9 +144,7 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     _connection: Line
     _models: ModelSender
 
-    async def supported_operations(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def supported_operations(self, model: Model) -> tuple[bool, ...]:
         """Ask which operations of a model would run."""
         call = next(self._connection.numbers)
 
@@ -158,7 +156,10 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
         else:
             self._models.send_now(model, question)
         answer = await self._connection.answers.answer(call, wire.SupportedOperations)
-        return wire.status_of(answer.status), answer.supported
+        status = wire.status_of(answer.status)
+        if status is not ErrorStatus.NONE:
+            raise error_for(status, "the driver does not tell what it supports")
+        return answer.supported
 
     async def statistics(self) -> DeviceStatistics:
         """Ask what the driver does.

@@ -49,7 +49,6 @@ from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    closed,
     died,
     forked,
 )
@@ -162,7 +161,7 @@ class Connection:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
         if self._cause is not forked and not self._closed.is_set():
             self._channel.close()
-            self._end(closed)
+            self._end(closed_error)
 
     async def wait_ended(self) -> None:
         """Wait until no thread works for it any more, once it is closed."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -17,12 +17,15 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
 )
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
+from asyncnn.hal.interfaces import IBuffer
+from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
+    CacheArguments,
+    PrepareArguments,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -31,9 +34,7 @@ from asyncnn.hal.types import (
     Model,
 )
 from asyncnn.hal.validate import (
-    validate_execution_preference,
     validate_model,
-    validate_priority,
 )
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
@@ -54,7 +55,7 @@ GREETING_TIMEOUT_S = 10.0
 _RETRY_S = 0.005
 
 
-class RemoteDevice(PreparingDevice):
+class RemoteDevice(BaseDevice):
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -216,21 +217,14 @@ class RemoteDevice(PreparingDevice):
         """Return the driver's numbers."""
         return ErrorStatus.NONE, *self._open().cache_files
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Ask the driver; see `IDevice.get_supported_operations_1_3`."""
-        try:
-            connection = self._open()
-            connection.check_open()
-            if is_large(model):
-                await offload(validate_model, model)
-            else:
-                validate_model(model)
-            return await connection.queries.supported_operations(model)
-        except AsyncnnError as error:
-            logger.info("supported operations not known: %s", error)
-            return error.status, ()
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        connection = self._open()
+        connection.check_open()
+        if is_large(model):
+            await offload(validate_model, model)
+        else:
+            validate_model(model)
+        return await connection.queries.supported_operations(model)
 
     def _prepare(
         self,
@@ -241,9 +235,7 @@ class RemoteDevice(PreparingDevice):
         # Validated here, so that the call returns what the HAL demands. The driver does
         # not trust its clients, and validates the model again.
         connection = self._open()
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
+        arguments.validate()
         connection.check_open()
         preparation = _PreparationEnd(connection, callback, arguments.model)
         sent = self._cache_to_write(cache)
@@ -276,32 +268,20 @@ class RemoteDevice(PreparingDevice):
         connection.preparations.prepare_from_cache(deadline, sent, preparation)
         return ErrorStatus.NONE
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Ask the driver, which checks once more; see `IDevice.allocate`."""
-        connection = self._open()
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        # The driver checks once more.
+        connection, (desc, prepared_models, *roles) = self._open(), asked
         own = [
             model
             for model in prepared_models
             if type(model) is RemotePreparedModel and model.is_on(connection)
         ]
-        try:
-            connection.check_open()
-            if len(own) < len(prepared_models):
-                raise InvalidArgumentError("a prepared model is not of this device")
-            models = [(model, model.signature) for model in own]
-            plan_buffer(desc, models, input_roles, output_roles)
-            return await connection.buffers.allocate(
-                desc, [model.number for model in own], input_roles, output_roles
-            )
-        except AsyncnnError as error:
-            logger.info("no buffer allocated: %s", error)
-            return error.status, None, 0
+        connection.check_open()
+        if len(own) < len(prepared_models):
+            raise InvalidArgumentError("a prepared model is not of this device")
+        plan_buffer(desc, [(model, model.signature) for model in own], *roles)
+        numbers = [model.number for model in own]
+        return await connection.buffers.allocate(desc, numbers, *roles)
 
 
 class _PreparationEnd:

@@ -13,7 +13,6 @@ from typing import Protocol, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.errors import (
-    DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
@@ -28,11 +27,6 @@ from asyncnn.service.limits import PendingAnswers
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
 DEAD_OBJECT = "the driver has died (DEAD_OBJECT)"
-
-
-def closed() -> DeviceUnavailableError:
-    """Return the error for what this application has closed."""
-    return DeviceClosedError("the device is closed")
 
 
 def forked() -> DeviceUnavailableError:

@@ -36,10 +36,8 @@ from asyncnn.hal.refusals import (
 )
 from asyncnn.hal.validate import (
     RequestRules,
-    validate_execution_preference,
     validate_measure_timing,
     validate_model,
-    validate_priority,
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
@@ -214,15 +212,10 @@ class NoOpDevice(NoCachesNorDomains):
         """Return none."""
         return hal.ErrorStatus.NONE, ()
 
-    async def get_supported_operations_1_3(
-        self, model: hal.Model
-    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         """Return that it takes everything."""
-        try:
-            validate_model(model)
-        except hal.AsyncnnError as error:
-            return error.status, ()
-        return hal.ErrorStatus.NONE, (True,) * len(model.main.operations)
+        validate_model(model)
+        return (True,) * len(model.main.operations)
 
     def _prepare(
         self,
@@ -231,9 +224,7 @@ class NoOpDevice(NoCachesNorDomains):
         callback: hal.IPreparedModelCallback,
     ) -> hal.ErrorStatus:
         """Validate the model and notify soon."""
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
+        arguments.validate()
         prepared: hal.IPreparedModel
         prepared = NoOpPreparedModel(arguments.model, self._bursts)
         asyncio.get_running_loop().call_soon(

@@ -17,7 +17,7 @@ from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
 from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
-from asyncnn.hal.refusals import NoFencesNorBursts
+from asyncnn.hal.refusals import BaseDevice, NoFencesNorBursts
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
@@ -40,15 +40,13 @@ async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator[hal.IDevice
         connection.close()
 
 
-class _BareDevice:
+class _BareDevice(BaseDevice):
     """The part of a device that mutants are sent to; every pool must travel."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def get_supported_operations_1_3(
-        self, model: hal.Model
-    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         return await self._connection.queries.supported_operations(model)
 
     def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
