@@ -60,7 +60,7 @@ LEAST_AMPLE_NS = 100_000_000
 """Nanoseconds that it has at least: less is lost by the way, or to other requests."""
 
 _MOST_LOGGED = 256
-"""Reasons of one device that are told apart in the log."""
+"""Reasons of one device that the log distinguishes."""
 
 
 class Health:
@@ -92,7 +92,7 @@ class Health:
     def allows(self) -> bool:
         """Tell whether the device may be tried now.
 
-        After a pause one caller may, and the others not before that was told how it
+        After a pause one caller may, and the others not before that was notified how it
         went, or another pause has passed.
         """
         if not self._pauses:
