@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
     ResourceExhaustedTransientError,
+    closed_error,
 )
 from asyncnn.hal.types import (
     NO_TIMING,
