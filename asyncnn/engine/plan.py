@@ -61,8 +61,6 @@ from asyncnn.pacing import Steps, take_apart
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 )
-
-
 _COPY = int(OperandLifeTime.CONSTANT_COPY)
 
 _FOLDED_BYTES = 64 << 20
