@@ -46,7 +46,7 @@ from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
-    CacheArguments,
+    LoadArguments,
     PrepareArguments,
     status_of_launch,
 )
@@ -258,12 +258,9 @@ class ReferenceDevice(BaseDevice):
         return ErrorStatus.NONE, MODEL_FILES, DATA_FILES
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        model, preference, priority, deadline = arguments
+        model, preference, priority, deadline, cache = asked
         DRIVER("prepare_model", preference=preference, priority=priority)
 
         def order() -> Prepare:
@@ -279,18 +276,17 @@ class ReferenceDevice(BaseDevice):
         return self._launch_preparation(order, priority, deadline, callback)
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # The model gets the preference and the priority that it was saved with.
         DRIVER("prepare_model_from_cache")
 
         def order() -> Prepare:
-            return self._parts().caches.loading(cache)
+            return self._parts().caches.loading(asked.cache)
 
-        return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
+        return self._launch_preparation(
+            order, Priority.MEDIUM, asked.deadline, callback
+        )
 
     def _launch_preparation(
         self,

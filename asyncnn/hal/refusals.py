@@ -117,13 +117,43 @@ class ForwardingDevice(ABC):
     )
 
 
+class CacheArguments(NamedTuple):
+    """Cache files as a call gives them; they are the caller's to close."""
+
+    model_cache: Sequence[Handle] = ()
+    data_cache: Sequence[Handle] = ()
+    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+_NO_CACHE = CacheArguments()
+
+
+class LoadArguments(NamedTuple):
+    """The arguments of `IDevice.prepare_model_from_cache_1_3`, but for the callback."""
+
+    deadline: int | None
+    cache: CacheArguments
+
+    def by(self, device: IDevice, callback: IPreparedModelCallback) -> ErrorStatus:
+        """Have ``device`` launch the preparation."""
+        return device.prepare_model_from_cache_1_3(self.deadline, *self.cache, callback)
+
+
 class PrepareArguments(NamedTuple):
-    """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
+    """The arguments of `IDevice.prepare_model_1_3`, but for the callback."""
 
     model: Model
     preference: ExecutionPreference
     priority: Priority
     deadline: int | None
+    cache: CacheArguments = _NO_CACHE
+
+    def by(self, device: IDevice, callback: IPreparedModelCallback) -> ErrorStatus:
+        """Have ``device`` launch the preparation."""
+        model, preference, priority, deadline, cache = self
+        return device.prepare_model_1_3(
+            model, preference, priority, deadline, *cache, callback
+        )
 
     def validate(self, *, runtime_only_features: bool = False) -> None:
         """Check all but the deadline; see `validate_model`.
@@ -162,14 +192,6 @@ class BurstArguments(NamedTuple):
     result_channel: Handle
 
 
-class CacheArguments(NamedTuple):
-    """Cache files as a call gives them; they are the caller's to close."""
-
-    model_cache: Sequence[Handle] = ()
-    data_cache: Sequence[Handle] = ()
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
-
-
 def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[int]:
     """Return the descriptors of a call: so many models', then so many of data.
 
@@ -200,10 +222,7 @@ class BaseDevice:
     """
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch a preparation, and return what the call does.
 
@@ -212,10 +231,7 @@ class BaseDevice:
         raise GeneralFailureError("the device does not prepare models")
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch a preparation from a cache; likewise."""
         raise GeneralFailureError("the device does not cache models")
@@ -272,14 +288,9 @@ class BaseDevice:
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        arguments = PrepareArguments(model, preference, priority, deadline)
         cache = CacheArguments(model_cache, data_cache, token)
-        try:
-            return self._prepare(arguments, cache, callback)
-        except (AsyncnnError, MemoryError) as error:
-            return refuse_preparation(callback, failure_of(error))
+        asked = PrepareArguments(model, preference, priority, deadline, cache)
+        return _launched(self._prepare, asked, callback)
 
     def prepare_model_from_cache_1_3(
         self,
@@ -290,13 +301,21 @@ class BaseDevice:
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
         cache = CacheArguments(model_cache, data_cache, token)
-        try:
-            return self._load(deadline, cache, callback)
-        except (AsyncnnError, MemoryError) as error:
-            return refuse_preparation(callback, failure_of(error))
+        return _launched(self._load, LoadArguments(deadline, cache), callback)
+
+
+def _launched(
+    launch: Callable[[T, IPreparedModelCallback], ErrorStatus],
+    asked: T,
+    callback: IPreparedModelCallback | None,
+) -> ErrorStatus:
+    if callback is None:
+        return ErrorStatus.INVALID_ARGUMENT
+    try:
+        return launch(asked, callback)
+    except (AsyncnnError, MemoryError) as error:
+        return refuse_preparation(callback, failure_of(error))
 
 
 class NoCachesNorDomains(BaseDevice):

@@ -24,7 +24,7 @@ from asyncnn.qos.accounting import (
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.lanes import Lanes
-from asyncnn.qos.native_lanes import IPort
+from asyncnn.qos.native_lanes import ILanePort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
@@ -63,7 +63,7 @@ class Scheduler(Lanes):
         policy: Policy = DEFAULT_POLICY,
         stuck_after_s: float = 0.0,
         filled_or_freed: Callable[[], None] = lambda: None,
-        make_port: Callable[[int], IPort] | None = None,
+        make_port: Callable[[int], ILanePort] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         inbox = LoopInbox(self._loop, self._deliver)

@@ -29,6 +29,7 @@ from asyncnn.hal.refusals import (
     BaseDevice,
     CacheArguments,
     ForwardingDevice,
+    LoadArguments,
     PrepareArguments,
 )
 from asyncnn.hal.routes import Route
@@ -242,25 +243,22 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
         return remote
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
-            order = ModelOrder(arguments._replace(deadline=None))
+            order = ModelOrder(asked._replace(deadline=None, cache=CacheArguments()))
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
-            return remote.prepare_model_1_3(*arguments, *cache, adoption)
+            return asked.by(remote, adoption)
         self._life.check()
-        arguments.validate()
+        asked.validate()
         notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
-            arguments.deadline,
-            partial(self.prepare_model_1_3, *arguments, *cache, callback),
+            asked.deadline,
+            partial(asked.by, self, callback),
             lambda status: notify(status, None),
         )
 
@@ -275,19 +273,16 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
         return model
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Fails while there is no driver: there may be another way to get the model.
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         self._life.check()
-        order = ModelOrder(to_send(*cache, (needed[0], needed[1])))
+        order = ModelOrder(to_send(*asked.cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
-        return order.give(remote, deadline, adoption)
+        return order.give(remote, asked.deadline, adoption)
 
     async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         """Ask the driver, once there is one. A buffer dies with its driver."""

@@ -22,6 +22,7 @@ from asyncnn.hal.interfaces import (
 from asyncnn.hal.refusals import (
     BurstArguments,
     CacheArguments,
+    LoadArguments,
     PrepareArguments,
     refuse_execution,
 )
@@ -38,8 +39,8 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.descriptors import duplicated, handles_of
 from asyncnn.service.client.asking import SentCache
-from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.client.remote_device import RemoteDevice
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 
@@ -54,13 +55,15 @@ class ModelOrder:
     """
 
     def __init__(self, source: PrepareArguments | SentCache) -> None:
-        self._arguments = source if isinstance(source, PrepareArguments) else None
-        self._cache = CacheArguments()
+        self._asked: PrepareArguments | LoadArguments
         if isinstance(source, SentCache):
             self._files = duplicated(source.fds)  # the caller may close its own
             handles, split = handles_of(self._files), source.info.model_files
             caches = handles[:split], handles[split:]
-            self._cache = CacheArguments(*caches, source.info.token)
+            cache = CacheArguments(*caches, source.info.token)
+            self._asked = LoadArguments(None, cache)
+        else:
+            self._asked = source
 
     def give(
         self,
@@ -69,16 +72,12 @@ class ModelOrder:
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch the preparation, or the loading; see `IDevice`."""
-        if self._arguments is None:
-            cache = self._cache
-            return remote.prepare_model_from_cache_1_3(deadline, *cache, callback)
-        arguments = self._arguments._replace(deadline=deadline)
-        return remote.prepare_model_1_3(*arguments, *self._cache, callback)
+        return self._asked._replace(deadline=deadline).by(remote, callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the model, or the signature of what was loaded."""
-        if self._arguments is not None:
-            return self._arguments.model
+        if isinstance(self._asked, PrepareArguments):
+            return self._asked.model
         assert isinstance(prepared, IDescribed)
         return prepared.signature
 

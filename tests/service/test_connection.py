@@ -16,6 +16,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
 )
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
@@ -32,8 +33,8 @@ from asyncnn.hal.types import (
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemoteExecution, RemotePreparedModel
 from asyncnn.service.client.remote_device import _PreparationEnd
+from asyncnn.service.client.remote_model import RemoteExecution, RemotePreparedModel
 from asyncnn.service.client.sent_pools import Sendable
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed, until, welcome
@@ -113,13 +114,9 @@ def execute(
 
 
 def prepare(connection: Connection, listener: object) -> None:
-    connection.preparations.prepare(
-        MODEL,
-        ExecutionPreference.LOW_POWER,
-        Priority.MEDIUM,
-        None,
-        listener,  # type: ignore[arg-type]
-    )
+    order = ExecutionPreference.LOW_POWER, Priority.MEDIUM, None
+    asked = PrepareArguments(MODEL, *order)
+    connection.preparations.prepare(asked, listener)  # type: ignore[arg-type]
 
 
 @pytest.fixture

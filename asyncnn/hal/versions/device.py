@@ -38,7 +38,7 @@ from asyncnn.hal.versions.convert import (
     convert_capabilities,
     convert_status,
 )
-from asyncnn.hal.versions.prepared import VersionedPreparedModel
+from asyncnn.hal.versions.versioned_model import VersionedPreparedModel
 
 _NO_CACHE = CacheArguments()
 
@@ -156,14 +156,11 @@ class VersionedDevice(BaseDevice, ForwardingDevice):
         return self._prepare_older(model, HalVersion.V1_2, preference, callback, cache)
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch it, unless an operation came after HAL 1.3."""
-        validate_model(arguments.model, HalVersion.V1_3)
-        return self.canonical.prepare_model_1_3(*arguments, *cache, callback)
+        validate_model(asked.model, HalVersion.V1_3)
+        return asked.by(self.canonical, callback)
 
     def _prepare_older(
         self,
@@ -177,13 +174,12 @@ class VersionedDevice(BaseDevice, ForwardingDevice):
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_model(model)
         adapted = _AdaptedCallback(callback, newest)
-        arguments = PrepareArguments(newest, preference, Priority.MEDIUM, None)
+        asked = PrepareArguments(newest, preference, Priority.MEDIUM, None, cache)
         try:
             validate_model(newest, version)
         except AsyncnnError as error:
             return refuse_preparation(adapted, error)
-        status = self.canonical.prepare_model_1_3(*arguments, *cache, adapted)
-        return convert_status(status, version)
+        return convert_status(asked.by(self.canonical, adapted), version)
 
     def prepare_model_from_cache(
         self,

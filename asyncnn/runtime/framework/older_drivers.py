@@ -42,7 +42,7 @@ from asyncnn.hal.operations import check_operation
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
-    CacheArguments,
+    LoadArguments,
     PrepareArguments,
 )
 from asyncnn.hal.types import (
@@ -221,14 +221,11 @@ class OlderDriver(BaseDevice):
         return tuple(answers.get(index, False) for index in range(count))
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        model, preference, _, deadline = arguments
+        model, preference, _, deadline, cache = asked
         self._check_open()
-        arguments.validate()
+        asked.validate()
         lacking = noncompliant_operations(model, self.version)
         if lacking or not fits_beside_operations(model, self.version):
             raise GeneralFailureError(_lack(model, self.version, sorted(lacking)))
@@ -243,17 +240,14 @@ class OlderDriver(BaseDevice):
         )
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         self._check_open()
         if self.version < HalVersion.V1_2:
             raise GeneralFailureError(f"{self.version.title} does not cache models")
         driver = cast("v1_2.IDevice", self.driver)
-        load = partial(driver.prepare_model_from_cache, *cache)
-        return self._launch(load, None, deadline, callback)
+        load = partial(driver.prepare_model_from_cache, *asked.cache)
+        return self._launch(load, None, asked.deadline, callback)
 
     def _launch(
         self,

@@ -23,7 +23,7 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import bodies_of, is_tensor
 from asyncnn.hal.performance import uniform_performance, with_performance
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
@@ -79,19 +79,16 @@ class SampleDevice(ReferenceDevice):
         )
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch the preparation, unless an operation is not of the sample's kind."""
-        model, main = arguments.model, arguments.model.main
+        model, main = asked.model, asked.model.main
         if not all(self.takes(model, main, operation) for operation in main.operations):
             raise GeneralFailureError(
                 f"{self.name} does not support all operations of the model: "
                 "asyncnn.explain says which"
             )
-        return super()._prepare(arguments, cache, callback)
+        return super()._prepare(asked, callback)
 
     def takes(self, model: Model, subgraph: Subgraph, operation: Operation) -> bool:
         """Tell whether an operation, and those within it, are of the sample's kind."""

@@ -16,7 +16,7 @@ from asyncnn.fenced_run import BasePreparedModel
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import is_scalar
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments
+from asyncnn.hal.refusals import LoadArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import ErrorStatus, OutputShape
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
@@ -25,8 +25,6 @@ from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.spaces import Reservation, Spaces
 from asyncnn.runtime.framework.submodels import SubModels
 from asyncnn.runtime.model_cache import prepare
-
-_NO_CACHE = CacheArguments()
 
 
 class OnCpu:
@@ -138,7 +136,7 @@ class ActiveExecutions:
         if self._waiting is not None and not self.active and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def wait_idle(self, most_s: float) -> None:
+    async def wait_idle(self, most_s: float | None = None) -> None:
         """Wait until nothing is executed, but no longer; nothing more is launched."""
         if self.active:
             if self._waiting is None:
@@ -196,34 +194,27 @@ class Partitioned(BasePreparedModel):
         )
 
 
-async def prepared_on(
-    member: Member,
-    arguments: PrepareArguments,
-    cache: CacheArguments = _NO_CACHE,
-) -> IPreparedModel:
-    """Prepare a model on a device, which saves it in its ``cache`` files, if any.
+async def prepared_on(member: Member, arguments: PrepareArguments) -> IPreparedModel:
+    """Prepare a model on a device, which saves it in its cache files, if any.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
-    files = cache.model_cache, cache.data_cache
     try:
-        return await prepare(member.hal, arguments, files, cache.token)
+        return await prepare(member.hal, arguments)
     except AsyncnnError:
         raise
     except Exception as error:
         raise failure_of(error) from error
 
 
-async def loaded_by(
-    member: Member, deadline: int | None, cache: CacheArguments
-) -> IPreparedModel:
+async def loaded_by(member: Member, asked: LoadArguments) -> IPreparedModel:
     """Have a device prepare a model from its cache.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
     callback = PreparedModelFuture()
     try:
-        member.hal.prepare_model_from_cache_1_3(deadline, *cache, callback)
+        asked.by(member.hal, callback)
     except Exception as error:
         raise failure_of(error) from error
     return await callback

@@ -35,7 +35,7 @@ from asyncnn.hal.performance import kernel_capabilities, performance_of, relativ
 from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
-    CacheArguments,
+    LoadArguments,
     PrepareArguments,
 )
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
@@ -59,12 +59,12 @@ from asyncnn.offload import offload, offload_steps
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
+from asyncnn.runtime.framework.divided_model import FrameworkPreparedModel
 from asyncnn.runtime.framework.fallback import Member
 from asyncnn.runtime.framework.managed_memory import allocate_fixed
 from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.partition_preparing import Preparer
 from asyncnn.runtime.framework.planning import Planner
-from asyncnn.runtime.framework.prepared import FrameworkPreparedModel
 from asyncnn.runtime.framework.steps import Host, PreparedSteps
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.home import Home
@@ -285,17 +285,14 @@ class FrameworkDevice(BaseDevice):
         return shares
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Files that are not as needed do not fail it; nothing is saved then.
-        model, preference, priority, deadline = arguments
+        model, preference, priority, deadline, cache = asked
         DRIVER("prepare_model", preference=preference, priority=priority)
         if self._host.is_closed:
             raise closed_error()
-        arguments.validate(runtime_only_features=True)
+        asked.validate(runtime_only_features=True)
         opened = None
         if cache.model_cache or cache.data_cache:
             try:
@@ -309,16 +306,13 @@ class FrameworkDevice(BaseDevice):
         return ErrorStatus.NONE
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         if self._host.is_closed:
             raise closed_error()
-        opened = self._caches.opened(cache)
+        opened = self._caches.opened(asked.cache)
         opened.check(self._key)
-        self._launch(self._preparer.load(deadline, opened), callback)
+        self._launch(self._preparer.load(asked.deadline, opened), callback)
         return ErrorStatus.NONE
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:

@@ -1,6 +1,5 @@
 """The models that a client has prepared by its driver."""
 
-import asyncio
 import logging
 import os
 import stat
@@ -20,15 +19,17 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.refusals import CacheArguments, checked_descriptors
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    PrepareArguments,
+    checked_descriptors,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     ErrorStatus,
-    ExecutionPreference,
     Handle,
     Memory,
     Model,
-    Priority,
 )
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.descriptors import Descriptor, duplicated
@@ -37,7 +38,7 @@ from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
-from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.client.unanswered import Cause, Line, notify
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import OwnedTasks, is_large
 
@@ -226,18 +227,18 @@ class RequestedPreparations(msgspec.Struct, eq=False):
 
     def prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
+        asked: PrepareArguments,
         listener: PreparationListener,
         cache: SentCache = NOTHING_SENT,
     ) -> None:
         """Have a model prepared; it is sent soon if that takes long.
 
+        Its files are those of ``cache``.
+
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
             listener is not notified then.
         """
+        model, preference, priority, deadline, _ = asked
         number = next(self._connection.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
 
@@ -341,7 +342,4 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:
-            try:
-                listener.done(number, status, reason, signature, route)
-            except (Exception, asyncio.CancelledError):
-                logger.exception("a listener failed while it was notified")
+            notify(listener.done, number, status, reason, signature, route)

@@ -22,6 +22,7 @@ from asyncnn.hal.refusals import (
     AllocateArguments,
     BaseDevice,
     CacheArguments,
+    LoadArguments,
     PrepareArguments,
 )
 from asyncnn.hal.routes import Route
@@ -42,7 +43,7 @@ from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
 from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.limits import is_large
 from asyncnn.service.process import is_abstract, peer_of, socket_address
 
@@ -227,19 +228,16 @@ class RemoteDevice(BaseDevice):
         return await connection.queries.supported_operations(model)
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Validated here, so that the call returns what the HAL demands. The driver does
         # not trust its clients, and validates the model again.
         connection = self._open()
-        arguments.validate()
+        asked.validate()
         connection.check_open()
-        preparation = _PreparationEnd(connection, callback, arguments.model)
-        sent = self._cache_to_write(cache)
-        connection.preparations.prepare(*arguments, preparation, sent)
+        preparation = _PreparationEnd(connection, callback, asked.model)
+        sent = self._cache_to_write(asked.cache)
+        connection.preparations.prepare(asked, preparation, sent)
         return ErrorStatus.NONE
 
     def _cache_to_write(self, cache: CacheArguments) -> SentCache:
@@ -253,19 +251,16 @@ class RemoteDevice(BaseDevice):
             return NOTHING_SENT
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         connection = self._open()
         connection.check_open()
-        sent = to_send(*cache, connection.cache_files)
+        sent = to_send(*asked.cache, connection.cache_files)
         if connection.facts.seals_caches:
             # The driver does as well, but its answer comes after this returns.
             check_unchanged(sent.fds[0], sent.info.token)
         preparation = _PreparationEnd(connection, callback, None)
-        connection.preparations.prepare_from_cache(deadline, sent, preparation)
+        connection.preparations.prepare_from_cache(asked.deadline, sent, preparation)
         return ErrorStatus.NONE
 
     async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:

@@ -28,7 +28,6 @@ from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
-    CacheArguments,
     NoCachesNorDomains,
     NoFencesNorBursts,
     PrepareArguments,
@@ -218,15 +217,12 @@ class NoOpDevice(NoCachesNorDomains):
         return (True,) * len(model.main.operations)
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: hal.IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: hal.IPreparedModelCallback
     ) -> hal.ErrorStatus:
         """Validate the model and notify soon."""
-        arguments.validate()
+        asked.validate()
         prepared: hal.IPreparedModel
-        prepared = NoOpPreparedModel(arguments.model, self._bursts)
+        prepared = NoOpPreparedModel(asked.model, self._bursts)
         asyncio.get_running_loop().call_soon(
             partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
         )

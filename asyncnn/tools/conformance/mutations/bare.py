@@ -17,11 +17,11 @@ from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
 from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
-from asyncnn.hal.refusals import BaseDevice, NoFencesNorBursts
+from asyncnn.hal.refusals import BaseDevice, NoFencesNorBursts, PrepareArguments
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import NotifyingExecution
+from asyncnn.service.client.remote_model import NotifyingExecution
 from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.process import socket_address
 
@@ -51,10 +51,9 @@ class _BareDevice(BaseDevice):
 
     def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
-        preference, priority, deadline, *_, callback = call
-        listener = _Preparation(self._connection, callback)
-        preparations = self._connection.preparations
-        preparations.prepare(model, preference, priority, deadline, listener)
+        listener = _Preparation(self._connection, call[-1])
+        asked = PrepareArguments(model, *call[:3])
+        self._connection.preparations.prepare(asked, listener)
         return hal.ErrorStatus.NONE
 
 

@@ -40,7 +40,7 @@ from asyncnn.logs import EXECUTION
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
+from asyncnn.service.client.fenced_calls import NO_FENCES, RemoteFenced
 from asyncnn.service.client.staging import StagedRequest
 from asyncnn.tracing import Layer, Phase, span
 
