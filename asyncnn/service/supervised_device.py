@@ -34,7 +34,6 @@ from asyncnn.hal.refusals import (
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    Capabilities,
     DeviceStatus,
     ErrorStatus,
     Model,
@@ -169,35 +168,15 @@ class SupervisedDevice(BaseDevice, ForwardingDevice):
             raise RuntimeError("there was no connection yet")
         return self._remote
 
-    @property
-    def label(self) -> str:
-        """What distinguishes the last driver from others; see `RemoteDevice.label`."""
-        return self._inner().label
-
-    @property
-    def published(self) -> str:
-        """The name of the device that the driver publishes."""
-        return self._inner().published
-
-    @property
-    def seals_caches(self) -> bool:
-        """Whether model caches of the driver show that they were changed."""
-        return self._inner().seals_caches
-
-    @property
-    def hal_hints(self) -> dict[str, str]:
-        """What the driver's device makes of hints of the HAL, in words."""
-        return self._inner().hal_hints
-
-    @property
-    def has_measured_capabilities(self) -> bool:
-        """Whether the driver's capabilities were measured."""
-        return self._inner().has_measured_capabilities
-
-    @property
-    def kernel_capabilities(self) -> Capabilities | None:
-        """What the driver has measured of its kernels."""
-        return self._inner().kernel_capabilities
+    # What the last driver's device says of itself; see `RemoteDevice`.
+    label = property(lambda self: self._inner().label)
+    published = property(lambda self: self._inner().published)
+    seals_caches = property(lambda self: self._inner().seals_caches)
+    hal_hints = property(lambda self: self._inner().hal_hints)
+    has_measured_capabilities = property(
+        lambda self: self._inner().has_measured_capabilities
+    )
+    kernel_capabilities = property(lambda self: self._inner().kernel_capabilities)
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""

@@ -213,9 +213,10 @@ class OlderExecution:
     def _expire(self) -> None:
         self._is_late = True
         self.die()
-        late = unanswered(DEADLINE_GRACE_S)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(DEADLINE_GRACE_S, self._give_up, late)
+        if self.is_pending:  # it may have stopped at once
+            late = unanswered(DEADLINE_GRACE_S)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(DEADLINE_GRACE_S, self._give_up, late)
 
     def _give_up(self, error: AsyncnnError) -> None:
         """Tell of an error; buffers are in use until the driver has answered."""
