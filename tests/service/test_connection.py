@@ -26,7 +26,6 @@ from asyncnn.hal.types import (
     Handle,
     MeasureTiming,
     Memory,
-    Model,
     Priority,
     Request,
 )
@@ -53,15 +52,8 @@ class Recorder:
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         pass
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        self.outcomes.append((status, reason))
+    def done(self, outcome: wire.Prepared) -> None:
+        self.outcomes.append((ErrorStatus(outcome.status), outcome.reason))
 
     def took(self, route: Route) -> None:
         pass

@@ -24,7 +24,6 @@ from asyncnn.hal.refusals import (
     PrepareArguments,
     checked_descriptors,
 )
-from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     ErrorStatus,
     Handle,
@@ -197,18 +196,8 @@ class PreparationListener(Protocol):
         """Call ``cancel`` once nobody waits."""
         ...
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        """Take the outcome; the signature is for a model from a cache.
-
-        The route is how executions usually go, if the device is made of several.
-        """
+    def done(self, outcome: wire.Prepared) -> None:
+        """Take the outcome."""
         ...
 
 
@@ -277,19 +266,13 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         """Take an answer of the driver."""
         status = wire.status_of(message.status)
         COMPILATION("answered", model=message.prepared, status=status.name)
-        self._tell(
-            message.prepared,
-            status,
-            message.reason,
-            message.signature,
-            message.route,
-        )
+        self._tell(message)
 
     def lose(self, cause: Cause) -> None:
         """Fail what waits: the connection has ended."""
         error = cause()
         for number in tuple(self._listeners):
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
 
     async def _send_soon(
         self,
@@ -304,10 +287,10 @@ class RequestedPreparations(msgspec.Struct, eq=False):
                 model, message, fds, is_wanted=lambda: number in self._listeners
             )
         except AsyncnnError as error:
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
         except Exception as error:
             logger.exception("a model was not sent")
-            self._tell(number, ErrorStatus.GENERAL_FAILURE, str(error))
+            self._fail(number, GeneralFailureError(str(error)))
         finally:
             self._unsent.discard(number)
 
@@ -318,7 +301,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         if number in self._listeners:
             if number not in self._unsent:
                 self._release(number)
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
 
     def _listen(
         self, number: int, listener: PreparationListener, deadline: int | None
@@ -328,18 +311,15 @@ class RequestedPreparations(msgspec.Struct, eq=False):
             self._connection.deadlines.watch(number, deadline, self._expire)
         listener.link_to_death(partial(self.cancel, number))
 
-    def _tell(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
+    def _fail(self, number: int, error: AsyncnnError) -> None:
+        self._tell(wire.Prepared(number, error.status, str(error)))
+
+    def _tell(self, outcome: wire.Prepared) -> None:
         """Notify one listener; if it fails, the others are still notified."""
+        number = outcome.prepared
         self._unsent.discard(number)
         self._connection.deadlines.answered(number)
         # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:
-            notify(listener.done, number, status, reason, signature, route)
+            notify(listener.done, outcome)

@@ -41,6 +41,7 @@ from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
+from asyncnn.service import wire
 from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.remote_model import RemotePreparedModel
@@ -297,20 +298,14 @@ class _PreparationEnd:
         """Have the preparation cancelled if nobody waits for it any more."""
         self._callback.link_to_death(cancel)
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
+    def done(self, outcome: wire.Prepared) -> None:
         """Notify the callback."""
         connection, callback = self._connection, self._callback
         callback.unlink_to_death()
-        model = self._model or signature
+        status, reason = wire.status_of(outcome.status), outcome.reason
+        number, model = outcome.prepared, self._model or outcome.signature
         if status is ErrorStatus.NONE and model is not None:
-            prepared = RemotePreparedModel(connection, number, model, route)
+            prepared = RemotePreparedModel(connection, number, model, outcome.route)
             self._notify(status, prepared)
             return
         if status is ErrorStatus.NONE:

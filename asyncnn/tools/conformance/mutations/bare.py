@@ -18,8 +18,8 @@ from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_resu
 from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
 from asyncnn.hal.refusals import BaseDevice, NoFencesNorBursts, PrepareArguments
-from asyncnn.hal.routes import Route
 from asyncnn.hal.types import ExecutionOptions
+from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.remote_model import NotifyingExecution
 from asyncnn.service.client.sent_pools import Sendable
@@ -69,18 +69,11 @@ class _Preparation:
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         """Do nothing: whoever asks waits."""
 
-    def done(
-        self,
-        number: int,
-        status: hal.ErrorStatus,
-        reason: str,
-        signature: hal.Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        self._callback.reason = reason
-        prepared = None
+    def done(self, outcome: wire.Prepared) -> None:
+        self._callback.reason = outcome.reason
+        status, prepared = wire.status_of(outcome.status), None
         if status is hal.ErrorStatus.NONE:
-            prepared = _BarePreparedModel(self._connection, number)
+            prepared = _BarePreparedModel(self._connection, outcome.prepared)
         self._callback.notify_1_3(status, prepared)
 
 
