@@ -211,6 +211,11 @@ async def latencies_us(run: Run, count: int, pause_s: float) -> list[float]:
     return samples
 
 
+async def p99_us(run: Run, count: int, pause_s: float) -> float:
+    """Return the 99th percentile of these."""
+    return percentile(await latencies_us(run, count, pause_s), 0.99)
+
+
 def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:
     """Return the `RunUntil` of a run that takes a timeout and raises what is missed."""
 
