@@ -84,7 +84,8 @@ class _Reader:
     def contents(self) -> Steps[Contents]:
         root = self._root
         buffers = self._positions(root[4])
-        codes = [self._operator_code(table) for table in self._positions(root[1])]
+        tables = self._positions(root[1])
+        codes = [self._operator_code(table) for table in tables]
         found: list[Graph] = []
         for index, table in enumerate(self._positions(root[2])):
             graph = yield from self._graph(index, table, buffers, codes)
@@ -96,6 +97,9 @@ class _Reader:
             graphs,
             tuple(self._signature(table, graphs) for table in self._positions(root[7])),
             self._metadata(root[6], buffers),
+            self._data,
+            tables,
+            buffers,
         )
 
     def _graph(
@@ -153,7 +157,7 @@ class _Reader:
             name, index = self._entry(table)
             # The model works without them: damage here costs no more than them.
             if name == METADATA and index < len(buffers):
-                start, size = self._bytes(buffers[index])
+                start, size = flatbuffer.buffer_bytes(self._data, buffers[index])
                 return self._data[start : start + size]
         return None
 
@@ -201,7 +205,7 @@ class _Reader:
             for field in (1, 2, 8)
         ]
         return Operator(
-            index, name, inputs, outputs, intermediates, version, data, places
+            index, name, inputs, outputs, intermediates, version, data, places, table
         )
 
     def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
@@ -233,8 +237,8 @@ class _Reader:
             axis = flatbuffer.int32(data, parts[6])[0] if parts[6] else 0
         is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
         constant = None
+        buffer = self._uint32(places[2])
         if type_ in ALL_DTYPES:
-            buffer = self._uint32(places[2])
             constant = self._constant(
                 (index, name), ALL_DTYPES[type_], shape, buffers, buffer, places[6]
             )
@@ -255,6 +259,8 @@ class _Reader:
             is_variable,
             self._numbers(places[7], _INT32),
             constant if unsupported else None,
+            table,
+            buffer,
         )
 
     def _constant(
@@ -270,7 +276,7 @@ class _Reader:
             raise InvalidArgumentError(
                 f"{label_of(*named)} refers to buffer {index} of {len(buffers)}"
             )
-        start, size = self._bytes(buffers[index])
+        start, size = flatbuffer.buffer_bytes(self._data, buffers[index])
         if not size:
             return None
         expected = dtype.itemsize * math.prod(shape)
@@ -299,18 +305,6 @@ class _Reader:
             raise InvalidArgumentError(
                 f"sparse constants that are {_MOST_SPARSE} times as long as the file"
             )
-
-    def _bytes(self, buffer: int) -> tuple[int, int]:
-        """Return where the bytes of a buffer begin, and how many they are."""
-        data = self._data
-        field, offset_field, size_field = flatbuffer.places(data, buffer, 3)
-        # Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a
-        # placeholder that the converter leaves in smaller ones.
-        offset = flatbuffer.uint64(data, offset_field)[0] if offset_field else 0
-        if offset > 1:
-            size = flatbuffer.uint64(data, size_field)[0] if size_field else 0
-            return int(offset), int(size)
-        return flatbuffer.vector(data, field)
 
     def _numbers(self, place: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
         """Return the numbers of a field's vector, none for one that is left out."""

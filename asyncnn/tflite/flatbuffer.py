@@ -57,6 +57,12 @@ def places(data: memoryview, table: int, count: int) -> Places:
     return found if known == count else found + (0,) * (count - known)
 
 
+def field_count(data: memoryview, table: int) -> int:
+    """Return how many fields the vtable of a table that was read has room for."""
+    vtable = table - _I32.unpack_from(data, table)[0]
+    return (int(_U16.unpack_from(data, vtable)[0]) - _VTABLE_HEADER) // 2
+
+
 class AccessedTable(flatbuffers.table.Table):  # type: ignore[misc]
     """What a generated accessor reads a table by, with its vtable looked at once."""
 
@@ -88,6 +94,20 @@ def vector(data: memoryview, place: int) -> tuple[int, int]:
         return 0, 0
     start = target(data, place)
     return start + 4, int(_U32.unpack_from(data, start)[0])
+
+
+def buffer_bytes(data: memoryview, buffer: int) -> tuple[int, int]:
+    """Return where the bytes of a buffer begin, and how many they are.
+
+    Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a placeholder
+    that the converter leaves in smaller ones.
+    """
+    field, offset_field, size_field = places(data, buffer, 3)
+    offset = uint64(data, offset_field)[0] if offset_field else 0
+    if offset > 1:
+        size = uint64(data, size_field)[0] if size_field else 0
+        return int(offset), int(size)
+    return vector(data, field)
 
 
 def numbers(

@@ -70,7 +70,8 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
     ``other_data`` are those of types that cannot be.
     ``signature`` is the shape with -1 for lengths that the application may choose, or
-    empty.
+    empty. Its ``table`` lies there in the file, and ``buffer`` is the number of its
+    constant's.
     """
 
     index: int
@@ -85,6 +86,8 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     is_variable: bool = False
     signature: tuple[int, ...] = ()
     other_data: NDArray[Any] | None = None
+    table: int = 0
+    buffer: int = 0
 
     @property
     def stored(self) -> NDArray[Any] | None:
@@ -111,7 +114,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
     ``intermediates`` only describe how some operators quantise inside. ``places`` are
-    those of the fields in ``data``, the file.
+    those of the fields in ``data``, the file, where its ``table`` lies.
     """
 
     index: int
@@ -122,6 +125,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     version: int = 1
     data: memoryview = memoryview(b"")
     places: flatbuffer.Places = (0,) * OPERATOR_FIELDS
+    table: int = 0
 
     def kind_of_options(self) -> tuple[int, int]:
         """Return the numbers of the kinds of its options, one of each union."""
@@ -205,8 +209,14 @@ class SignatureTable(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True, eq=False):
-    """All that is read of a file; ``metadata`` are bytes of another format."""
+    """All that is read of a file; ``metadata`` are bytes of another format.
+
+    ``codes`` and ``buffers`` are where these tables lie in ``data``, the file.
+    """
 
     graphs: tuple[Graph, ...]
     signatures: tuple[SignatureTable, ...] = ()
     metadata: memoryview | None = None
+    data: memoryview = memoryview(b"")
+    codes: Sequence[int] = ()
+    buffers: Sequence[int] = ()

@@ -17,7 +17,11 @@ from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
 from asyncnn.devices.litert.graph_file import GraphFile
 from asyncnn.devices.litert.public_interpreter import computed
-from asyncnn.devices.litert.region_file import region_file
+from asyncnn.devices.litert.region_file import (
+    COPIED_BYTES,
+    WEIGHTS,
+    region_file,
+)
 from asyncnn.devices.litert.tflite_engine import Engine
 from asyncnn.devices.litert.weights import PackedWeights, weights_key
 from asyncnn.engine.array_memory import address_of
@@ -160,12 +164,8 @@ class LiteRtRegions:
             return region_file(contents, own, speeds, output_shape=output_shape)
 
 
-_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 _LARGE_BYTES = 1 << 12
 """Weights of a file are only computed with: from here on, they are not copied."""
-
-_COPIED_BYTES = 1 << 20
-"""Files of so many bytes are copied as a whole, weights and all."""
 
 
 def _contents(graph: Array) -> Contents:
@@ -180,7 +180,7 @@ def _contents(graph: Array) -> Contents:
     if known is not None:
         return known
     with decoding("TFLite"):
-        if graph.nbytes <= _COPIED_BYTES:
+        if graph.nbytes <= COPIED_BYTES:
             contents = completed(reading_contents(graph.copy().data))
         else:
             contents = _without_weights(graph)
@@ -225,7 +225,7 @@ def _tensors(contents: Contents) -> Iterator[tflite.Tensor]:
 def _place(tensor: tflite.Tensor, file: Array) -> tuple[int, int] | None:
     """Return where large weights lie in their file, and their bytes."""
     data = tensor.data
-    if data is None or data.nbytes < _LARGE_BYTES or tensor.type not in _WEIGHTS:
+    if data is None or data.nbytes < _LARGE_BYTES or tensor.type not in WEIGHTS:
         return None
     start = address_of(data) - address_of(file)
     is_within = 0 <= start <= file.nbytes - data.nbytes
