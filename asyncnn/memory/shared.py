@@ -35,7 +35,7 @@ from asyncnn.memory.pages import (
     read_into,
     write_all,
 )
-from asyncnn.memory.pools import map_file, open_file, owning, view
+from asyncnn.memory.pools import from_buffer, map_file, open_file, owning, view
 
 
 def allocate(size: int) -> Memory:
@@ -104,6 +104,10 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
             raise
 
 
+_SMALL_BYTES = 1 << 20
+"""To share a copy of a larger file takes less time than to touch its pages twice."""
+
+
 class FileReader:
     """Reads a file that others may change meanwhile; slices are its bytes, read anew.
 
@@ -141,7 +145,8 @@ class FileReader:
     def copy(self) -> Memory:
         """Return a pool of all bytes, which nothing changes.
 
-        A file in memory that is sealed is mapped, and not copied.
+        A file in memory that is sealed is mapped, and not copied. The bytes of a small
+        one are of this process alone, and copied again where they are sent.
 
         :raises GeneralFailureError: if it cannot be read, or has changed.
         :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
@@ -151,6 +156,12 @@ class FileReader:
             seals = seals_of(fd)
             if is_immutable(seals) and keeps_its_bytes(seals, self._status.st_dev):
                 return map_file(fd)
+            if len(self) <= _SMALL_BYTES:
+                data = os.pread(fd, len(self), 0)
+                if len(data) < len(self):
+                    raise self._changed()
+                self.check_unchanged()
+                return from_buffer(data)
             # Refused where there is not as much memory; a file may be mostly holes.
             mmap.mmap(-1, max(len(self), 1), mmap.MAP_PRIVATE).close()
             draft = Descriptor(create_file("asyncnn-constants"))

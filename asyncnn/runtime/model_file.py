@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,11 +25,16 @@ from asyncnn.hal.operands import dtype_of, size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExtensionNameAndPrefix, Memory, Model, Subgraph
 from asyncnn.hal.validate import validate_model
-from asyncnn.input_files import AnyPath, call_abandonable, offload_abandonable
+from asyncnn.input_files import (
+    AnyPath,
+    call_abandonable,
+    in_one,
+    offload_abandonable,
+)
 from asyncnn.memory.pools import from_buffer, part_of, view
 from asyncnn.offload import SWITCH_INTERVAL_S, switching_at_least_every
 from asyncnn.output_files import write_file
-from asyncnn.pacing import Steps
+from asyncnn.pacing import Steps, completed
 from asyncnn.runtime.file_kinds import MAGIC, FileKind, kind_of
 from asyncnn.runtime.model import (
     InputShapes,
@@ -67,6 +72,9 @@ PAGE_BYTES = 4096
 """Alignment of the first pool."""
 POOL_ALIGNMENT = 64
 """Alignment of the other pools."""
+
+_SHORT_BYTES = 1 << 20
+"""Files of so many bytes load in a moment."""
 
 _PREFIX = struct.Struct("<8sIII")
 
@@ -355,10 +363,12 @@ def load(
 
     :raises AsyncnnError: as `load_model`.
     """
-    steps = _loading(
-        source, signature, input_shapes, constants, states, extensions, strict
-    )
-    return call_abandonable(f"loading {_where(source)}", steps)
+    what = f"loading {_where(source)}"
+    file = call_abandonable(what, in_one(_File.of, source))
+    steps = file.loading(signature, input_shapes, constants, states, extensions, strict)
+    # Nothing hangs any more, and another thread takes longer to begin than this does.
+    is_short = file.memory.size <= _SHORT_BYTES
+    return completed(steps) if is_short else call_abandonable(what, steps)
 
 
 def _where(source: ModelSource) -> str:
@@ -383,41 +393,77 @@ def _loading(
     extensions: Iterable[Extension | str],
     strict: bool,
 ) -> Steps[NamedModel]:
+    file = _File.of(source)
+    yield
+    return (
+        yield from file.loading(
+            signature, input_shapes, constants, states, extensions, strict
+        )
+    )
+
+
+class _File(NamedTuple):
+    """The bytes of a model, and where they are from."""
+
+    memory: Memory
+    where: str
     folder: Path | None = None
-    if isinstance(source, str | os.PathLike):
-        memory, folder = _model_bytes(source), Path(source).parent
-    else:
+
+    @classmethod
+    def of(cls, source: ModelSource) -> "_File":
+        """Read a file, or take bytes as they are.
+
+        :raises AsyncnnError: as `load_model`.
+        """
+        where = _where(source)
+        if isinstance(source, str | os.PathLike):
+            return cls(_model_bytes(source), where, Path(source).parent)
         try:
-            memory = from_buffer(memoryview(source).toreadonly())
+            return cls(from_buffer(memoryview(source).toreadonly()), where)
         except TypeError:
             raise WrongTypeError(
                 f"a model is loaded from a path or bytes, not {type(source).__name__}"
             ) from None
-    yield
-    with located(_where(source)), switching_at_least_every(SWITCH_INTERVAL_S):
-        if not memory.size:
-            raise InvalidArgumentError("it is empty")
-        kind = kind_of(view(memory))
-        given = {
-            "a signature": (signature, (FileKind.TFLITE,)),
-            "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
-            "constants": (constants, (FileKind.ONNX,)),
-        }
-        for what, (value, kinds) in given.items():
-            if value and kind not in kinds:
-                raise InvalidArgumentError(
-                    f"{what} cannot be given for {kind.value} files"
+
+    def loading(
+        self,
+        signature: str | None,
+        input_shapes: InputShapes,
+        constants: "Constants | None",
+        states: Mapping[str, str] | None,
+        extensions: Iterable[Extension | str],
+        strict: bool,
+    ) -> Steps[NamedModel]:
+        """Load the model of the file in steps; see `load_model`."""
+        with located(self.where), switching_at_least_every(SWITCH_INTERVAL_S):
+            memory, kind = self.memory, self._kind()
+            given = {
+                "a signature": (signature, (FileKind.TFLITE,)),
+                "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
+                "constants": (constants, (FileKind.ONNX,)),
+            }
+            for what, (value, kinds) in given.items():
+                if value and kind not in kinds:
+                    raise InvalidArgumentError(
+                        f"{what} cannot be given for {kind.value} files"
+                    )
+            if kind is FileKind.CONTAINER:
+                named = read_container(memory)
+                return named if states is None else named.with_pairs(states)
+            if kind is FileKind.TFLITE:
+                named = yield from loading_tflite(
+                    memory, signature, input_shapes, extensions, strict
                 )
-        if kind is FileKind.CONTAINER:
-            named = read_container(memory)
-            return named if states is None else named.with_pairs(states)
-        if kind is FileKind.TFLITE:
-            named = yield from loading_tflite(
-                memory, signature, input_shapes, extensions, strict
-            )
-        else:
-            named = yield from _onnx(memory, folder, input_shapes, constants, strict)
-        return named.with_pairs(pairs_by_name(named) if states is None else states)
+            else:
+                named = yield from _onnx(
+                    memory, self.folder, input_shapes, constants, strict
+                )
+            return named.with_pairs(pairs_by_name(named) if states is None else states)
+
+    def _kind(self) -> FileKind:
+        if not self.memory.size:
+            raise InvalidArgumentError("it is empty")
+        return kind_of(view(self.memory))
 
 
 def _onnx(

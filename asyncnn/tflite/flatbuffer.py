@@ -9,8 +9,9 @@ Source: the FlatBuffers internals document (tables, vtables, vectors and offsets
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import flatbuffers  # type: ignore[import-untyped]
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 Places = tuple[int, ...]
 """Where the fields of a table lie, 0 for one that is left out."""
+
+REFERENCE = "@"
 
 _I32, _U32, _U16 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<H")
 _VTABLE_HEADER = 4
@@ -63,6 +66,64 @@ def field_count(data: memoryview, table: int) -> int:
     return (int(_U16.unpack_from(data, vtable)[0]) - _VTABLE_HEADER) // 2
 
 
+class Rows:
+    """Reads tables of one kind, all fields in one call, as those of a vtable lie alike.
+
+    ``forms`` are the formats of fields in order, those of `struct` or `REFERENCE`. What
+    a table leaves out is 0.
+    """
+
+    def __init__(self, data: memoryview, forms: str) -> None:
+        self._data = data
+        self._forms = forms
+        self._known: dict[int, _Layout] = {}
+
+    def row(self, table: int) -> list[int]:
+        """Return the values of fields, and how many more the vtable has room for.
+
+        That of a reference is where the other table, vector or string lies.
+
+        :raises ValueError: if its vtable lies before the buffer, or fields overlap.
+        :raises struct.error: if the table or its vtable lies beyond the buffer.
+        """
+        vtable = table - _I32.unpack_from(self._data, table)[0]
+        layout = self._known.get(vtable)
+        if layout is None:
+            layout = self._known[vtable] = self._layout(table, vtable)
+        unpack, pick, references, more = layout
+        found = [*pick((0, *unpack(self._data, table))), more]
+        for slot, offset in references:
+            found[slot] += table + offset
+        return found
+
+    def _layout(self, table: int, vtable: int) -> "_Layout":
+        count = len(self._forms)
+        found = places(self._data, table, count)
+        form, at = "<", 0
+        order, references = [0] * count, []
+        present = sorted((place - table, k) for k, place in enumerate(found) if place)
+        for position, (offset, slot) in enumerate(present, 1):
+            if offset < at:
+                raise ValueError("fields of a table overlap")
+            own = self._forms[slot]
+            if own == REFERENCE:
+                references.append((slot, offset))
+                own = "I"
+            form += f"{offset - at}x{own}"
+            at = offset + struct.calcsize(own)
+            order[slot] = position
+        more = max(0, field_count(self._data, table) - count)
+        return struct.Struct(form).unpack_from, itemgetter(*order), references, more
+
+
+_Layout: TypeAlias = tuple[
+    Callable[[memoryview, int], tuple[int, ...]],
+    Callable[[tuple[int, ...]], tuple[int, ...]],
+    list[tuple[int, int]],
+    int,
+]
+
+
 class AccessedTable(flatbuffers.table.Table):  # type: ignore[misc]
     """What a generated accessor reads a table by, with its vtable looked at once."""
 
@@ -96,18 +157,9 @@ def vector(data: memoryview, place: int) -> tuple[int, int]:
     return start + 4, int(_U32.unpack_from(data, start)[0])
 
 
-def buffer_bytes(data: memoryview, buffer: int) -> tuple[int, int]:
-    """Return where the bytes of a buffer begin, and how many they are.
-
-    Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a placeholder
-    that the converter leaves in smaller ones.
-    """
-    field, offset_field, size_field = places(data, buffer, 3)
-    offset = uint64(data, offset_field)[0] if offset_field else 0
-    if offset > 1:
-        size = uint64(data, size_field)[0] if size_field else 0
-        return int(offset), int(size)
-    return vector(data, field)
+def length(data: memoryview, vector: int) -> int:
+    """Return how many elements the vector at a place has; none at 0."""
+    return int(_U32.unpack_from(data, vector)[0]) if vector else 0
 
 
 def numbers(

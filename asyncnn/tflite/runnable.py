@@ -112,12 +112,13 @@ one comes to lie there.
 def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
     """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
 
-    Loading a file and preparing it, in one process, check it once, if it is sealed:
-    whoever could write to it might change what was checked.
+    Loading a file and preparing it, in one process, check it once, if it is sealed, or
+    bytes of Python's: whoever could write to it might change what was checked.
     """
-    if memory.buffer is None or not memory.handle.fds:
+    if memory.buffer is None:
         return
-    if is_immutable(seals_of(span_of(memory).fd)):
+    is_sealed = memory.handle.fds and is_immutable(seals_of(span_of(memory).fd))
+    if is_sealed or isinstance(memory.buffer.obj, bytes):
         place = address, memory.size
         _checked[place] = contents
         weakref.finalize(memory, _checked.pop, place, None).atexit = False

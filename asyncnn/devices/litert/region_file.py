@@ -47,11 +47,7 @@ _VECTORS = {"ReshapeOptions": 4, "SqueezeOptions": 4, "BucketizeOptions": 4}
 _REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
 
-_TENSOR_FIELDS, _OPERATOR_FIELDS = 9, 14
-_SPARSITY = 6
-_UNREAD = 5, 6, 7, 9, 10, 11, 12
-"""Fields of operators that are for custom ones, or newer."""
-
+_TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
 _SIZES = struct.Struct("<2H").unpack_from
 
@@ -88,6 +84,7 @@ class _Head:
         self._contents = contents
         self._data = contents.data
         self._whole = np.frombuffer(contents.data, np.uint8)
+        self._address = address_of(self._whole)
         self._file = file = FlatFile()
         self._empty = file.table(())
         self._buffers = dict[int, Place]()
@@ -160,24 +157,15 @@ class _Head:
         self, tensor: Tensor, shape: Shape | None, dense: Array | None, ends: set[int]
     ) -> Place:
         """Return where a tensor is described: in the file, or anew."""
-        places = flatbuffer.places(self._data, tensor.table, _TENSOR_FIELDS)
-        is_sparse = dense is not None or bool(places[_SPARSITY])
         data, buffer = tensor.stored if dense is None else dense, tensor.buffer
         if data is not None:
-            buffer = self._buffer(tensor, data, is_sparse)
+            buffer = self._buffer(tensor, data, dense is not None)
         is_end = tensor.index in ends
-        if (
-            is_sparse
-            or is_end
-            or len(tensor.scales) != len(tensor.zero_points)
-            or quantized_axis(tensor) != tensor.quantized_dimension
-            or flatbuffer.field_count(self._data, tensor.table) > _TENSOR_FIELDS
-            or not _is_usual(tensor)
-            or shape is not None
-        ):
-            name = f"tensor_{tensor.index}" if is_end else ""
-            return self._described(tensor, shape, buffer, name)
-        return -tensor.table
+        is_same = buffer == tensor.buffer and shape is None
+        if tensor.is_plain and is_same and not is_end:
+            return -tensor.table
+        name = f"tensor_{tensor.index}" if is_end else ""
+        return self._described(tensor, shape, buffer, name)
 
     def _described(
         self, tensor: Tensor, shape: Shape | None, buffer: int = 0, name: str = ""
@@ -216,33 +204,32 @@ class _Head:
             fields.append((4, REFERENCE, file.table(parts)))
         return file.table(fields)
 
-    def _buffer(self, tensor: Tensor, data: Array, is_sparse: bool) -> int:
+    def _buffer(self, tensor: Tensor, data: Array, is_dense: bool) -> int:
         """Return the number of the buffer of a constant.
 
         Those that are not in the file as they are, are in the head, or lie apart.
         """
-        number, table = tensor.buffer, self._contents.buffers[tensor.buffer]
-        if is_sparse:
-            number, self._next_buffer = self._next_buffer, self._next_buffer + 1
-        elif number in self._buffers:
+        number = tensor.buffer
+        own, known = self._contents.buffers[number], self._buffers.get(number)
+        is_weight = tensor.type in WEIGHTS and len(self._data) > COPIED_BYTES
+        is_dense = is_dense or not (tensor.is_plain or data.nbytes == own.size)
+        if not is_dense and known is not None and (known < 0 or is_weight):
             return number
-        start, size = flatbuffer.buffer_bytes(self._data, table)
-        is_here = address_of(data) == address_of(self._whole) + start
         flat = data.reshape(-1).view(np.uint8)
-        if (
-            not is_sparse
-            and len(self._data) > COPIED_BYTES
-            and tensor.type in WEIGHTS
-            and may_lie_apart(flat)
-        ):
-            place = self._file.table(((1, "Q", 0), (2, "Q", size)))
+        if is_dense or known is not None:
+            number, self._next_buffer = self._next_buffer, self._next_buffer + 1
+        elif is_weight and may_lie_apart(flat):
+            place = self._file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
-            self._holes.append((start, size))
-        elif is_sparse or not is_here or flatbuffer.field_count(self._data, table) > 1:
-            place = self._file.table(((0, REFERENCE, self._file.data(flat)),))
-        else:
-            place = -table
-        self._buffers[number] = place
+            self._holes.append((own.start, own.size))
+            self._buffers[number] = place
+            return number
+        elif own.is_plain and address_of(data) == self._address + own.start:
+            self._buffers[number] = -own.table
+            return number
+        self._buffers[number] = self._file.table(
+            ((0, REFERENCE, self._file.data(flat)),)
+        )
         return number
 
     def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
@@ -254,11 +241,7 @@ class _Head:
         code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         self._codes[code] = -self._contents.codes[code]
         number, table = _checked_options(operator)
-        if (
-            read is None
-            and flatbuffer.field_count(data, operator.table) <= _OPERATOR_FIELDS
-            and not any(places[field] for field in _UNREAD)
-        ):
+        if read is None and operator.is_plain:
             return -operator.table
         fields: list[Field] = [
             (0, "I", code),
@@ -311,15 +294,6 @@ class _Head:
                 steps.append(self._operator(each, read))
             alive += own.outputs
         return steps
-
-
-def _is_usual(tensor: Tensor) -> bool:
-    """Tell whether what the file says of open lengths agrees with the shape."""
-    signature, shape = tensor.signature, tensor.shape
-    if not signature or signature == shape:
-        return True
-    pairs = zip(signature, shape, strict=False)
-    return len(signature) == len(shape) and all(own in (-1, n) for own, n in pairs)
 
 
 def _timed(graph: Graph, operators: Sequence[Operator], speeds: Speeds) -> list[_Timed]:
