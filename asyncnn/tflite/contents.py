@@ -67,8 +67,6 @@ _MOST_SPARSE = 64
 
 def _agree(signature: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Tell whether lengths that are open, if any, are what a signature has besides."""
-    if not signature or signature == shape:
-        return True
     pairs = zip(signature, shape, strict=False)
     return len(signature) == len(shape) and all(own in (-1, n) for own, n in pairs)
 
@@ -252,7 +250,7 @@ class _Reader:
         name = self._text_at(named)
         type_ = TYPE_NAMES.get(number, f"type {number}")
         shape = self._numbers_at(shape_at, _INT32)
-        if len(shape) > MAX_RANK or min(shape, default=0) < 0:
+        if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise InvalidArgumentError(
                 f"{label_of(index, name)} has shape {list(shape[:20])}"
             )
@@ -301,7 +299,7 @@ class _Reader:
             constant if unsupported else None,
             table,
             buffer,
-            is_usual and _agree(signature, shape),
+            is_usual and (not signature or _agree(signature, shape)),
         )
 
     def _constant(

@@ -10,6 +10,7 @@ Source: the FlatBuffers internals document (tables, vtables, vectors and offsets
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -97,31 +98,39 @@ class Rows:
         return found
 
     def _layout(self, table: int, vtable: int) -> "_Layout":
-        count = len(self._forms)
-        found = places(self._data, table, count)
-        form, at = "<", 0
-        order, references = [0] * count, []
-        present = sorted((place - table, k) for k, place in enumerate(found) if place)
-        for position, (offset, slot) in enumerate(present, 1):
-            if offset < at:
-                raise ValueError("fields of a table overlap")
-            own = self._forms[slot]
-            if own == REFERENCE:
-                references.append((slot, offset))
-                own = "I"
-            form += f"{offset - at}x{own}"
-            at = offset + struct.calcsize(own)
-            order[slot] = position
-        more = max(0, field_count(self._data, table) - count)
-        return struct.Struct(form).unpack_from, itemgetter(*order), references, more
+        found = places(self._data, table, len(self._forms))
+        more = max(0, field_count(self._data, table) - len(found))
+        offsets = tuple([place and place - table for place in found])
+        return (*_unpacked(self._forms, offsets), more)
 
 
-_Layout: TypeAlias = tuple[
-    Callable[[memoryview, int], tuple[int, ...]],
-    Callable[[tuple[int, ...]], tuple[int, ...]],
-    list[tuple[int, int]],
-    int,
-]
+@lru_cache(maxsize=256)
+def _unpacked(
+    forms: str, offsets: tuple[int, ...]
+) -> tuple["_Unpack", "_Pick", list[tuple[int, int]]]:
+    """Return what reads fields at ``offsets``, and puts them in order; see `Rows`.
+
+    The last are the numbers of references, with their offsets.
+    """
+    form, at = "<", 0
+    order, references = [0] * len(forms), []
+    present = sorted((offset, k) for k, offset in enumerate(offsets) if offset)
+    for position, (offset, slot) in enumerate(present, 1):
+        if offset < at:
+            raise ValueError("fields of a table overlap")
+        own = forms[slot]
+        if own == REFERENCE:
+            references.append((slot, offset))
+            own = "I"
+        form += f"{offset - at}x{own}"
+        at = offset + struct.calcsize(f"<{own}")
+        order[slot] = position
+    return struct.Struct(form).unpack_from, itemgetter(*order), references
+
+
+_Unpack: TypeAlias = Callable[[memoryview, int], tuple[int, ...]]
+_Pick: TypeAlias = Callable[[tuple[int, ...]], tuple[int, ...]]
+_Layout: TypeAlias = tuple[_Unpack, _Pick, list[tuple[int, int]], int]
 
 
 class AccessedTable(flatbuffers.table.Table):  # type: ignore[misc]

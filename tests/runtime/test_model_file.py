@@ -25,9 +25,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.container import read_container, save
 from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import bundled_file, load, read_container, save
+from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")

@@ -7,7 +7,6 @@ cross a barrier are copied by an operator of the head, and those behind it, whic
 the copies, are written anew, too. Large weights lie apart (`graph_file`).
 """
 
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,13 +17,11 @@ from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import quantized_axis
 from asyncnn.tflite.tables import (
-    BUILTIN_OPTIONS,
     Contents,
     Graph,
     Operator,
@@ -39,17 +36,8 @@ WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 """Types of what is only computed with."""
 
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
-_MOST_TABLE_BYTES = 512
-_MOST_VECTOR = 1 << 12
-_VECTORS = {"ReshapeOptions": 4, "SqueezeOptions": 4, "BucketizeOptions": 4}
-"""Tables of options whose first field is a vector, and the bytes of an element."""
-
-_REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
-"""Tables of options that refer to something else."""
-
 _TENSOR_FIELDS = 5
 _OFFSET_IN_BUFFER = 8
-_SIZES = struct.Struct("<2H").unpack_from
 
 
 def region_file(
@@ -63,8 +51,6 @@ def region_file(
 
     ``input_shapes`` are those of the main graph's inputs. All its outputs are said to
     have ``output_shape`` if it is given; there are no barriers then.
-
-    :raises InvalidArgumentError: if options are damaged.
     """
     main = contents.graphs[0]
     shapes = dict(zip(main.inputs, input_shapes, strict=True))
@@ -240,7 +226,6 @@ class _Head:
         file, data, places = self._file, self._data, operator.places
         code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
         self._codes[code] = -self._contents.codes[code]
-        number, table = _checked_options(operator)
         if read is None and operator.is_plain:
             return -operator.table
         fields: list[Field] = [
@@ -248,7 +233,8 @@ class _Head:
             (1, REFERENCE, file.numbers(operator.inputs if read is None else read)),
             (2, REFERENCE, file.numbers(operator.outputs)),
         ]
-        if table:
+        number, table = operator.kind_of_options()[0], operator.options_place()
+        if number and table:
             fields += [(3, "B", number), (4, REFERENCE, -table)]
         if operator.intermediates:
             fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
@@ -308,33 +294,3 @@ def _timed(graph: Graph, operators: Sequence[Operator], speeds: Speeds) -> list[
             constant.update(each.outputs)
             timed.append(_Timed(0, (), ()))
     return timed
-
-
-def _checked_options(operator: Operator) -> tuple[int, int]:
-    """Return the number of the kind of options, and where these lie; 0 for none.
-
-    :raises InvalidArgumentError: if they are no such table.
-    """
-    data, table = operator.data, operator.options_place()
-    number, _ = operator.kind_of_options()
-    if not number or not table:
-        return 0, 0
-    kind = BUILTIN_OPTIONS[number]
-    vtable = table - flatbuffer.int32(data, table)[0]
-    if vtable < 0 or kind in _REFERRING:
-        raise InvalidArgumentError(f"operator {operator.index} has unknown options")
-    size, table_size = _SIZES(data, vtable)
-    offsets = struct.unpack_from(f"<{max(size // 2 - 2, 0)}H", data, vtable + 4)
-    if (
-        size % 2
-        or not 4 <= min(size, table_size) <= max(size, table_size) <= _MOST_TABLE_BYTES
-        or table + table_size > len(data)
-        or any(offset and not 4 <= offset < table_size for offset in offsets)
-    ):
-        raise InvalidArgumentError(f"operator {operator.index} has damaged options")
-    width = _VECTORS.get(kind, 0)
-    if width and offsets and offsets[0]:
-        start, count = flatbuffer.vector(data, table + offsets[0])
-        if count > _MOST_VECTOR or start + width * count > len(data):
-            raise InvalidArgumentError(f"operator {operator.index} has long options")
-    return number, table

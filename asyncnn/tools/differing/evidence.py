@@ -9,8 +9,8 @@ import numpy as np
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
 from asyncnn.hal.operations.bound import Array
+from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import TensorInfo
-from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.differing.extracts import Extract, compacted
 from asyncnn.tools.differing.finding import PlacedOperation
 from asyncnn.tools.differing.levels import Level
