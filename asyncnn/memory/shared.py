@@ -145,8 +145,7 @@ class FileReader:
     def copy(self) -> Memory:
         """Return a pool of all bytes, which nothing changes.
 
-        A file in memory that is sealed is mapped, and not copied. The bytes of a small
-        one are of this process alone, and copied again where they are sent.
+        A file in memory that is sealed is mapped, and not copied.
 
         :raises GeneralFailureError: if it cannot be read, or has changed.
         :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
@@ -156,12 +155,6 @@ class FileReader:
             seals = seals_of(fd)
             if is_immutable(seals) and keeps_its_bytes(seals, self._status.st_dev):
                 return map_file(fd)
-            if len(self) <= _SMALL_BYTES:
-                data = os.pread(fd, len(self), 0)
-                if len(data) < len(self):
-                    raise self._changed()
-                self.check_unchanged()
-                return from_buffer(data)
             # Refused where there is not as much memory; a file may be mostly holes.
             mmap.mmap(-1, max(len(self), 1), mmap.MAP_PRIVATE).close()
             draft = Descriptor(create_file("asyncnn-constants"))
@@ -169,6 +162,21 @@ class FileReader:
                 raise self._changed()
         self.check_unchanged()
         return final_pool(draft)
+
+    def read(self) -> Memory:
+        """Return the same; small files are of this process, and copied if they are sent.
+
+        :raises AsyncnnError: as `copy`.
+        """
+        size = len(self)
+        if size > _SMALL_BYTES:
+            return self.copy()
+        with os_errors(self._where):
+            data = os.pread(self._file.fd, size, 0)
+        if len(data) < size:
+            raise self._changed()
+        self.check_unchanged()
+        return from_buffer(data)
 
     def check_unchanged(self) -> None:
         """Check that nobody has written to the file since it was opened.

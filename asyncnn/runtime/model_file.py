@@ -120,7 +120,7 @@ def load(
     :raises AsyncnnError: as `load_model`.
     """
     what = f"loading {_where(source)}"
-    file = call_abandonable(what, in_one(_File.of, source))
+    file = call_abandonable(what, in_one(_File.of, source, strict))
     steps = file.loading(signature, input_shapes, constants, states, extensions, strict)
     # Nothing hangs any more, and another thread takes longer to begin than this does.
     is_short = file.memory.size <= _SHORT_BYTES
@@ -133,11 +133,13 @@ def _where(source: ModelSource) -> str:
     return "the model in memory"
 
 
-def _model_bytes(path: AnyPath) -> Memory:
+def _model_bytes(path: AnyPath, may_be_region: bool) -> Memory:
     file = open_model_file(path)
     with located(path):
-        kind_of(file)  # first: what is no model may be of any size
-    return file.copy()
+        kind = kind_of(file)  # first: what is no model may be of any size
+    # What has the HAL's operations stays mapped, for drivers too.
+    may_be_region = may_be_region and kind is not FileKind.CONTAINER
+    return file.read() if may_be_region else file.copy()
 
 
 def _loading(
@@ -149,7 +151,7 @@ def _loading(
     extensions: Iterable[Extension | str],
     strict: bool,
 ) -> Steps[NamedModel]:
-    file = _File.of(source)
+    file = _File.of(source, strict)
     yield
     return (
         yield from file.loading(
@@ -166,14 +168,15 @@ class _File(NamedTuple):
     folder: Path | None = None
 
     @classmethod
-    def of(cls, source: ModelSource) -> "_File":
+    def of(cls, source: ModelSource, strict: bool) -> "_File":
         """Read a file, or take bytes as they are.
 
         :raises AsyncnnError: as `load_model`.
         """
         where = _where(source)
         if isinstance(source, str | os.PathLike):
-            return cls(_model_bytes(source), where, Path(source).parent)
+            memory = _model_bytes(source, not strict)
+            return cls(memory, where, Path(source).parent)
         try:
             return cls(from_buffer(memoryview(source).toreadonly()), where)
         except TypeError:

@@ -15,7 +15,8 @@ import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import Memory
-from asyncnn.memory.handles import is_immutable, seals_of, span_of
+from asyncnn.memory.pages import is_final
+from asyncnn.memory.pools import view
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
@@ -135,13 +136,10 @@ one comes to lie there.
 def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
     """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
 
-    Loading a file and preparing it, in one process, check it once, if it is sealed, or
-    bytes of Python's: whoever could write to it might change what was checked.
+    Loading a file and preparing it, in one process, check it once, if nobody can write
+    to it any more: who could might change what was checked.
     """
-    if memory.buffer is None:
-        return
-    is_sealed = memory.handle.fds and is_immutable(seals_of(span_of(memory).fd))
-    if is_sealed or isinstance(memory.buffer.obj, bytes):
+    if is_final(np.frombuffer(view(memory), np.uint8)):
         place = address, memory.size
         _checked[place] = contents
         weakref.finalize(memory, _checked.pop, place, None).atexit = False
