@@ -164,7 +164,7 @@ class FileReader:
         return final_pool(draft)
 
     def read(self) -> Memory:
-        """Return the same; small files are of this process, and copied if they are sent.
+        """Return the same; small files are of this process, copied if they are sent.
 
         :raises AsyncnnError: as `copy`.
         """
