@@ -153,10 +153,10 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
         return completed(steps)  # who waits for this thread may leave it already
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
-    if not _errands.begin(errand):
-        return completed(steps)
     task = _current_task()
     was_cancelled = 0 if task is None else task.cancelling()
+    if not _errands.begin(errand):
+        return completed(steps)
     with _errands.waited_for(errand):
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)

@@ -7,6 +7,7 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -16,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.types import Memory
+from asyncnn.memory.pages import is_final
+from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.sparse import densify
@@ -392,3 +396,26 @@ class _Reader:
             shown = "".join(each if each.isprintable() else " " for each in name)
             return f"CUSTOM {shown}", version
         return OPERATOR_NAMES.get(number, f"builtin {number}"), version
+
+
+_checked: dict[tuple[int, int], Contents] = {}
+"""By the addresses and sizes of files. Contents refer to their file, so that no other
+one comes to lie there.
+"""
+
+
+def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
+    """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
+
+    Loading a file and preparing it, in one process, check it once, if nobody can write
+    to it any more: who could might change what was checked.
+    """
+    if is_final(np.frombuffer(view(memory), np.uint8)):
+        place = address, memory.size
+        _checked[place] = contents
+        weakref.finalize(memory, _checked.pop, place, None).atexit = False
+
+
+def checked(address: int, size: int) -> Contents | None:
+    """Return what was kept of a file of ``size`` bytes."""
+    return _checked.get((address, size))

@@ -7,16 +7,12 @@ may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
 import struct
-import weakref
 from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory
-from asyncnn.memory.pages import is_final
-from asyncnn.memory.pools import view
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
@@ -125,29 +121,6 @@ def check(contents: Contents) -> None:
     for graph in contents.graphs:
         _check_graph(graph)
     _check_calls(contents)
-
-
-_checked: dict[tuple[int, int], Contents] = {}
-"""By the addresses and sizes of files. Contents refer to their file, so that no other
-one comes to lie there.
-"""
-
-
-def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
-    """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
-
-    Loading a file and preparing it, in one process, check it once, if nobody can write
-    to it any more: who could might change what was checked.
-    """
-    if is_final(np.frombuffer(view(memory), np.uint8)):
-        place = address, memory.size
-        _checked[place] = contents
-        weakref.finalize(memory, _checked.pop, place, None).atexit = False
-
-
-def checked(address: int, size: int) -> Contents | None:
-    """Return what was kept of a file of ``size`` bytes."""
-    return _checked.get((address, size))
 
 
 def _check_graph(graph: Graph) -> None:

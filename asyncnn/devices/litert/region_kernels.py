@@ -33,7 +33,7 @@ from asyncnn.input_files import decoding
 from asyncnn.pacing import completed
 from asyncnn.tflite import runnable
 from asyncnn.tflite import tables as tflite
-from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.contents import checked, reading_contents
 from asyncnn.tflite.tables import Contents
 
 _NOTE = "region"
@@ -176,7 +176,7 @@ def _contents(graph: Array) -> Contents:
 
     :raises InvalidArgumentError: if LiteRT does not get it.
     """
-    known = runnable.checked(address_of(graph), graph.nbytes)
+    known = checked(address_of(graph), graph.nbytes)
     if known is not None:
         return known
     with decoding("TFLite"):

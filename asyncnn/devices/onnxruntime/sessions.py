@@ -38,7 +38,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.pages import is_final
+from asyncnn.memory.pages import is_final, owner_of
 
 ELEMENT_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(np.float32): 1,
@@ -176,7 +176,7 @@ class RegionSession:
         self.traits = traits
         self.learnt = learnt
         self._released = _Released(library, content)
-        self.handle = self._released.create(threads, traits)
+        self.handle = self._released.create(content, threads, traits)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
         if not all(port.known_shape for port in self.inputs):
             # What the file says of results may be that of one run.
@@ -255,24 +255,23 @@ def _created(
 class _Released:
     """Releases a session when the last reference has gone, weak ones included.
 
-    So it does what the session reads of ``content``. With a `__del__` of its own, a
+    What the session reads of memory goes then, too. With a `__del__` of its own, a
     `RegionSession` could be found by its weak references while ONNX Runtime releases
     it, which takes a while without the interpreter lock.
     """
 
     def __init__(self, library: OnnxRuntimeLibrary, content: Array | bytes) -> None:
         self._library = library
-        self._content: Array | bytes | None = content
+        # Not the array itself: who has that has the session, not the other way round.
+        self._memory = None if isinstance(content, bytes) else owner_of(content)
         self._session = 0
         self._values: list[int] = []
 
-    def create(self, threads: int, traits: Traits) -> int:
+    def create(self, content: Array | bytes, threads: int, traits: Traits) -> int:
         """Create the session; return it."""
-        assert self._content is not None
-        given = self._library, self._content, threads, traits, self._values
+        given = self._library, content, threads, traits, self._values
         self._session = _created(*given)
-        if isinstance(self._content, bytes):
-            self._content = None
+        if self._memory is None:
             self._release_values()
         return self._session
 
