@@ -120,7 +120,7 @@ def load(
     :raises AsyncnnError: as `load_model`.
     """
     what = f"loading {_where(source)}"
-    file = call_abandonable(what, in_one(_File.of, source, strict))
+    file = call_abandonable(what, in_one(_GivenFile.of, source, strict))
     steps = file.loading(signature, input_shapes, constants, states, extensions, strict)
     # Nothing hangs any more, and another thread takes longer to begin than this does.
     is_short = file.memory.size <= _SHORT_BYTES
@@ -151,7 +151,7 @@ def _loading(
     extensions: Iterable[Extension | str],
     strict: bool,
 ) -> Steps[NamedModel]:
-    file = _File.of(source, strict)
+    file = _GivenFile.of(source, strict)
     yield
     return (
         yield from file.loading(
@@ -160,7 +160,7 @@ def _loading(
     )
 
 
-class _File(NamedTuple):
+class _GivenFile(NamedTuple):
     """The bytes of a model, and where they are from."""
 
     memory: Memory
@@ -168,7 +168,7 @@ class _File(NamedTuple):
     folder: Path | None = None
 
     @classmethod
-    def of(cls, source: ModelSource, strict: bool) -> "_File":
+    def of(cls, source: ModelSource, strict: bool) -> "_GivenFile":
         """Read a file, or take bytes as they are.
 
         :raises AsyncnnError: as `load_model`.

@@ -30,11 +30,11 @@ from asyncnn.tflite.tables import (
     OPERATOR_FIELDS,
     OPERATOR_NAMES,
     TYPE_NAMES,
-    Buffer,
     Contents,
     Graph,
     Operator,
     SignatureTable,
+    StoredBytes,
     Tensor,
     generated,
     label_of,
@@ -126,7 +126,7 @@ class _Reader:
         self,
         index: int,
         table: int,
-        buffers: Sequence[Buffer],
+        buffers: Sequence[StoredBytes],
         codes: list[tuple[str, int]],
     ) -> Steps[Graph]:
         places = flatbuffer.places(self._data, table, 5)
@@ -176,7 +176,9 @@ class _Reader:
         name, number = flatbuffer.places(self._data, table, 2)
         return self._text(name), self._uint32(number)
 
-    def _metadata(self, place: int, buffers: Sequence[Buffer]) -> memoryview | None:
+    def _metadata(
+        self, place: int, buffers: Sequence[StoredBytes]
+    ) -> memoryview | None:
         for table in self._positions(place):
             name, index = self._entry(table)
             # The model works without them: damage here costs no more than them.
@@ -235,7 +237,7 @@ class _Reader:
             and not any(_unread(places)),
         )
 
-    def _buffer(self, table: int) -> Buffer:
+    def _buffer(self, table: int) -> StoredBytes:
         """Read where the bytes of a buffer lie.
 
         Files above 2 GiB keep them behind the flatbuffer; offset 1 is a placeholder
@@ -243,11 +245,11 @@ class _Reader:
         """
         vector, offset, size, more = self._buffer_row(table)
         if offset > 1:
-            return Buffer(table, offset, size, False)
+            return StoredBytes(table, offset, size, False)
         size = flatbuffer.length(self._data, vector)
-        return Buffer(table, vector + 4, size, not (offset or more))
+        return StoredBytes(table, vector + 4, size, not (offset or more))
 
-    def _tensor(self, index: int, table: int, buffers: Sequence[Buffer]) -> Tensor:
+    def _tensor(self, index: int, table: int, buffers: Sequence[StoredBytes]) -> Tensor:
         row = self._tensor_row(table)
         shape_at, number, buffer, named, quantized, is_variable, sparsity = row[:7]
         signature_at, _, more = row[7:]
@@ -311,7 +313,7 @@ class _Reader:
         named: tuple[int, str],
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
-        buffers: Sequence[Buffer],
+        buffers: Sequence[StoredBytes],
         index: int,
         sparsity: int,
     ) -> NDArray[Any] | None:

@@ -211,7 +211,7 @@ class SignatureTable(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[str, int], ...]
 
 
-class Buffer(NamedTuple):
+class StoredBytes(NamedTuple):
     """Bytes of constants, which a file refers to by its number."""
 
     table: int
@@ -232,4 +232,4 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     metadata: memoryview | None = None
     data: memoryview = memoryview(b"")
     codes: Sequence[int] = ()
-    buffers: Sequence[Buffer] = ()
+    buffers: Sequence[StoredBytes] = ()
