@@ -1,4 +1,4 @@
-"""Callback objects: who is told of an asynchronous call's end, and exactly once.
+"""Callback objects, notified of an asynchronous call's end exactly once.
 
 A client subclasses `IPreparedModelCallback` or `IExecutionCallback`, or takes one of
 the adapters (`PreparedModelFuture`, `ExecutionFuture`), which it awaits. A driver
@@ -108,7 +108,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     def raise_for_status(self, what: str = "execution") -> None:
         """Do nothing if the execution succeeded.
 
-        ``what`` has failed, where nobody has told a reason.
+        ``what`` has failed, where no reason was given.
 
         :raises AsyncnnError: the member of the family that ``kind`` is, or that stands
             for ``status``.
@@ -183,7 +183,7 @@ class Completion(End, ABC):
 
     @property
     def result(self) -> ExecutionResult | None:
-        """What was told of its end; None while it has not ended."""
+        """How it ended; None while it has not."""
         return self._result
 
     @abstractmethod
@@ -230,7 +230,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
     def give_up(self, result: ExecutionResult) -> None:
         """Kill it, and have the task that awaits it go on with ``result`` at once.
 
-        The notification is still to come, and nobody is told of it. What has ended
+        The notification is still to come, and nobody receives it. What has ended
         already has its own result.
         """
         if self._result is not None:
@@ -259,7 +259,7 @@ def tell_outcome(
     output_shapes: tuple[OutputShape, ...],
     timing: Timing,
 ) -> None:
-    """Tell a callback how its execution ended, as the HAL has it told."""
+    """Notify a callback of how its execution ended, as the HAL demands."""
     callback.unlink_to_death()
     if error is None:
         callback.notify_1_3(_NONE, output_shapes, timing)
@@ -270,7 +270,7 @@ def tell_outcome(
 
 
 def told_of(error: AsyncnnError) -> tuple[ErrorStatus, tuple[OutputShape, ...]]:
-    """Return what the HAL tells of an execution that failed, which is logged."""
+    """Return what the HAL reports of an execution that failed; log it."""
     logger.info("execution failed: %s: %s", error.status.name, error)
     if isinstance(error, OutputInsufficientSizeError):
         return error.status, error.output_shapes
@@ -323,7 +323,7 @@ def preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
 
 
 def unexplained(what: str, status: ErrorStatus) -> str:
-    """Return what is told of a failure whose reason nobody has told."""
+    """Return the message of a failure for which no reason was given."""
     if status in _MISSED:
         return f"the {what} has missed its deadline"
     return f"{what} failed: {status.name}"

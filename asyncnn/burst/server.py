@@ -40,7 +40,7 @@ from asyncnn.logs import EXECUTION, SparseLogger
 logger = logging.getLogger(__name__)
 
 MIN_QUEUE_LENGTH = 2
-"""Datums of the shortest packet of all: that of a failure."""
+"""Datums of the shortest packet of all, a failure."""
 
 MAX_QUEUE_LENGTH = 4096
 """Datums of a packet at most: it is taken apart on the event loop."""

@@ -2,7 +2,7 @@
 
 What the operations of the HAL cannot say, or an engine is faster at as a whole, is one
 operation REGION of a vendor extension: ``org.asyncnn.litert`` for graphs of TFLite,
-``org.asyncnn.onnx`` for those of ONNX. Its first input is a constant, the graph as a
+``org.asyncnn.onnx`` for ONNX. Its first input is a constant, the graph as a
 whole file of that format; then come the inputs and outputs of the graph, in its order.
 
 A model with one is built by `region_model` and needs no engine. A device that has the
@@ -56,7 +56,7 @@ DATA_DEPENDENT = frozenset(
 )
 """Operators of ONNX with results whose shape their values decide.
 
-What a file with one says of the lengths of its outputs may be those of one run.
+What a file with one says of lengths of outputs may hold for one run only.
 """
 
 Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
@@ -106,7 +106,7 @@ def region_extension(
     """Return `LITERT` or `ONNX`, with the kernels of an engine if there are any.
 
     ``prepare`` is for regions whose output shapes are known: those that the model
-    declares, or what ``shape`` tells by the engine. ``compute`` is for the others.
+    declares, or what the engine's ``shape`` returns. ``compute`` is for the others.
     ``version`` is the engine's; see `Extension`.
     """
     extension = Extension(name, version=version)

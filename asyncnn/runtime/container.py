@@ -105,7 +105,7 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
 
 
 def read_container(memory: Memory) -> NamedModel:
-    """Read the container whose bytes are those of ``memory``.
+    """Read the container whose bytes are in ``memory``.
 
     :raises InvalidArgumentError: if they are damaged or not a container.
     """

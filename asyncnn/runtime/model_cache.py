@@ -350,7 +350,7 @@ def _begun_token(
 
 
 def _token(device: IDevice, arguments: PrepareArguments) -> bytes:
-    """Return what tells a prepared model from all others, by its contents."""
+    """Return what distinguishes a prepared model from all others, by its contents."""
     token = _begun_token(device, arguments)
     # Bit by bit: encoding all at once would hold the interpreter for too long.
     model = arguments.model

@@ -1,4 +1,4 @@
-"""Executions that any thread launches, and is told the end of by a callback.
+"""Executions that any thread launches, whose end a callback is notified of.
 
 A device of this process takes them as they come: the launching thread hands them to a
 lane, and the lane's thread calls back. Everything else goes by its event loop.
@@ -160,7 +160,7 @@ class ThreadsafeRun(IExecutionCallback):
 
 
 class _Pending:
-    """What an event loop is to await for ``run``, which is told if the loop drops it.
+    """What an event loop awaits for ``run``, which is notified if the loop drops it.
 
     A loop that closes forgets what waits for its turn there.
     """

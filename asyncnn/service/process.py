@@ -3,7 +3,7 @@
 The process holds one end of a pipe to ours and ends when that breaks, so that it does
 not outlive us even if we are killed. It serves a name of the kernel's, so that neither
 end leaves a file behind, whatever both die of. What it logs goes where our standard
-error goes, with what native code says before it crashes; why it could not start is told
+error goes, with what native code says before it crashes; why it did not start is given
 as an error here, too.
 """
 
@@ -235,7 +235,7 @@ def driver_process(
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
     else the first of them that works.
 
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
+    :raises InvalidArgumentError: if ``path`` cannot be a socket's, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
     :raises ResourceExhaustedTransientError: if this process has no memory or
@@ -380,7 +380,7 @@ def _arguments(
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
     if settings is not None:
-        read_settings(settings)  # what is wrong with it is ours to tell
+        read_settings(settings)  # what is wrong with it is ours to say
         arguments.append(f"--settings={Path(settings).absolute()}")
     return arguments
 
@@ -437,7 +437,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
 
 
 def _used_ticks(pid: int) -> int:
-    """Return the processor time that a process has used; 0 if that cannot be told."""
+    """Return the processor time that a process has used; 0 if that cannot be read."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -174,7 +174,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
 
     @property
     def label(self) -> str:
-        """What tells the last driver from others; see `RemoteDevice.label`."""
+        """What distinguishes the last driver from others; see `RemoteDevice.label`."""
         return self._inner().label
 
     @property
@@ -184,7 +184,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
 
     @property
     def seals_caches(self) -> bool:
-        """Whether model caches of the driver tell that they were changed."""
+        """Whether model caches of the driver show that they were changed."""
         return self._inner().seals_caches
 
     @property
@@ -209,7 +209,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         return None
 
     def get_status(self) -> DeviceStatus:
-        """Return what the driver's device tells; OFFLINE while there is no driver."""
+        """Return what the driver's device reports; OFFLINE while there is no driver."""
         remote = self._connected()
         return DeviceStatus.OFFLINE if remote is None else remote.get_status()
 

@@ -268,7 +268,7 @@ class ExecuteFenced(_Message, frozen=True):
     """`IPreparedModel.execute_fenced`, of what ``order`` would execute at once.
 
     ``wait_for`` has the numbers of fenced executions of this connection, 0 for the next
-    descriptor beside the message. ``seen`` counts the ends that the client was told of.
+    descriptor beside the message. ``seen`` counts the ends reported to the client.
     """
 
     order: Execute | ExecuteBound

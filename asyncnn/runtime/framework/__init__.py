@@ -17,7 +17,7 @@
 `prepared`, `stepping`, `fenced_chain`
     it is executed partition by partition
 `spaces`, `reservations`, `managed_memory`, `outcomes`
-    the memory between partitions and of buffers, and who is told of an execution's end
+    the memory between partitions and of buffers, and the report of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out
 

@@ -130,7 +130,7 @@ async def _newest(opened: Opened, settings: DeviceSettings) -> AsyncIterator[IDe
 
 
 def registered_devices() -> dict[str, Registered]:
-    """Return all devices by name: those of asyncnn, then those of other packages.
+    """Return all devices by name: asyncnn's own, then other packages'.
 
     A package's device is not used, and logged, if its name is taken, or has a comma or
     a colon in it, which separate the names of a framework.
@@ -153,7 +153,7 @@ def registered_devices() -> dict[str, Registered]:
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows: those of asyncnn, then of packages.
+    """Return the names that `open_device` knows: asyncnn's own, then packages'.
 
     A device may be listed and yet fail to open: ``asyncnn devices`` says which do.
     ``framework:NAME,NAME`` is known as well: a framework of the devices named.

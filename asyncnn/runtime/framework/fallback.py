@@ -64,7 +64,7 @@ closed_error = partial(DeviceClosedError, "the device is closed")
 """Makes a new error each time: one that is raised again keeps ever more frames."""
 
 _MOST_LOGGED = 256
-"""Reasons of one device that are told apart in the log."""
+"""Reasons of one device that the log distinguishes."""
 
 
 class Health:
@@ -96,7 +96,7 @@ class Health:
     def allows(self) -> bool:
         """Tell whether the device may be tried now.
 
-        After a pause one caller may, and the others not before that was told how it
+        After a pause one caller may, and the others not before that was notified how it
         went, or another pause has passed.
         """
         if not self._pauses:

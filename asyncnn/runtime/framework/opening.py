@@ -53,7 +53,7 @@ async def open_framework(
     framework: FrameworkSettings | None = None,
     clock: Clock = time.monotonic,
 ) -> AsyncIterator[FrameworkDevice]:
-    """Open a framework over ``devices``, and those of ``names``, in this order.
+    """Open a framework over ``devices`` and the devices of ``names``, in this order.
 
     Without either, it is over all devices that are registered, but for samples; one of
     those that cannot be opened is left out, and logged. The CPU is always the last.

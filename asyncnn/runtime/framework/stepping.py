@@ -56,7 +56,7 @@ def failed(error: Exception) -> ExecutionResult:
 
 
 class SteppedRun(IExecutionCallback):
-    """One execution of a prepared model; ``ended`` is told the result, once.
+    """One execution of a prepared model; ``ended`` is given the result, once.
 
     Its route is None if it is the usual one. A request that names device-managed
     buffers is executed with the memory that ``use`` claims.
@@ -155,7 +155,7 @@ class SteppedRun(IExecutionCallback):
             self._task.cancel()
 
     def close(self) -> None:
-        """End at once, since the framework is closed; devices are told to stop."""
+        """End at once, since the framework is closed; devices are asked to stop."""
         self._end(ErrorStatus.DEVICE_UNAVAILABLE, (), "the device is closed")
         self.die()
 
@@ -270,8 +270,8 @@ class SteppedRun(IExecutionCallback):
             or self._model.fallback is Fallback.FORBID
         ):
             what = f"execution of {self._step.usual}"
-            told = answer.reason or unexplained(what, answer.status)
-            self._end(answer.status, (), told)
+            reason = answer.reason or unexplained(what, answer.status)
+            self._end(answer.status, (), reason)
         else:
             self._fall_back(answer)
 

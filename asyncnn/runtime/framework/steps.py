@@ -158,7 +158,7 @@ class Partitioned(SynchronousByCallback):
 
     ``declared`` is what the model says of its outputs. Without ``spaces`` there is one
     partition, which takes requests as they are: ``direct``, whose device's ``health``
-    is that of the first.
+    is the first's.
     """
 
     def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:

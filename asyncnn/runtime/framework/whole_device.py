@@ -130,13 +130,13 @@ class FrameworkDevice(PreparingDevice):
     @property
     def hal_hints(self) -> dict[str, str]:
         """What is made of hints of the HAL, for relaxed models by each device."""
-        told = {each.name: hal_hints(each.hal).get(RELAXED) for each in self.members}
-        of_each = "; ".join(f"{each} ({name})" for name, each in told.items() if each)
+        hints = {each.name: hal_hints(each.hal).get(RELAXED) for each in self.members}
+        of_each = "; ".join(f"{each} ({name})" for name, each in hints.items() if each)
         return {**HAL_HINTS, RELAXED: of_each or HAL_HINTS[RELAXED]}
 
     @property
     def has_measured_capabilities(self) -> bool:
-        """Whether those of all its devices were measured."""
+        """Whether all its devices' were measured."""
         return all(has_measured_capabilities(each.hal) for each in self.members)
 
     async def __aexit__(self, *_: object) -> None:
@@ -217,7 +217,7 @@ class FrameworkDevice(PreparingDevice):
         )
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return those of all devices; the first one's description counts."""
+        """Return all devices' extensions; the first one's description counts."""
         extensions: dict[str, Extension] = {}
         for member in self.members:
             for extension in member.hal.get_supported_extensions()[1]:
@@ -242,7 +242,7 @@ class FrameworkDevice(PreparingDevice):
         for answer in answers:
             if isinstance(answer, BaseException):
                 continue
-            status = answer[0]  # in the end, that of the CPU
+            status = answer[0]  # in the end, the CPU's
             if status is ErrorStatus.NONE:
                 supports.append(answer[1])
         if not supports:
@@ -334,7 +334,7 @@ class FrameworkDevice(PreparingDevice):
         work: Coroutine[None, None, PreparedSteps],
         callback: IPreparedModelCallback,
     ) -> None:
-        """Prepare a model in a task of its own, and tell the callback."""
+        """Prepare a model in a task of its own, and notify the callback."""
         notify = OneShot(callback.notify_1_3)
         loop = asyncio.get_running_loop()
         with acting_for(calling_client.get()):
@@ -436,7 +436,7 @@ class FrameworkDevice(PreparingDevice):
     async def get_statistics(self) -> DeviceStatistics:
         """Return what the devices have done in all, and the fallbacks.
 
-        A device that keeps no statistics, or does not tell them, counts nothing. See
+        A device that keeps no statistics, or does not return them, counts nothing. See
         `IMeasured`.
         """
         if self._host.is_closed:

@@ -197,7 +197,7 @@ class DeferredExecutions:
     ) -> None:
         alarm, staged = None, execution.staged
         if staged is None:
-            return  # the connection ended before this began: it was told
+            return  # the connection ended before this began: it was notified
         if deadline is not None:
             delay, late = (deadline - asked_ns) / 1e9, (execution, deadline, asked_ns)
             alarm = asyncio.get_running_loop().call_later(delay, self._expire, *late)
@@ -206,7 +206,7 @@ class DeferredExecutions:
                 await self._on_thread(staged.fill)
             if deadline is not None and time.monotonic_ns() >= deadline:
                 self._expire(execution, deadline, asked_ns)
-            # The connection may have ended during the copy: then it was told.
+            # The connection may have ended during the copy: then it was notified.
             if execution in self._waiting and not execution.is_abandoned:
                 launch()
                 self._waiting.discard(execution)

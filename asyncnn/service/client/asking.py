@@ -163,7 +163,7 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     async def statistics(self) -> DeviceStatistics:
         """Ask what the driver does.
 
-        :raises AsyncnnError: if it does not tell.
+        :raises AsyncnnError: if it does not answer.
         """
         call = next(self._connection.numbers)
         self._connection.send(wire.GetStatistics(call))
@@ -203,7 +203,7 @@ class PreparationListener(Protocol):
         signature: Model | None = None,
         route: Route | None = None,
     ) -> None:
-        """Take the outcome; the signature is that of a model from a cache.
+        """Take the outcome; the signature is for a model from a cache.
 
         The route is how executions usually go, if the device is made of several.
         """
@@ -235,7 +235,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         """Have a model prepared; it is sent soon if that takes long.
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
-            listener is not told then.
+            listener is not notified then.
         """
         number = next(self._connection.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
@@ -252,7 +252,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         self._tasks.check_room()
         files = duplicated(cache.fds)  # the caller may close its own
         # Before it is listened to: a callback that is dead already cancels within
-        # `_listen`, and the driver is not told of what it never got.
+        # `_listen`, and the driver hears nothing of what it never got.
         self._unsent.add(number)
         self._listen(number, listener, deadline)
         if number in self._listeners:
@@ -334,7 +334,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         signature: Model | None = None,
         route: Route | None = None,
     ) -> None:
-        """Tell one listener; if it fails, the others are still told."""
+        """Notify one listener; if it fails, the others are still notified."""
         self._unsent.discard(number)
         self._connection.deadlines.answered(number)
         # The first of answer, deadline, cancellation and end takes it.

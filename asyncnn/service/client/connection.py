@@ -292,7 +292,7 @@ class Connection:
 
     def send_if_open(self, message: wire.ToDriver) -> None:
         """Send a message unless the driver is gone, or memory has run out."""
-        # What is sent so is of use to the driver alone. Callers have ends to tell.
+        # What is sent so is of use to the driver alone. Callers have ends to report.
         with contextlib.suppress(
             DeviceUnavailableError, ResourceExhaustedTransientError
         ):
@@ -346,8 +346,8 @@ class Connection:
             self._handle(message)
 
     def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
-        """Tell an execution under way how it has ended; that of a fence has more."""
-        # Forgotten first: it may close the connection, which tells all it knows.
+        """Notify an execution under way of how it ended; a fenced one gets more."""
+        # Forgotten first: it may close the connection, which notifies all it knows.
         ended = self._executing.pop(execution, None)
         if ended is not None:
             if self.deadlines.due or self.deadlines.unanswered:
@@ -389,7 +389,7 @@ class Connection:
                 self._channel.abandon(message.reason)
 
     def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
-        """Tell one listener; if it fails, the others are still told."""
+        """Notify one listener; if it fails, the others are still notified."""
         try:
             listener(*outcome)
         except (Exception, asyncio.CancelledError):
@@ -401,7 +401,7 @@ class Connection:
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""
-        # First: a listener that is told below and calls again is refused.
+        # First: a listener that is notified below and calls again is refused.
         self._cause, reason = cause, str(cause())
         self._closed.set()
         with ExitStack() as parts:

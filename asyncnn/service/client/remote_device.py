@@ -65,7 +65,7 @@ class RemoteDevice(PreparingDevice):
     that even if the driver does not answer, because it was stopped, say.
 
     :raises InvalidArgumentError: if ``deadline_grace`` is negative.
-    :raises InvalidArgumentError: on entering, if ``path`` cannot be that of a socket.
+    :raises InvalidArgumentError: on entering, if ``path`` cannot be a socket's.
     :raises NoDriverError: on entering, if no driver that may be trusted serves
         ``path``, or it does not greet within ``greeting_timeout`` seconds.
     """
@@ -144,7 +144,7 @@ class RemoteDevice(PreparingDevice):
 
     @property
     def label(self) -> str:
-        """What tells the driver from others: its device, and its process.
+        """What distinguishes the driver from others: its device, and its process.
 
         The process's number is 0 if it is in another namespace than this one.
         """
@@ -157,7 +157,7 @@ class RemoteDevice(PreparingDevice):
 
     @property
     def seals_caches(self) -> bool:
-        """Whether model caches of the driver tell that they were changed."""
+        """Whether model caches of the driver show that they were changed."""
         return self._open().facts.seals_caches
 
     @property
@@ -182,7 +182,7 @@ class RemoteDevice(PreparingDevice):
         return None
 
     def get_status(self) -> DeviceStatus:
-        """Return OFFLINE if the driver is gone, and what it last told otherwise."""
+        """Return OFFLINE if the driver is gone, and what it last reported otherwise."""
         connection = self._connection
         if connection is None or connection.is_closed:
             return DeviceStatus.OFFLINE
@@ -205,7 +205,7 @@ class RemoteDevice(PreparingDevice):
         return ErrorStatus.NONE, self._open().facts.extensions
 
     async def get_statistics(self) -> DeviceStatistics:
-        """Ask the driver, which tells of others only its own user; see `IMeasured`.
+        """Ask the driver, which shows others only to its own user; see `IMeasured`.
 
         :raises GeneralFailureError: if its device keeps no statistics.
         :raises DeviceUnavailableError: if the driver is gone.

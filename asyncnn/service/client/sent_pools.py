@@ -64,7 +64,7 @@ class Numbers:
     """What the driver knows by number: pools, buffers of its own, and requests.
 
     A pool gets its number when it is used first, a request when it is sent again. What
-    is gone here the driver is told to forget. ``most_pools`` is how many pools it
+    is gone here the driver is asked to forget. ``most_pools`` is how many pools it
     takes, ``most_bytes`` how large they may be together, ``most_requests`` how many
     requests. Before there are more pools, ``free_idle`` is called to give back those
     that nothing uses; more requests get no number, rather than others losing theirs:
@@ -127,7 +127,7 @@ class Numbers:
         sendable.uses += 1
         if sendable.uses == 1 or len(self._requests) >= self.most_requests:
             return None
-        self._forget()  # the driver counts those that it was not told to forget
+        self._forget()  # the driver counts what it was not asked to forget
         number = next(self._connection.numbers)
         sent = in_slabs(request)
         pools = self.of_pools(sent.pools)

@@ -57,7 +57,7 @@ class Preparations(SessionPart):
         self._begin(number).fail(error)
 
     def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
-        """Have a model prepared and tell the client; ``fds`` stay the caller's."""
+        """Have a model prepared and answer the client; ``fds`` stay the caller's."""
         callback = self._begin(message.prepared)
         try:
             self._check_room()
@@ -112,7 +112,7 @@ class Preparations(SessionPart):
 
     def close(self) -> None:
         """Stop what is under way: the client is gone."""
-        # Forgotten before they die, so that what they notify is told to nobody.
+        # Forgotten before they die, so that what they notify reaches nobody.
         preparing = tuple(self._preparing.values())
         self._preparing.clear()
         for callback in preparing:
@@ -121,7 +121,7 @@ class Preparations(SessionPart):
     def finish(
         self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None
     ) -> None:
-        """Keep a prepared model and tell the client, unless it released it."""
+        """Keep a prepared model and answer the client, unless it released it."""
         number = callback.number
         if self._preparing.get(number) is not callback:
             return
@@ -304,6 +304,6 @@ class _Preparing(IPreparedModelCallback):
         self._preparations.finish(self, status, prepared_model)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Tell the client of a failure, unless it was told of an outcome before."""
+        """Notify the client of a failure, unless an outcome was reported before."""
         self.reason = str(error)
         self._preparations.finish(self, error.status, None)

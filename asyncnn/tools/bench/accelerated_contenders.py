@@ -59,7 +59,7 @@ from asyncnn.tools.bench.noop import LENGTH, tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.bench.processes import (
     cached_in,
-    hold_interpreter,
+    hold_interpreters,
     hold_prepared,
     process,
     temporary_folder,
@@ -334,7 +334,7 @@ async def memory(candidate: ModelCandidate, place: Place) -> Started:
 
     return {
         "device": Once(partial(held, hold_prepared)),
-        "litert": Once(partial(held, hold_interpreter)),
+        "litert": Once(partial(held, hold_interpreters)),
         "first": Once(sharing),
     }
 

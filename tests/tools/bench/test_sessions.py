@@ -4,24 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.tools.bench import bench_sessions
-from asyncnn.tools.bench.bench_sessions import (
+from asyncnn.tools.bench import bench_files
+from asyncnn.tools.bench.bench_files import (
     SessionModelFigures,
     SessionsReport,
     sessions,
 )
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Figure, Order
 
 
 @pytest.fixture(scope="module")
 def report() -> SessionsReport:
     pytest.importorskip("ai_edge_litert")
     try:
-        bench_sessions.package_models()
+        bench_files.package_models()
     except PeerMissingError as error:
         pytest.skip(str(error))
-    return sessions(pattern="okay_nabu", rounds=1)
+    return sessions(Order(pattern="okay_nabu", rounds=1))
 
 
 def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
@@ -70,11 +70,11 @@ def test_goals_are_judged(
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_sessions, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(bench_files, "STATEFUL_PACKAGE", "no_such_package")
     with pytest.raises(PeerMissingError, match="no_such_package"):
-        bench_sessions.package_models()
+        bench_files.package_models()
 
 
 def test_a_folder_takes_its_place(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"no \.tflite file"):
-        sessions(tmp_path)
+        sessions(Order(tmp_path))

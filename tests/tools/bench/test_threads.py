@@ -12,7 +12,7 @@ from asyncnn.tools.bench.benches import Place
 from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
 from asyncnn.tools.bench.report import judge
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Figure, Order
 
 FEWER = (
     (rounds, "_MAX_RUNS", 3),
@@ -37,7 +37,7 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.exhaustive
 def test_every_row_is_measured(fewer: None) -> None:
-    report = bench_threads.bench(rounds=1)
+    report = bench_threads.bench(Order(rounds=1))
     assert list(report.rows) == [
         *("alone", "serving", "urgent", "cancelled", "deadline", "crash", "memory")
     ]
