@@ -13,7 +13,6 @@ from asyncnn.extensions import Extension
 from asyncnn.hal.errors import InvalidArgumentError, WrongTypeError
 from asyncnn.hal.types import Memory
 from asyncnn.input_files import (
-    AnyPath,
     call_abandonable,
     in_one,
     offload_abandonable,
@@ -98,10 +97,8 @@ async def load_model(
         that do not answer.
     """
     require_loop()
-    steps = _loading(
-        source, signature, input_shapes, constants, states, extensions, strict
-    )
-    what = f"loading {_where(source)}"
+    order = _Order(signature, input_shapes, constants, states, extensions, strict)
+    steps, what = order.reading(source), f"loading {_where(source)}"
     return await offload_abandonable(what, steps, deadline=deadline_after(timeout))
 
 
@@ -119,11 +116,12 @@ def load(
 
     :raises AsyncnnError: as `load_model`.
     """
+    order = _Order(signature, input_shapes, constants, states, extensions, strict)
     what = f"loading {_where(source)}"
-    file = call_abandonable(what, in_one(_GivenFile.of, source, strict))
-    steps = file.loading(signature, input_shapes, constants, states, extensions, strict)
+    memory = call_abandonable(what, in_one(order.bytes_of, source))
+    steps = order.loading(source, memory)
     # Nothing hangs any more, and another thread takes longer to begin than this does.
-    is_short = file.memory.size <= _SHORT_BYTES
+    is_short = memory.size <= _SHORT_BYTES
     return completed(steps) if is_short else call_abandonable(what, steps)
 
 
@@ -133,73 +131,52 @@ def _where(source: ModelSource) -> str:
     return "the model in memory"
 
 
-def _model_bytes(path: AnyPath, may_be_region: bool) -> Memory:
-    file = open_model_file(path)
-    with located(path):
-        kind = kind_of(file)  # first: what is no model may be of any size
-    # What has the HAL's operations stays mapped, for drivers too.
-    may_be_region = may_be_region and kind is not FileKind.CONTAINER
-    return file.read() if may_be_region else file.copy()
+class _Order(NamedTuple):
+    """What to load of a file; see `load_model`."""
 
+    signature: str | None
+    input_shapes: InputShapes
+    constants: "Constants | None"
+    states: Mapping[str, str] | None
+    extensions: Iterable[Extension | str]
+    strict: bool
 
-def _loading(
-    source: ModelSource,
-    signature: str | None,
-    input_shapes: InputShapes,
-    constants: "Constants | None",
-    states: Mapping[str, str] | None,
-    extensions: Iterable[Extension | str],
-    strict: bool,
-) -> Steps[NamedModel]:
-    file = _GivenFile.of(source, strict)
-    yield
-    return (
-        yield from file.loading(
-            signature, input_shapes, constants, states, extensions, strict
-        )
-    )
+    def reading(self, source: ModelSource) -> Steps[NamedModel]:
+        """Read a file and load its model, in steps."""
+        memory = self.bytes_of(source)
+        yield
+        return (yield from self.loading(source, memory))
 
-
-class _GivenFile(NamedTuple):
-    """The bytes of a model, and where they are from."""
-
-    memory: Memory
-    where: str
-    folder: Path | None = None
-
-    @classmethod
-    def of(cls, source: ModelSource, strict: bool) -> "_GivenFile":
+    def bytes_of(self, source: ModelSource) -> Memory:
         """Read a file, or take bytes as they are.
 
         :raises AsyncnnError: as `load_model`.
         """
-        where = _where(source)
-        if isinstance(source, str | os.PathLike):
-            memory = _model_bytes(source, not strict)
-            return cls(memory, where, Path(source).parent)
-        try:
-            return cls(from_buffer(memoryview(source).toreadonly()), where)
-        except TypeError:
-            raise WrongTypeError(
-                f"a model is loaded from a path or bytes, not {type(source).__name__}"
-            ) from None
+        if not isinstance(source, str | os.PathLike):
+            try:
+                return from_buffer(memoryview(source).toreadonly())
+            except TypeError:
+                told = type(source).__name__
+                raise WrongTypeError(
+                    f"a model is loaded from a path or bytes, not {told}"
+                ) from None
+        file = open_model_file(source)
+        with located(source):
+            kind = kind_of(file)  # first: what is no model may be of any size
+        # What has the HAL's operations stays mapped, for drivers too.
+        is_region = kind is not FileKind.CONTAINER and not self.strict
+        return file.read() if is_region else file.copy()
 
-    def loading(
-        self,
-        signature: str | None,
-        input_shapes: InputShapes,
-        constants: "Constants | None",
-        states: Mapping[str, str] | None,
-        extensions: Iterable[Extension | str],
-        strict: bool,
-    ) -> Steps[NamedModel]:
-        """Load the model of the file in steps; see `load_model`."""
-        with located(self.where), switching_at_least_every(SWITCH_INTERVAL_S):
-            memory, kind = self.memory, self._kind()
+    def loading(self, source: ModelSource, memory: Memory) -> Steps[NamedModel]:
+        """Load the model of a file that was read, in steps."""
+        with located(_where(source)), switching_at_least_every(SWITCH_INTERVAL_S):
+            if not memory.size:
+                raise InvalidArgumentError("it is empty")
+            kind, states = kind_of(view(memory)), self.states
             given = {
-                "a signature": (signature, (FileKind.TFLITE,)),
-                "input_shapes": (input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
-                "constants": (constants, (FileKind.ONNX,)),
+                "a signature": (self.signature, (FileKind.TFLITE,)),
+                "input_shapes": (self.input_shapes, (FileKind.TFLITE, FileKind.ONNX)),
+                "constants": (self.constants, (FileKind.ONNX,)),
             }
             for what, (value, kinds) in given.items():
                 if value and kind not in kinds:
@@ -211,55 +188,49 @@ class _GivenFile(NamedTuple):
                 return named if states is None else named.with_pairs(states)
             if kind is FileKind.TFLITE:
                 named = yield from loading_tflite(
-                    memory, signature, input_shapes, extensions, strict
+                    *(memory, self.signature, self.input_shapes),
+                    *(self.extensions, self.strict),
                 )
             else:
-                named = yield from _onnx(
-                    memory, self.folder, input_shapes, constants, strict
-                )
+                folder = None
+                if isinstance(source, str | os.PathLike):
+                    folder = Path(source).parent
+                named = yield from self._onnx(memory, folder)
             return named.with_pairs(pairs_by_name(named) if states is None else states)
 
-    def _kind(self) -> FileKind:
-        if not self.memory.size:
-            raise InvalidArgumentError("it is empty")
-        return kind_of(view(self.memory))
+    def _onnx(self, memory: Memory, folder: Path | None) -> Steps[NamedModel]:
+        """Make a region of an ONNX file; translate it if asked for that, or none."""
+        from asyncnn.runtime.onnx import importing_onnx
+        from asyncnn.runtime.onnx.whole_file import reading_whole
 
-
-def _onnx(
-    memory: Memory,
-    folder: Path | None,
-    input_shapes: InputShapes,
-    constants: "Constants | None",
-    strict: bool,
-) -> Steps[NamedModel]:
-    """Make a region of an ONNX file; translate it if that is asked for, or none."""
-    from asyncnn.runtime.onnx import importing_onnx
-    from asyncnn.runtime.onnx.whole_file import reading_whole
-
-    refusal: UnsupportedOperatorError | None = None
-    if not strict:
+        refusal: UnsupportedOperatorError | None = None
+        if not self.strict:
+            try:
+                return (
+                    yield from reading_whole(
+                        memory, folder, self.input_shapes, self.constants
+                    )
+                )
+            except UnsupportedOperatorError as error:
+                refusal = error
         try:
-            return (yield from reading_whole(memory, folder, input_shapes, constants))
-        except UnsupportedOperatorError as error:
-            refusal = error
-    try:
-        return (
-            yield from importing_onnx(
-                memory,
-                folder=folder,
-                input_shapes=input_shapes,
-                constants=constants,
-                strict=strict,
+            return (
+                yield from importing_onnx(
+                    memory,
+                    folder=folder,
+                    input_shapes=self.input_shapes,
+                    constants=self.constants,
+                    strict=self.strict,
+                )
             )
-        )
-    except UnsupportedOperatorError as error:
-        if refusal is None or refusal.message in error.message:
-            raise
-        raise UnsupportedOperatorError(
-            f"{refusal.message}; translated: {error.message}",
-            hint=refusal.hint or error.hint,
-            operators=error.operators,
-        ) from error
+        except UnsupportedOperatorError as error:
+            if refusal is None or refusal.message in error.message:
+                raise
+            raise UnsupportedOperatorError(
+                f"{refusal.message}; translated: {error.message}",
+                hint=refusal.hint or error.hint,
+                operators=error.operators,
+            ) from error
 
 
 def outline_of(path: str | os.PathLike[str]) -> Outline | None:

@@ -115,7 +115,8 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
     ``intermediates`` only describe how some operators quantise inside. ``places`` are
-    fields in ``data``, the file, where its ``table`` lies. One that ``is_plain`` has nothing else there that an engine may read.
+    fields in ``data``, the file, where its ``table`` lies. One that ``is_plain`` has
+    nothing else there that an engine may read.
     """
 
     index: int

@@ -29,7 +29,6 @@ from asyncnn.runtime.container import read_container, save
 from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import bundled_file, load
-from asyncnn.runtime.tflite import load_tflite
 
 PREFIX = struct.Struct("<8sIII")
 
@@ -95,7 +94,7 @@ class TestRoundTrip:
     def test_an_imported_model_survives(
         self, shared: Path, path: Path, name: str
     ) -> None:
-        named = load_tflite(shared / "models" / f"{name}.tflite")
+        named = load(shared / "models" / f"{name}.tflite", strict=True)
         save(named, path)
         assert contents(load(path)) == contents(named)
 

@@ -23,7 +23,7 @@ from asyncnn.devices.litert.c_api import require_descriptors
 from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.pages import aligned_bytes, os_errors
+from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors
 from asyncnn.offload import room_for
 
 ALIGNMENT = 16
@@ -165,7 +165,7 @@ class ModelMemory:
         if isinstance(model, GraphFile) and model.apart:
             model = model.joined()
         if isinstance(model, GraphFile):
-            array = aligned_bytes(model.size)
+            array = aligned_bytes(model.size + TAIL_BYTES)[: model.size]
             for source, size, at in model.parts():
                 ctypes.memmove(address_of(array) + at, source, size)
         else:
@@ -178,7 +178,8 @@ class ModelMemory:
 
     def _map(self, file: GraphFile) -> bool:
         """Place a file below what lies apart; False if the system does not."""
-        needed = -(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE
+        # Kernels read a little beyond what is the last of a file behind its head.
+        needed = -(-(file.size + TAIL_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         addresses = [address_of(each.data) for each in file.apart]
         readable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
         address = _c.mmap(

@@ -29,10 +29,10 @@ from asyncnn.tflite.tables import (
     generated,
 )
 
-COPIED_BYTES = 1 << 20
+_COPIED_BYTES = 1 << 20
 """Files of so many bytes are copied as a whole, weights and all."""
 
-WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
+_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 """Types of what is only computed with."""
 
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
@@ -84,12 +84,9 @@ class _Head:
     def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
         """Return the file; ``speeds`` tell where barriers are, None if nowhere."""
         file = self._file
-        graphs = [
-            self._graph(
-                each, {} if each.index else shapes, None if each.index else speeds
-            )
-            for each in self._contents.graphs
-        ]
+        main, *others = self._contents.graphs
+        graphs = [self._graph(main, shapes, speeds)]
+        graphs += [self._graph(each, {}, None) for each in others]
         buffers = [self._buffers.get(k, self._empty) for k in range(self._next_buffer)]
         model = file.table(
             (
@@ -134,10 +131,6 @@ class _Head:
                 (4, REFERENCE, file.string("main")),
             )
         )
-
-    def _behind(self, slot: int, place: int) -> Field:
-        """Return a field that refers to what a field of the file does."""
-        return slot, REFERENCE, -flatbuffer.target(self._data, place)
 
     def _tensor(
         self, tensor: Tensor, shape: Shape | None, dense: Array | None, ends: set[int]
@@ -195,27 +188,24 @@ class _Head:
 
         Those that are not in the file as they are, are in the head, or lie apart.
         """
-        number = tensor.buffer
+        file, number = self._file, tensor.buffer
         own, known = self._contents.buffers[number], self._buffers.get(number)
-        is_weight = tensor.type in WEIGHTS and len(self._data) > COPIED_BYTES
-        is_dense = is_dense or not (tensor.is_plain or data.nbytes == own.size)
-        if not is_dense and known is not None and (known < 0 or is_weight):
+        may_be_apart = tensor.type in _WEIGHTS and len(self._data) > _COPIED_BYTES
+        is_here = address_of(data) == self._address + own.start and not is_dense
+        if is_here and known is not None and (known < 0 or may_be_apart):
             return number
         flat = data.reshape(-1).view(np.uint8)
-        if is_dense or known is not None:
+        if not is_here or known is not None:
             number, self._next_buffer = self._next_buffer, self._next_buffer + 1
-        elif is_weight and may_lie_apart(flat):
-            place = self._file.table(((1, "Q", 0), (2, "Q", own.size)))
+        if number == tensor.buffer and may_be_apart and may_lie_apart(flat):
+            place = file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
             self._holes.append((own.start, own.size))
-            self._buffers[number] = place
-            return number
-        elif own.is_plain and address_of(data) == self._address + own.start:
-            self._buffers[number] = -own.table
-            return number
-        self._buffers[number] = self._file.table(
-            ((0, REFERENCE, self._file.data(flat)),)
-        )
+        elif number == tensor.buffer and own.is_plain:
+            place = -own.table
+        else:
+            place = file.table(((0, REFERENCE, file.data(flat)),))
+        self._buffers[number] = place
         return number
 
     def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
