@@ -31,7 +31,7 @@ from asyncnn.runtime.translation import form_for
 from asyncnn.service import Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
-from asyncnn.tflite.runnable import checked
+from asyncnn.tflite.contents import checked
 from tests.devices.conftest import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, Signature, T, given, write
