@@ -19,8 +19,12 @@ import pytest
 FEWEST_CASES = 6
 """Of a test that has so many; others may have values that no case has had."""
 
-RUNS_A_LOOP = re.compile(r"asyncio\.(run|Runner)\(|onnx_backend|tests\.fmq\.peer")
-"""What files have whose tests run loops of their own, though they are no coroutines."""
+RUNS_A_LOOP = re.compile(
+    r"^\s+.*asyncio\.(run|Runner)\(|onnx_backend|tests\.fmq\.peer", re.MULTILINE
+)
+"""What files have whose tests run loops of their own, though they are no coroutines.
+
+What begins a line is of a program, which is for a process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,11 +87,21 @@ class Choice:
         for item in items:
             if item.get_closest_marker("asyncio") or runs_one[item.path]:
                 tests[item.nodeid.partition("[")[0]].append(item)
-        chosen = {item for test, cases in tests.items() for item in some(test, cases)}
+        chosen = {
+            item
+            for test, cases in tests.items()
+            for item in some(test, [c for c in cases if not is_of_many(c)] or cases)
+        }
         config.hook.pytest_deselected(
             items=[each for each in items if each not in chosen]
         )
         items[:] = [item for item in items if item in chosen]
+
+
+def is_of_many(case: Any) -> bool:
+    """Tell whether a parameter says that it is for exhaustive tests."""
+    marks = case.callspec.marks if hasattr(case, "callspec") else ()
+    return any(mark.name == "exhaustive" for mark in marks)
 
 
 def some(test: str, cases: Collection[Any]) -> Iterator[Any]:

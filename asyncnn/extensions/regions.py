@@ -25,7 +25,8 @@ from asyncnn.hal.operands import (
     dtype_of,
     is_extension_type,
 )
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape, ShapeRule
+from asyncnn.hal.operations.bound import Array, ShapeRule
+from asyncnn.hal.operations.shapes import declared
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import (
     BASE_MAX,
@@ -91,15 +92,11 @@ _HAL_TYPES = {
 }
 
 
-def _declared_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
-    return tuple(output.shape for output in operation.outputs)
-
-
 def region_extension(
     name: str,
     *,
     version: str = "1",
-    shape: ShapeRule = _declared_shapes,
+    shape: ShapeRule = declared,
     prepare: Prepare | None = None,
     compute: Compute | None = None,
 ) -> Extension:

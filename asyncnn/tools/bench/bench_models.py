@@ -22,12 +22,10 @@ from asyncnn.runtime.file_kinds import FileKind, kind_of
 from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF
 from asyncnn.tools.bench.rounds import (
-    Batches,
     Call,
     Figures,
     Order,
@@ -347,7 +345,8 @@ class _File:
         outputs = await _tried(run)
         self._outputs[figure_of(name)] = list(outputs.values())
         if name == _REFERENCE:
-            self._started[name] = _reference_batches(prepared, inputs)
+            both = measured_models.on_device(prepared, inputs, awaited=AWAITED)
+            self._started[name] = both
         else:
             self._started[name] = run
 
@@ -384,9 +383,8 @@ def _inputs(
     """Return reproducible inputs of a model, or else of what could open its file."""
     if named is not None:
         return list(random_sample(named.inputs).values())
-    return next(
-        (measured_models.random_inputs(peer.input_kinds()) for peer in peers), []
-    )
+    kinds = [peer.input_kinds() for peer in peers]
+    return measured_models.random_inputs(kinds[0]) if kinds else []
 
 
 def _as_taken(peer: LiteRt | OnnxFile, inputs: Sequence[Array]) -> list[Array]:
@@ -414,20 +412,3 @@ async def _tried(run: Run) -> Any:
     raise GeneralFailureError(
         f"a run takes {format_duration(taken_s * 1e6)}, too long to be repeated"
     )
-
-
-def _reference_batches(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
-    """Return what gives both figures of the reference device."""
-
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        clock = time.perf_counter_ns
-        on_device, awaited = [], []
-        for _ in range(runs):
-            started = clock()
-            outputs = await prepared.run(inputs, measure=True)
-            awaited.append((clock() - started) / 1000)
-            assert outputs.timing is not None
-            on_device.append((outputs.timing.on_device_ns or 0) / 1000)
-        return {DEVICE: on_device, AWAITED: awaited}
-
-    return Batches(batch)

@@ -147,8 +147,7 @@ def _of_each(runs_of: Callable[[_ModelRuns], Runs]) -> Start:
 
 async def _urgent_ms(runs: _ModelRuns) -> float:
     async with qos_load.saturated(runs.large, _LONG_RUNS):
-        samples = await qos_load.latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
-    return percentile(samples, 0.99) / 1000
+        return await qos_load.p99_us(runs.small, _URGENT_RUNS, _PAUSE_S) / 1000
 
 
 async def _request_us(runs: _ModelRuns) -> float:

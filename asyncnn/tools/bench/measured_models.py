@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.report import noted
-from asyncnn.tools.bench.rounds import Order
+from asyncnn.tools.bench.rounds import Batches, Order
 from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
 from asyncnn.tools.other_runtimes import InputKind, LiteRt
 from asyncnn.tools.samples import random_array
@@ -309,3 +310,25 @@ def _unless_cancelled(
 ) -> None:
     if not future.cancelled():
         answer()
+
+
+def on_device(
+    prepared: PreparedModel, inputs: Sequence[Array], awaited: str = ""
+) -> Batches:
+    """Return what gives the time on the device, and that ``awaited`` if it has a name.
+
+    The former is HAL Timing's ``time_on_device``, whole microseconds.
+    """
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        clock = time.perf_counter_ns
+        found: dict[str, list[float]] = {"device": [], awaited: []}
+        for _ in range(runs):
+            started = clock()
+            outputs = await prepared.run(inputs, measure=True)
+            found[awaited].append((clock() - started) / 1000)
+            assert outputs.timing is not None
+            found["device"].append((outputs.timing.on_device_ns or 0) / 1000)
+        return {name: each for name, each in found.items() if name}
+
+    return Batches(batch)

@@ -27,7 +27,7 @@ from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.windows import SAME
+from asyncnn.hal.operations.sliding_windows import SAME
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.alarms import Alarms
@@ -209,6 +209,11 @@ async def latencies_us(run: Run, count: int, pause_s: float) -> list[float]:
         await run()
         samples.append((time.perf_counter_ns() - started) / 1000)
     return samples
+
+
+async def p99_us(run: Run, count: int, pause_s: float) -> float:
+    """Return the 99th percentile of these."""
+    return percentile(await latencies_us(run, count, pause_s), 0.99)
 
 
 def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:

@@ -290,16 +290,17 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> BenchReport:
     )
 
 
-def sessions(*, met: bool) -> BenchReport:
+def sessions(
+    *, met: bool = True, step: float = 1.1, burst: float = 1.1, kib: int = 90
+) -> bench_files.SessionsReport:
     """Return a report on sessions."""
-    measured = figures(**dict.fromkeys(bench_files.SessionsReport.CONTENDERS, 100.0))
     model = bench_files.SessionModelFigures(
         model="word",
-        figures=measured,
+        figures=figures(**dict.fromkeys(bench_files.SessionsReport.CONTENDERS, 100.0)),
         step_limit=bench_files.STEP_LIMIT,
-        step_ratio=1.1,
-        burst_ratio=1.1 if met else 1.2,
-        sessions_kib=90,
+        step_ratio=step,
+        burst_ratio=burst if met else 1.2,
+        sessions_kib=kib,
         interpreters_kib=1000,
     )
     return bench_files.SessionsReport(**_SINGLE, device="accelerated", models=(model,))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 from onnx import helper
 
@@ -294,6 +295,8 @@ def small_load(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_load")
 def test_latencies_misses_and_costs_of_scheduling_are_measured() -> None:
     report = bench_qos.bench(Order(rounds=1))
+    data = msgspec.json.encode(report)
+    assert msgspec.json.decode(data, type=bench_qos.QosReport) == report
     assert list(report.latencies) == list(bench_qos.CONTENDERS)
     assert all(0 < each.p50_us <= each.p99_us for each in report.latencies.values())
     assert [each.load for each in report.misses] == list(bench_qos.LOADS)
