@@ -203,6 +203,7 @@ def send_away(what: str, steps: Steps[object]) -> None:
     """Do the same, and wait for nothing; not at all if too many threads hang."""
     errand = _Errand(what, steps, lambda: None)
     errand.is_left = True
+    errand.hangs_ns = time.monotonic_ns() + int(PATIENCE_S * 1e9)
     with suppress(ResourceExhaustedTransientError):
         if not _errands.begin(errand):
             completed(steps)
@@ -221,8 +222,11 @@ def patience(what: str) -> int | None:
 class _Errand(Generic[T]):
     """Steps on a thread, and what became of them; ``notify`` says that they have ended.
 
-    Once it ``is_left``, they are to stop, and nobody is notified.
+    Once it ``is_left``, they are to stop, and nobody is notified. It hangs from then
+    on; one that nobody has waited for, from ``hangs_ns`` on.
     """
+
+    hangs_ns = 0
 
     def __init__(self, what: str, steps: Steps[T], notify: Callable[[], None]) -> None:
         self.what = what
@@ -354,8 +358,10 @@ class _Errands:
 
     def hangs(self, what: str) -> bool:
         """Tell whether a thread that was left behind still does this."""
+        now_ns = time.monotonic_ns()
         with self._lock:
-            return any(errand.what == what for errand in self._left)
+            left = [each for each in self._left if each.what == what]
+        return any(now_ns >= each.hangs_ns for each in left)
 
     def _serve(self) -> None:
         while (errand := self._next()) is not None:
