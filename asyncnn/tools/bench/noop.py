@@ -27,16 +27,12 @@ from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
-    CacheArguments,
     PrepareArguments,
     refuse_execution,
 )
 from asyncnn.hal.validate import (
     RequestRules,
-    validate_execution_preference,
     validate_measure_timing,
-    validate_model,
-    validate_priority,
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
@@ -178,16 +174,11 @@ class NoOpDevice(ReferenceDevice):
     """Prepares every valid model without looking at what it computes."""
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: hal.IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: hal.IPreparedModelCallback
     ) -> hal.ErrorStatus:
         """Validate the model and notify soon."""
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
-        prepared = NoOpPreparedModel(arguments.model, self._bursts)
+        asked.validate()
+        prepared = NoOpPreparedModel(asked.model, self._bursts)
         notify = partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
         asyncio.get_running_loop().call_soon(notify)
         return hal.ErrorStatus.NONE

@@ -15,7 +15,11 @@ from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
-from asyncnn.hal.operations.windows import Window2D, convolution_window, pool_window
+from asyncnn.hal.operations.sliding_windows import (
+    Window2D,
+    convolution_window,
+    pool_window,
+)
 from asyncnn.hal.types import FusedActivationFunc, OperationType
 from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel, TensorInfo

@@ -27,7 +27,7 @@ from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.windows import SAME
+from asyncnn.hal.operations.sliding_windows import SAME
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.alarms import Alarms
