@@ -153,10 +153,10 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
         return completed(steps)  # who waits for this thread may leave it already
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
-    if not _errands.begin(errand):
-        return completed(steps)
     task = _current_task()
     was_cancelled = 0 if task is None else task.cancelling()
+    if not _errands.begin(errand):
+        return completed(steps)
     with _errands.waited_for(errand):
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
@@ -309,17 +309,22 @@ class _Errands:
         with self._lock:
             if len(self._left) >= MOST_ABANDONED:
                 raise _too_many(errand.what)
-            if is_inner or self._count < MOST_ABANDONED:
-                thread = threading.Thread(
-                    target=self._serve, name="asyncnn-files", daemon=True
-                )
-                try:
-                    start_thread(thread)
-                except ResourceExhaustedTransientError:
-                    return False
-                self._count += 1
             (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
-            return True
+            if not is_inner and self._count >= MOST_ABANDONED:
+                return True
+            self._count += 1
+        # Without the lock: the thread takes the errand while this one hears of it.
+        try:
+            start_thread(
+                threading.Thread(target=self._serve, name="asyncnn-files", daemon=True)
+            )
+        except ResourceExhaustedTransientError:
+            with self._lock:
+                self._count -= 1
+                if errand in self._waiting:
+                    self._waiting.remove(errand)
+                    return False
+        return True
 
     @contextmanager
     def waited_for(self, errand: _Errand[Any]) -> Iterator[None]:
