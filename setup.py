@@ -21,6 +21,7 @@ EXTENSIONS = [
     Extension(
         name,
         [f"{name.replace('.', '/')}.c"],
+        depends=["asyncnn/_native.h"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],
         py_limited_api=True,
         optional=True,
@@ -29,7 +30,7 @@ EXTENSIONS = [
         "asyncnn._turn",
         "asyncnn.engine._job",
         "asyncnn.fmq._ring",
-        "asyncnn.hal.validate._glance",
+        "asyncnn.hal.validate._prescan",
         "asyncnn.kernels._compiled",
     )
 ]

@@ -41,7 +41,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -99,7 +99,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """
 
     status: ErrorStatus
-    output_shapes: tuple[OutputShape, ...]
+    output_shapes: OutputShapes
     timing: Timing
     reason: str = ""
     kind: type[AsyncnnError] | None = None
@@ -208,10 +208,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
         self._recipients = []
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Keep the result, and wake the task that awaits it.
 
@@ -256,7 +253,7 @@ def launched(
 def tell_outcome(
     callback: IExecutionCallback,
     error: AsyncnnError | None,
-    output_shapes: tuple[OutputShape, ...],
+    output_shapes: OutputShapes,
     timing: Timing,
 ) -> None:
     """Notify a callback of how its execution ended, as the HAL demands."""
@@ -269,7 +266,7 @@ def tell_outcome(
     callback.notify_1_3(status, output_shapes, NO_TIMING)
 
 
-def told_of(error: AsyncnnError) -> tuple[ErrorStatus, tuple[OutputShape, ...]]:
+def told_of(error: AsyncnnError) -> tuple[ErrorStatus, OutputShapes]:
     """Return what the HAL reports of an execution that failed; log it."""
     logger.info("execution failed: %s: %s", error.status.name, error)
     if isinstance(error, OutputInsufficientSizeError):
@@ -277,7 +274,7 @@ def told_of(error: AsyncnnError) -> tuple[ErrorStatus, tuple[OutputShape, ...]]:
     return error.status, ()
 
 
-class ExplainedAnswer(tuple[ErrorStatus, tuple[OutputShape, ...], Timing]):
+class ExplainedAnswer(tuple[ErrorStatus, OutputShapes, Timing]):
     """What a synchronous call returns; ``reason`` says in words why it failed."""
 
     reason = ""
@@ -303,7 +300,7 @@ class SynchronousByCallback(ABC):
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+    ) -> tuple[ErrorStatus, OutputShapes, Timing]:
         """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
         callback = ExecutionFuture()
         self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)

@@ -26,6 +26,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     OutputShape,
+    OutputShapes,
     RequestArgument,
     Timing,
 )
@@ -217,7 +218,7 @@ class ResultShape:
     def __init__(
         self,
         status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
+        output_shapes: OutputShapes,
         prefix: bytes,
     ) -> None:
         self.status = status
@@ -229,7 +230,7 @@ class ResultShape:
     def of(
         cls,
         status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...] = (),
+        output_shapes: OutputShapes = (),
         *,
         had_deadline: bool = False,
     ) -> "ResultShape":

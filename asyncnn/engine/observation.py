@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias
 
-from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.control_flow import ControlFlow
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
@@ -121,7 +121,7 @@ class ObservedExecution(PlanExecution):
         self.observation = observation or Observation(lambda step: None)
         self._entered_ns: list[int] = []
 
-    def _begin(self, pause: Pause) -> bool:
+    def _begin(self, pause: IPause) -> bool:
         has_begun = super()._begin(pause)
         if has_begun:
             self._watch(self._frames[-1])

@@ -44,6 +44,7 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
     OutputShape,
+    OutputShapes,
     Subgraph,
     SymmPerChannelQuantParams,
 )
@@ -60,8 +61,6 @@ from asyncnn.pacing import Steps, take_apart
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 )
-
-
 _COPY = int(OperandLifeTime.CONSTANT_COPY)
 
 _FOLDED_BYTES = 64 << 20
@@ -143,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     ports: tuple[Port, ...]
-    known_outputs: tuple[OutputShape, ...] | None
+    known_outputs: OutputShapes | None
     is_straight: bool
     uses_blas: bool
     is_fixed: bool

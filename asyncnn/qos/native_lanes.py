@@ -27,7 +27,7 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for lanes that were left open."""
 
 
-class IPort(Protocol):
+class ILanePort(Protocol):
     """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
 
     def lane(self, name: str, nice: int = 0) -> Any:
@@ -66,13 +66,13 @@ class NativeLanes:
         name: str,
         count: int,
         inbox: LoopInbox,
-        make_port: Callable[[int], IPort] | None,
+        make_port: Callable[[int], ILanePort] | None,
     ) -> None:
         self._name = name
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
-        self.port: IPort | None = None
+        self.port: ILanePort | None = None
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
         self.ending: list[NativeLane] = []

@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import AlreadyNotifiedError, IExecutionCallback, OneShot
-from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
+from asyncnn.hal.types import ErrorStatus, OutputShapes, Timing
 
 Done: TypeAlias = Callable[[AsyncnnError | None], None]
 """Called once, with None or the error of the execution."""
@@ -66,10 +66,7 @@ class ThreadsafeRun(IExecutionCallback):
         self.die()
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Take the outcome, and call back.
 

@@ -118,6 +118,19 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
+def process_status(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process, after its name; nothing if it does not.
+
+    Source: ``/proc/PID/stat``.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    # The name, in brackets, may contain anything.
+    return status[status.rindex(b")") + 1 :].split()
+
+
 _BACKLOG = 128
 _PAUSE_S = 0.1
 """Time until the next attempt to accept somebody after one failed."""
@@ -438,13 +451,7 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
 
 def _used_ticks(pid: int) -> int:
     """Return the processor time that a process has used; 0 if that cannot be read."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    # The name, in parentheses, may have spaces.
-    user, system = status.rpartition(")")[2].split()[11:13]
-    return int(user) + int(system)
+    return sum(map(int, process_status(pid)[11:13]))
 
 
 def _has_children(pid: int) -> bool:

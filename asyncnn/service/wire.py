@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     Extension,
     Model,
-    OutputShape,
+    OutputShapes,
     RequestArgument,
     Timing,
 )
@@ -314,7 +314,7 @@ class Executed(_Message, frozen=True):
 
     execution: int
     status: int
-    output_shapes: tuple[OutputShape, ...]
+    output_shapes: OutputShapes
     timing: Timing
     reason: str
 

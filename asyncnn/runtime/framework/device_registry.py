@@ -173,11 +173,12 @@ def opener_of(name: str) -> Opener:
     if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], _HERE).open
     known = registered_devices()
-    if name not in known:
-        known |= _on_provider(name)
     scope, colon, parts = name.partition(":")
+    names = [part.strip() for part in parts.split(",") if part.strip()]
+    for each in (name, *names):
+        if each not in known:
+            known |= _on_provider(each)
     if colon and scope == FRAMEWORK:
-        names = [part.strip() for part in parts.split(",") if part.strip()]
         for part in names or [parts]:
             if part not in known or part == FRAMEWORK:
                 raise _unknown(part, known)

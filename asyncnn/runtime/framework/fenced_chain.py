@@ -18,7 +18,11 @@ from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
-from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    ResourceExhaustedTransientError,
+    closed_error,
+)
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -30,7 +34,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework.fallback import MISSED, closed_error
+from asyncnn.runtime.framework.fallback import MISSED
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import SteppedRun, failed

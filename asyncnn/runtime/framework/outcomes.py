@@ -15,7 +15,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -74,10 +74,7 @@ class Watch(IExecutionCallback):
         self._callback.link_to_death(self.die)
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Pass the outcome on, unless the CPU may do better."""
         self.is_waiting = False

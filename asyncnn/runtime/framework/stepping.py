@@ -22,7 +22,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -127,10 +127,7 @@ class SteppedRun(IExecutionCallback):
         self._advance()
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Take the outcome of a partition, and begin the next."""
         self._is_outstanding = False
@@ -395,9 +392,7 @@ class SteppedRun(IExecutionCallback):
             self._release()
         self._advance()
 
-    def _end(
-        self, status: ErrorStatus, shapes: tuple[OutputShape, ...], reason: str
-    ) -> None:
+    def _end(self, status: ErrorStatus, shapes: OutputShapes, reason: str) -> None:
         if self.is_over:
             return
         self.is_over = True

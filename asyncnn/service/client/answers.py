@@ -23,7 +23,7 @@ from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.client.staging import Staged
-from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.client.unanswered import Cause, Line, notify
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
@@ -227,10 +227,7 @@ class DeferredExecutions:
         execution.is_abandoned = True
         late = told_late(deadline, asked_ns)
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
-        try:
-            execution.expire(error)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("a listener failed while it was notified")
+        notify(execution.expire, error)
 
     async def _finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
         try:
@@ -248,8 +245,5 @@ class DeferredExecutions:
         """Report the failure, unless the end was reported before."""
         if execution in self._waiting:
             self._waiting.discard(execution)
-            status, reason = error.status, str(error)
-            try:
-                execution.take(ExecutionResult(status, (), NO_TIMING, reason))
-            except (Exception, asyncio.CancelledError):
-                logger.exception("a listener failed while it was notified")
+            failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
+            notify(execution.take, failed)

@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
     ResourceExhaustedTransientError,
+    closed_error,
 )
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -42,16 +43,16 @@ from asyncnn.service.client.asking import (
     RequestedPreparations,
 )
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
+from asyncnn.service.client.fenced_calls import Named, RemoteFenced, RemoteFences
 from asyncnn.service.client.sent_pools import Numbers, RemoteBuffers
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    closed,
     died,
     forked,
+    notify,
 )
 from asyncnn.service.decoding import (
     MessageFile,
@@ -162,7 +163,7 @@ class Connection:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
         if self._cause is not forked and not self._closed.is_set():
             self._channel.close()
-            self._end(closed)
+            self._end(closed_error)
 
     async def wait_ended(self) -> None:
         """Wait until no thread works for it any more, once it is closed."""
@@ -271,7 +272,7 @@ class Connection:
         self.cancel(number)
         execution = self._executing.get(number)  # sending may have failed it
         if execution is not None:
-            self._tell(execution.expire, unanswered(self.deadlines.grace_s))
+            notify(execution.expire, unanswered(self.deadlines.grace_s))
 
     def disown(self) -> None:
         """Send nothing more in a forked child, and have its loop do nothing."""
@@ -362,7 +363,7 @@ class Connection:
             case wire.Took():
                 executed = self._executing.get(message.execution)
                 if executed is not None:
-                    self._tell(executed.took, message.route)
+                    notify(executed.took, message.route)
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
@@ -387,13 +388,6 @@ class Connection:
             case wire.Refused():
                 self._fail_greeting(f"the driver refuses this client: {message.reason}")
                 self._channel.abandon(message.reason)
-
-    def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
-        """Notify one listener; if it fails, the others are still notified."""
-        try:
-            listener(*outcome)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("a listener failed while it was notified")
 
     def _lost(self, reason: str) -> None:
         logger.warning("driver lost: %s", reason)

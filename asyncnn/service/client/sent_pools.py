@@ -18,6 +18,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
+    error_for,
     too_many,
 )
 from asyncnn.hal.types import (
@@ -305,7 +306,7 @@ class RemoteBuffers:
         models: Sequence[int],
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
+    ) -> tuple[RemoteBuffer, int]:
         """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
         number = next(self._connection.numbers)
         self._connection.send(
@@ -325,12 +326,12 @@ class RemoteBuffers:
             raise
         status = wire.status_of(allocated.status)
         if status is not ErrorStatus.NONE:
-            return status, None, 0
+            raise error_for(status, "the driver has allocated no buffer")
         token = allocated.token
         buffer = RemoteBuffer(self, number)
         self._numbers.adopt(token, number)
         weakref.finalize(buffer, self._numbers.lose_buffer, token)
-        return status, buffer, token
+        return buffer, token
 
     def place(self, pool: Memory) -> tuple[int, int]:
         """Return the number of a new call, and that of its pool, which travels.

@@ -17,7 +17,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     Memory,
-    OutputShape,
+    OutputShapes,
     Request,
     RequestArgument,
     Timing,
@@ -140,7 +140,7 @@ class Executions(SessionPart):
         self,
         callback: "_Executing",
         status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
+        shapes: OutputShapes,
         timing: Timing,
     ) -> None:
         """Tell the client, once outputs that were not computed in place are."""
@@ -181,7 +181,7 @@ class Executions(SessionPart):
             callback.fail(explained(error))
 
     async def _write_back(
-        self, callback: "_Executing", shapes: tuple[OutputShape, ...], timing: Timing
+        self, callback: "_Executing", shapes: OutputShapes, timing: Timing
     ) -> None:
         copies, callback.copies = callback.copies, ()
         try:
@@ -219,10 +219,7 @@ class _Executing(IExecutionCallback):
         prepared.execute_1_3(request, *times, self)  # type: ignore[arg-type]
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         if status is not ErrorStatus.NONE:
             warn_if_refused(self._executions.client_name, self, status)

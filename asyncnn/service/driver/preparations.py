@@ -21,6 +21,7 @@ from asyncnn.hal.errors import (
     too_many,
 )
 from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
+from asyncnn.hal.refusals import LoadArguments, PrepareArguments
 from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
@@ -210,14 +211,14 @@ class Preparations(SessionPart):
         callback: "_Preparing",
     ) -> None:
         # What is no enumerator is refused by the device, like everything else.
-        callback.device.prepare_model_1_3(
+        asked = PrepareArguments(
             model,
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
-            *cache.arguments,
-            callback,
+            cache.arguments,
         )
+        asked.by(callback.device, callback)
 
     async def _load(
         self, deadline: int | None, cache: ReceivedCache, callback: "_Preparing"
@@ -227,9 +228,7 @@ class Preparations(SessionPart):
             if self._isolated is not None:
                 isolated = deadline, cache, callback, self._isolated
                 callback.otherwise = partial(self._load_isolated, *isolated)
-            self._device.prepare_model_from_cache_1_3(
-                deadline, *cache.arguments, callback
-            )
+            LoadArguments(deadline, cache.arguments).by(self._device, callback)
         except Exception as error:
             callback.fail(explained(error))
 
@@ -242,9 +241,7 @@ class Preparations(SessionPart):
     ) -> None:
         try:
             callback.device = await isolated.device()
-            callback.device.prepare_model_from_cache_1_3(
-                deadline, *cache.arguments, callback
-            )
+            LoadArguments(deadline, cache.arguments).by(callback.device, callback)
         except Exception as error:
             callback.fail(explained(error))
 

@@ -43,7 +43,7 @@ from asyncnn.service.limits import (
     UserLimits,
     least_limit,
 )
-from asyncnn.service.process import Peer
+from asyncnn.service.process import Peer, process_status
 
 _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
@@ -443,9 +443,4 @@ class Clients:
 
 def started_at(pid: int) -> int:
     """Return when a process started, in the kernel's ticks; 0 if it does not say."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    # The name, in brackets, may contain anything.
-    return int(status[status.rindex(b")") + 1 :].split()[_STARTED])
+    return int((process_status(pid)[_STARTED:] or [b"0"])[0])

@@ -423,7 +423,7 @@ class RefusedConnections:
         """Tell a client why it is not served, and hang up soon."""
         connection.setblocking(False)
         try:
-            connection.send(inline_packet(wire.encode(wire.Refused(reason))))
+            connection.send(inline_packet(wire.encode_flat(wire.Refused(reason))))
             # The peer finds the end behind the refusal; this side still reads.
             connection.shutdown(socket.SHUT_WR)
         except OSError:

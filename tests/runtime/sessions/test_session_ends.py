@@ -17,7 +17,7 @@ from asyncnn.runtime.session import Session
 from tests.memory.foreign import leaks, traces
 from tests.runtime.sessions.conftest import PATHS, Gate, Opened, check
 from tests.runtime.stateful import X, counting
-from tests.service.raw import until
+from tests.waits import until
 
 MISSED = (asyncnn.MissedDeadlinePersistentError, asyncnn.MissedDeadlineTransientError)
 
@@ -191,6 +191,7 @@ async def test_closing_frees_the_state_at_once(path: Any) -> None:
         gc.enable()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("path", PATHS)
 async def test_sessions_leave_nothing_behind(opened: Opened, path: Any) -> None:
     prepared = await opened.device.prepare(counting())

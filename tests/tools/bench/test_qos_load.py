@@ -2,13 +2,17 @@
 
 import asyncio
 
+import msgspec
 import numpy as np
+import pytest
 
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.qos_load import (
-    FifoPool,
+    Run,
     dense,
+    fifo_pool,
+    freed_us,
     saturated,
     share_missed,
     within,
@@ -18,9 +22,8 @@ TINY = dense(layers=2, width=8, rows=2)
 
 
 async def test_pool_and_device_compute_the_same() -> None:
-    pool = FifoPool()
-    assert await pool.run(TINY)() is True
-    pool.close()
+    with fifo_pool() as pool:
+        assert await pool(TINY)() is True
     async with open_device() as device:
         prepared = await device.prepare(TINY.build())
         outputs = await prepared.run([TINY.input()])
@@ -73,3 +76,17 @@ async def test_the_share_of_missed_deadlines_is_counted() -> None:
         return calls % 2 == 0
 
     assert await share_missed(every_other, 0.0001, 1.0, 50, seed=1) == 0.5
+
+
+async def test_how_long_a_lane_goes_on_is_told_beyond_what_the_probe_takes() -> None:
+    async def stop(after_s: float, probe: Run) -> np.ndarray | None:
+        stopped.append(after_s)
+        return np.array([3.0, 2.0]) if len(stopped) % 2 else None
+
+    async def probe() -> None: ...
+
+    stopped: list[float] = []
+    times_us = await freed_us(stop, probe, 0.5)
+    assert times_us == pytest.approx((3e6, 2e6), abs=1e5)
+    assert msgspec.json.encode(times_us)
+    assert all(0.05 <= after_s <= 0.4 for after_s in stopped)
