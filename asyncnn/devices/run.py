@@ -20,7 +20,7 @@ from asyncnn.engine.arguments import (
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, INativeLane
+from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import failed_at, longest_of, names_of, run_bound
 from asyncnn.engine.workspace import Workspace, aligned_like
@@ -44,6 +44,7 @@ from asyncnn.hal.types import (
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
+from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import OUTSIDE
 
 ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
@@ -221,7 +222,7 @@ class Run(Work, Completion):
             self._shapes = store_outputs(plan, self._request, self._places, computed)
         return True
 
-    def offer(self, lane: INativeLane) -> bool:
+    def offer(self, idle: list[NativeLane]) -> bool:
         """Have a native lane go on with it; see `Work`.
 
         Nothing is made for it: there is a workspace, and a job. What is wrong with the
@@ -237,8 +238,8 @@ class Run(Work, Completion):
         workspace, control = self._workspace, self._control
         if workspace is None or control is None:
             try:
-                idle = executable.program.idle[id(self._plan)]
-                self._workspace = workspace = idle.pop()
+                workspaces = executable.program.idle[id(self._plan)]
+                self._workspace = workspace = workspaces.pop()
             except LookupError:
                 return False
             self._control = control = Control()
@@ -252,11 +253,16 @@ class Run(Work, Completion):
         if self._abort_status is not None:
             control.stop()
         deadline_ns, review_ns = self.deadline_ns, pause.from_ns
+        lane = idle.pop()
+        # First: it may have come back when the next call returns.
+        lane.work = self
         try:
             workspace.job.offer(
                 lane.thread, lane, arrays, control, deadline_ns, pause, review_ns
             )
         except Exception:
+            lane.work = None
+            idle.append(lane)
             return False
         return True
 

@@ -7,6 +7,7 @@ what has ended elsewhere for the loop to count.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -164,21 +165,29 @@ def count_end(
             accounting._preemptions += preemptions
 
 
+End: TypeAlias = tuple[tuple[WorkAccounting | None, ...], int, ErrorStatus, int]
+"""What `count_end` takes."""
+
+MOST_ENDED = 32
+"""Ends on the loop that are counted together: one after the other takes longer."""
+
 MOST_LATE = 256
 """Counts and lessons that may gather before the loop is woken for them."""
 
 
 class LateCounts:
-    """Counts of what ended on other threads, which the event loop makes later.
+    """Ends and refusals that the event loop counts later.
 
     Counters belong to the loop, so that no execution pays for a lock around them. It
-    settles before it tells statistics, and when it was asked to by ``call``, which
+    settles before it tells statistics, when it has itself added `MOST_ENDED` to
+    ``ended``, each what `count_end` takes, and when it was asked to by ``call``, which
     tells whether the loop is open: by whoever adds one to many. Thread-safe, but for
-    `settle`, which is the loop's.
+    ``ended`` and `settle`, which are the loop's.
     """
 
     def __init__(self, call: Callable[[Callable[[], None]], bool]) -> None:
         self._call = call
+        self.ended: list[End] = []
         self._counts: deque[Callable[[], None]] = deque()
         self._is_due = False
 
@@ -198,5 +207,8 @@ class LateCounts:
     def settle(self) -> None:
         """Make all counts."""
         self._is_due = False
+        ended, self.ended = self.ended, []
+        for end in ended:
+            count_end(*end)
         while self._counts:
             self._counts.popleft()()

@@ -15,6 +15,7 @@ from asyncnn.hal.errors import AsyncnnError, DeviceClosedError, DeviceUnavailabl
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
+    MOST_ENDED,
     LateCounts,
     WorkAccounting,
     WorkStatistics,
@@ -23,12 +24,12 @@ from asyncnn.qos.accounting import (
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.lanes import LOW, Lanes
 from asyncnn.qos.native_lanes import IPort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
-from asyncnn.qos.work import RUNNING, Client, Work, fail_with
+from asyncnn.qos.work import RUNNING, Client, Pause, Work, fail_with
 
 logger = logging.getLogger(__name__)
 
@@ -149,10 +150,18 @@ class Scheduler(Lanes):
                 if self.refusal is not None:
                     raise self.refusal()
                 now_ns = time.monotonic_ns()
-                to_stop = self.run_queue.add(work, now_ns, begins=True)
+                run_queue, idle = self.run_queue, self._natives.idle
+                to_stop = run_queue.add(work, now_ns, begins=True)
                 self.open.add(work)
                 # Most often a lane is free, and finds here what it would ask for.
-                if work.state is not RUNNING or not self._give(work):
+                has_lane = work.state is RUNNING
+                if has_lane and idle and work.goes_native and work.priority is not LOW:
+                    work.pause = pause = Pause()
+                    pause.lanes_each = self.count // (self.count - run_queue.room) or 1
+                    has_lane = work.offer(idle) or self._wake_for(work)
+                elif has_lane:
+                    has_lane = self._give(work)
+                if not has_lane:
                     self._seat(work, to_stop, now_ns)
         except AsyncnnError as error:
             self.count_refusal(work, error.status)
@@ -331,7 +340,10 @@ class Scheduler(Lanes):
                 self._note_ended()
         latency_ns = now_ns - work.added_ns if took_ns is None else took_ns
         accountings = self._accounting, work.account.accounting, work.accounting
-        count_end(accountings, latency_ns, status, work.preemptions)
+        ended = self._late_counts.ended
+        ended.append((accountings, latency_ns, status, work.preemptions))
+        if len(ended) >= MOST_ENDED:
+            self._late_counts.settle()
 
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""

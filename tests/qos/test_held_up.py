@@ -55,8 +55,9 @@ class Offered(Work):
         self.lanes: asyncio.Queue[Any] = asyncio.Queue()
         self.ended = asyncio.Event()
 
-    def offer(self, lane: Any) -> bool:
-        assert lane.work is self  # it may come back at once
+    def offer(self, idle: list[Any]) -> bool:
+        lane = idle.pop()
+        lane.work = self
         self.lanes.put_nowait(lane)
         return True
 
