@@ -22,6 +22,7 @@ typedef struct {
     PyTypeObject *waiter;
     PyObject *running_loop;
     PyObject *current_task;
+    PyObject *tasks; /* by loop: those that run; NULL where asyncio does not tell */
     PyObject *cancelled;
     PyObject *run; /* names, made once */
     PyObject *result;
@@ -125,12 +126,17 @@ go_on(Waiter *self)
 }
 
 static PyObject *
-Waiter_add_done_callback(Waiter *self, PyObject *args, PyObject *kwargs)
+Waiter_add_done_callback(Waiter *self, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *names)
 {
-    static char *names[] = {"fn", "context", NULL};
-    PyObject *function, *context = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O", names, &function, &context))
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    if (nargs != 1 || named > 1
+        || (named && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0),
+                                                      "context"))) {
+        PyErr_SetString(PyExc_TypeError, "it takes a function, and context=");
         return NULL;
+    }
+    PyObject *function = args[0], *context = named ? args[1] : Py_None;
     if (has_ended(self)) {
         if (!call(self, function, context, false))
             return NULL;
@@ -484,12 +490,15 @@ in_this_turn(PyObject *module, PyObject *handle)
     State *state = PyModule_GetState(module);
     if (woken)
         return PyObject_CallNoArgs(handle);
-    PyObject *task = PyObject_CallNoArgs(state->current_task);
-    if (!task)
-        return NULL;
-    Py_DECREF(task);
-    if (task != Py_None)
-        return PyObject_CallNoArgs(handle);
+    /* Python 3.11 has no function of C that asks for the task. */
+    if (!state->tasks || PyDict_Size(state->tasks)) {
+        PyObject *task = PyObject_CallNoArgs(state->current_task);
+        if (!task)
+            return NULL;
+        Py_DECREF(task);
+        if (task != Py_None)
+            return PyObject_CallNoArgs(handle);
+    }
     PyObject *list = woken = PyList_New(0);
     if (!list)
         return NULL;
@@ -508,7 +517,7 @@ in_this_turn(PyObject *module, PyObject *handle)
 
 static PyMethodDef waiter_methods[] = {
     {"add_done_callback", PLAIN(Waiter_add_done_callback),
-     METH_VARARGS | METH_KEYWORDS, NULL},
+     METH_FASTCALL | METH_KEYWORDS, NULL},
     {"cancel", PLAIN(Waiter_cancel), METH_VARARGS | METH_KEYWORDS, NULL},
     {"result", PLAIN(Waiter_result), METH_NOARGS, NULL},
     {"done", PLAIN(Waiter_done), METH_NOARGS, NULL},
@@ -595,6 +604,10 @@ execute(PyObject *module)
                  || !take("asyncio", "get_running_loop", &state->running_loop)
                  || !take("asyncio", "current_task", &state->current_task)
                  || !take("asyncio", "CancelledError", &state->cancelled);
+    if (!failed && !take("_asyncio", "_current_tasks", &state->tasks))
+        PyErr_Clear();
+    if (state->tasks && !PyDict_Check(state->tasks))
+        Py_CLEAR(state->tasks);
     Py_XDECREF(end);
     return failed ? -1 : 0;
 }
@@ -606,6 +619,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->waiter);
     Py_VISIT(state->running_loop);
     Py_VISIT(state->current_task);
+    Py_VISIT(state->tasks);
     Py_VISIT(state->cancelled);
     return 0;
 }
@@ -617,6 +631,7 @@ clear(PyObject *module)
     Py_CLEAR(state->waiter);
     Py_CLEAR(state->running_loop);
     Py_CLEAR(state->current_task);
+    Py_CLEAR(state->tasks);
     Py_CLEAR(state->cancelled);
     Py_CLEAR(state->run);
     Py_CLEAR(state->result);

@@ -282,13 +282,13 @@ class Run(Work, Completion):
         self._cpu_ns += cpu_ns
         if outcome == PAUSED:
             return False
-        workspace, self._workspace = self._workspace, None
+        plan, workspace, self._workspace = self._plan, self._workspace, None
         if workspace is not None:
-            idle = self._executable.program.idle.get(id(self._plan))
+            idle = self._executable.program.idle.get(id(plan))
             if idle is not None:
                 idle.append(workspace)
         if outcome == DONE:
-            self._shapes = self._plan.known_outputs
+            self._shapes = plan.known_outputs
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, StalePlanError) and self._begins_anew():
@@ -296,7 +296,7 @@ class Run(Work, Completion):
         elif isinstance(outcome, AsyncnnError):
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
-            raise failed_at(self._plan, self._control.position, outcome) from outcome
+            raise failed_at(plan, self._control.position, outcome) from outcome
         return True
 
     def _begins_anew(self) -> bool:
@@ -408,19 +408,21 @@ class Run(Work, Completion):
 
     def finish(self) -> ErrorStatus:
         """Report the outcome; shapes and timing as the HAL wants them for it."""
-        error, shapes = self._error, self._shapes
+        error, shapes, executable = self._error, self._shapes, self._executable
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, self._let_go())
-        status = _NONE if error is None else error.status
-        if error is not None and status is _MISSED and self._asked_ns:
-            error = MissedDeadlineTransientError(self._told_late(error.message))
-        timing = NO_TIMING
-        if error is None:
+        status, timing = _NONE, NO_TIMING
+        if error is not None:
+            status = error.status
+            if status is _MISSED and self._asked_ns:
+                error = MissedDeadlineTransientError(self._told_late(error.message))
+        else:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
-                self._executable.observe(self.computed_ns, self._cpu_ns, spread)
-            if self._options.measure == _MEASURED:
+                executable.observe(self.computed_ns, self._cpu_ns, spread)
+            measure = self._options.measure
+            if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
@@ -430,11 +432,12 @@ class Run(Work, Completion):
         if report is not None:
             report(error, shapes or (), timing)
         elif error is None:
-            result = self._executable.result
-            if timing is not NO_TIMING or result.output_shapes is not shapes:
+            result = executable.result
+            if timing is not NO_TIMING:
                 result = ExecutionResult(_NONE, shapes or (), timing)
-            if timing is NO_TIMING:
-                self._executable.result = result
+            elif result.output_shapes is not shapes:
+                result = ExecutionResult(_NONE, shapes or (), timing)
+                executable.result = result
             self._resolve(result)
         else:
             told = told_of(error)

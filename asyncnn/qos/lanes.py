@@ -14,14 +14,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import IPort, NativeLanes
+from asyncnn.qos.native_lanes import Ended, IPort, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, SUSPENDED, Pause, TimedPause, Work, fail_with
 
@@ -137,20 +137,20 @@ class Lanes(ABC):
     def _deliver(self) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
-        works, port = inbox.works, natives.port
-        if port is None and inbox.fd >= 0:
+        works, port, run_queue = inbox.works, natives.port, self.run_queue
+        returned: Iterable[Ended] = ()
+        if port is not None:
+            returned = port.drain()
+        elif inbox.fd >= 0:
             with suppress(BlockingIOError):  # it is called by something else
                 os.eventfd_read(inbox.fd)
-        returned = () if port is None else port.drain()
         inbox.is_due = False
         for lane, outcome, started_ns, ended_ns, used_ns in returned:
-            has_ended, work = True, lane.work
-            # The system has run others in its place, and an ordinary lane is free.
-            is_nice = lane.idle is natives.idle_nice and not lane.is_aside
-            work.is_held_up = is_nice and used_ns < (ended_ns - started_ns) * HELD_UP
+            work = lane.work
             try:
                 has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:
+                has_ended = True
                 fail_with(work, error)
             if lane.is_dismissed:  # it was given up, and this was reported
                 lane.work = None
@@ -158,18 +158,24 @@ class Lanes(ABC):
                 natives.ending.append(lane)
                 continue
             with self._lock:
-                now_ns, lane.work, lane.is_aside = time.monotonic_ns(), None, False
+                lane.work, now_ns = None, time.monotonic_ns()
                 # Each thread of an engine has had as much as the lane's own.
-                used_ns *= work.pause.threads
-                goes_on = not (has_ended or work.is_withdrawn or self.refusal)
-                self.run_queue.end(work, now_ns, used_ns, goes_on)
-                if not goes_on:
+                lane_ns = used_ns * work.pause.threads
+                if has_ended or work.is_withdrawn or self.refusal is not None:
+                    run_queue.end(work, now_ns, lane_ns)
                     works.append(work)
+                else:
+                    run_queue.give_back(work, now_ns, lane_ns)
+                    # The system has run others in its place, and a lane is free.
+                    is_nice = lane.idle is natives.idle_nice and not lane.is_aside
+                    least_ns = (ended_ns - started_ns) * HELD_UP
+                    work.is_held_up = is_nice and used_ns < least_ns
+                lane.is_aside = False
                 if self.refusal is None:
                     lane.idle.append(lane)
                 else:
                     natives.dismiss(lane)
-                if self.run_queue.waiting or self.run_queue.aside:
+                if run_queue.waiting or run_queue.aside:
                     self._fill(now_ns, works, work)
         try:
             while works:

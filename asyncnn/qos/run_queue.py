@@ -275,7 +275,6 @@ class RunQueue(Generic[JobT]):
                 lane_ns = now_ns - job.resumed_ns
                 least_ns = lane_ns // IDLE_LANE_SHARE
                 owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
-            job.charged_ns = now_ns
             cost_ns, user = owed_ns * job.cost, account.user
             account.virtual_ns += cost_ns / account.weight
             user.virtual_ns += cost_ns / user.weight
