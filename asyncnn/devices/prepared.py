@@ -183,6 +183,28 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             or execution.arrays is None
         ):
             return launched(self, execution, options)
+        kind = Run if active.recorder is None else Traced
+        run = kind(self._executable, execution, options, calling_client.get())
+        try:
+            self._scheduler.submit(run)
+        except AsyncnnError as error:
+            _refused(run, error)
+        return run
+
+    def launch_on(
+        self,
+        tensors: Sequence[object],
+        options: ExecutionOptions,
+        are_usual: bool = False,
+        /,
+    ) -> Awaitable[ExecutionResult] | None:
+        """Launch an execution on arrays; see `IBinding.launch_on`."""
+        plan = self._usual_plan
+        if not are_usual or plan is None or plan is not self._program.fixed_plan:
+            bound = self.bind(tensors, are_usual)
+            return None if bound is None else self.launch(bound, options)
+        arrays = cast("Sequence[Array]", tensors)
+        execution = Execution((), (), (), self._executable, plan, arrays)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else Traced

@@ -128,10 +128,14 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
 
-    def bind(
-        self, tensors: Sequence[object], _are_usual: bool = False, /
-    ) -> "RemoteExecution | None":
-        """Return an execution on arrays of the client alone; see `IBinding.bind`."""
+    def launch_on(
+        self,
+        tensors: Sequence[object],
+        options: ExecutionOptions,
+        _are_usual: bool = False,
+        /,
+    ) -> Completion | None:
+        """Launch an execution on arrays of the client; see `IBinding.launch_on`."""
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):
             return None
@@ -155,7 +159,8 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
                 target[:] = array.data.cast("B")
         for array in arrays[count:]:
             staged.outputs.append(array.data)
-        return RemoteExecution(self._connection, staged.request, staged)
+        execution = RemoteExecution(self._connection, staged.request, staged)
+        return self.launch(execution, options)
 
     def create_reusable_execution(self, request: Request) -> StagedRequest:
         """Return a request that is not looked up again; see `IReusing`.
