@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -203,7 +203,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if not are_usual or plan is None or plan is not self._program.fixed_plan:
             bound = self.bind(tensors, are_usual)
             return None if bound is None else self.launch(bound, options)
-        arrays = cast("Sequence[Array]", tensors)
+        arrays: Any = tensors  # `cast` would be a call
         execution = Execution((), (), (), self._executable, plan, arrays)
         if EXECUTION.is_on:
             _tell_launch("execute", execution, options.deadline)
@@ -258,7 +258,14 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             fences = len(wait_for)
             _tell_launch("execute_fenced", request, options.deadline, fences=fences)
-        request, use = self._taken(request, is_fenced=True)
+        use = None
+        if (
+            type(request) is not Execution
+            or request.executable is not self._executable
+            or request.arrays is None
+            or id(request.plan) not in self._program.idle
+        ):
+            request, use = self._taken(request, is_fenced=True)
         return self._fenced.launch(self._executable, request, use, wait_for, options)
 
     def bind(
@@ -266,7 +273,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
     ) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
         plan = self._program.fixed_plan
-        arrays = cast("Sequence[Array]", tensors)
+        arrays: Any = tensors  # `cast` would be a call
         if are_usual and plan is not None and plan is self._usual_plan:
             return Execution((), (), (), self._executable, plan, arrays)
         if plan is None or len(tensors) != len(plan.ports):

@@ -274,13 +274,13 @@ class Run(Work, Completion):
         cpu_ns: int,
     ) -> bool:
         """Tell what a native lane has done; see `Work`."""
-        self.pause.interrupt = None
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
         self.computed_ns += ended_ns - started_ns
         self._cpu_ns += cpu_ns
         if outcome == PAUSED:
+            self.pause.interrupt = None  # it goes on by another one
             return False
         plan, workspace, self._workspace = self._plan, self._workspace, None
         if workspace is not None:

@@ -80,6 +80,7 @@ class RunQueue(Generic[JobT]):
         self.policy = policy
         self._lanes = lanes
         self._max_pending = max_pending
+        self._last_place = max_pending - 1
         self._filled_or_freed = filled_or_freed
         self._running: list[JobT] = []
         self.aside: list[JobT] = []
@@ -163,7 +164,7 @@ class RunQueue(Generic[JobT]):
             self._resting = None
         account.pending += 1
         self.pending = pending + 1
-        if pending + 1 == self._max_pending:
+        if pending == self._last_place:
             self._filled_or_freed()
         if begins and self.room > 0 and not self.waiting:
             self._running.append(job)
@@ -302,7 +303,7 @@ class RunQueue(Generic[JobT]):
                 self._leave(account)
             else:
                 self._resting = account
-        if pending == self._max_pending - 1:
+        if pending == self._last_place:
             self._filled_or_freed()
 
     def set_aside(self, job: JobT) -> bool:

@@ -142,9 +142,9 @@ class Scheduler(Lanes):
         if work.should_inline and not self.open and self.refusal is None:
             self._run(work)
             return True
-        is_ours = not work.ends_anywhere
-        if is_ours and not self.inbox.is_open and self.refusal is None:
-            self.inbox.open()
+        inbox = self.inbox
+        if not (inbox.is_open or work.ends_anywhere or self.refusal):
+            inbox.open()
         try:
             with self._lock:
                 if self.refusal is not None:
@@ -157,7 +157,9 @@ class Scheduler(Lanes):
                 has_lane = work.state is RUNNING
                 if has_lane and idle and work.goes_native and work.priority is not LOW:
                     work.pause = pause = Pause()
-                    pause.lanes_each = self.count // (self.count - run_queue.room) or 1
+                    if self.count > 1:  # else nothing can have several
+                        taken = self.count - run_queue.room
+                        pause.lanes_each = self.count // taken or 1
                     has_lane = work.offer(idle) or self._wake_for(work)
                 elif has_lane:
                     has_lane = self._give(work)
@@ -168,10 +170,10 @@ class Scheduler(Lanes):
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         if work.deadline_ns is not None or not self._stuck.is_watching:
-            if is_ours:
-                self._watch_over(work)
+            if work.ends_anywhere:
+                inbox.call(partial(self._watch_over, work))
             else:
-                self.inbox.call(partial(self._watch_over, work))
+                self._watch_over(work)
         return False
 
     def submit_threadsafe(self, work: Work) -> None:

@@ -198,12 +198,15 @@ class PreparedModel:
             await in_flight.wait(options.deadline)
         try:
             arrays = await target.converted(inputs) if usual is None else usual
-            outputs = space.allocate() if given is None and space.is_fixed else None
-            is_usual = usual is not None and outputs is not None
-            spaces = target.spaces(given) if outputs is None else (*outputs.values(),)
-            end: Awaitable[ExecutionResult] | None = None
-            if self._launch_on is not None and path == "async":
-                end = self._launch_on((*arrays, *spaces), options, is_usual)
+            if given is None and space.is_fixed:
+                outputs = space.allocate()
+                spaces: Sequence[Tensor] = (*outputs.values(),)
+                is_usual = usual is not None
+            else:
+                outputs, spaces, is_usual = None, target.spaces(given), False
+            launch_on, end = self._launch_on, None
+            if launch_on is not None and path == "async":
+                end = launch_on((*arrays, *spaces), options, is_usual)
             if end is None:
                 request = target.build_request(arrays, spaces)
                 end = self._carry(path)(request, options)
@@ -230,7 +233,8 @@ class PreparedModel:
             target.check_result(result)
         if outputs is None:
             outputs = space.shaped(spaces, result.output_shapes)
-        outputs.timing = timing_of(result.timing) if measure else None
+        if measure:
+            outputs.timing = timing_of(result.timing)
         outputs.route = result.route or target.route
         return outputs
 
@@ -296,8 +300,12 @@ class PreparedModel:
         if request is None:
             request = target.build_request(arrays, spaces)
         outputs.route = target.route
-        launch = target.launch
-        return launched_for(self.hal, launch, request, sources, options, outputs)
+        launch, hal = target.launch, self.hal
+        if sources:
+            return launched_for(hal, launch, request, sources, options, outputs)
+        run = launch(request, (), options)
+        run.outputs, run.prepared = outputs, hal
+        return run
 
     def reusable(
         self,
