@@ -183,6 +183,8 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             or execution.arrays is None
         ):
             return launched(self, execution, options)
+        if EXECUTION.is_on:
+            _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else Traced
         run = kind(self._executable, execution, options, calling_client.get())
         try:

@@ -78,10 +78,10 @@ class Run(Work, Completion):
     __slots__ = (
         *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
         *("_executable", "_execution", "_options", "_plan", "_report", "_request"),
-        *("_result", "_shapes", "_started_ns", "_threads", "_waiting", "_workspace"),
+        *("_shapes", "_started_ns", "_threads", "_workspace"),
         *("account", "accounting", "added_ns", "charged_ns", "client", "computed_ns"),
         *("cost", "deadline_ns", "ends_anywhere", "goes_native", "has_plan"),
-        *("is_held_up", "pause", "preemptions", "priority", "resumed_ns", "review_ns"),
+        *("pause", "preemptions", "priority", "resumed_ns"),
         *("should_inline", "state", "use"),
     )
 
@@ -118,19 +118,18 @@ class Run(Work, Completion):
             self.decision = threading.Lock()
             self.goes_native = False
         self.state = OUTSIDE
-        self.review_ns = None
-        self.ends_anywhere = self.has_plan = self.is_held_up = False
+        self.ends_anywhere = False
         self.preemptions = self._threads = 0
-        self._arrays: Sequence[Array] | None = None
+        self._arrays: Sequence[Array] | None
         if type(request) is Execution and request.plan is not None:
             self.has_plan = True
             self._plan, self._arrays = request.plan, request.arrays
+        else:
+            self.has_plan, self._arrays = False, None
         self._executable = executable
         self._request = request
         self._options = options
         self._report = report
-        self._result: ExecutionResult | None = None
-        self._waiting = None
         self.use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
@@ -138,7 +137,7 @@ class Run(Work, Completion):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: tuple[OutputShape, ...] | None = None
-        self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
+        self._started_ns = self.computed_ns = self._cpu_ns = 0
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()
 
