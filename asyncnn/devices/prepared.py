@@ -32,7 +32,6 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
-from asyncnn.engine.plan import Plan
 from asyncnn.execution import Execution
 from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
 from asyncnn.hal.errors import (
@@ -103,7 +102,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         self._bursts = bursts
         self._client = client
         self._rules = RequestRules(program.model)
-        self._usual_plan: Plan | None = None
+        self._usual: Execution | None = None
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self._executable = Executable(
@@ -201,16 +200,15 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         /,
     ) -> Awaitable[ExecutionResult] | None:
         """Launch an execution on arrays; see `IBinding.launch_on`."""
-        plan = self._usual_plan
-        if not are_usual or plan is None or plan is not self._program.fixed_plan:
+        usual = self._usual
+        if not are_usual or usual is None or usual.plan is not self._program.fixed_plan:
             bound = self.bind(tensors, are_usual)
             return None if bound is None else self.launch(bound, options)
-        arrays: Any = tensors  # `cast` would be a call
-        execution = Execution((), (), (), self._executable, plan, arrays)
         if EXECUTION.is_on:
-            _tell_launch("execute", execution, options.deadline)
+            _tell_launch("execute", usual, options.deadline)
         kind = Run if active.recorder is None else Traced
-        run = kind(self._executable, execution, options, calling_client.get())
+        run = kind(self._executable, usual, options, calling_client.get())
+        run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -274,9 +272,9 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         self, tensors: Sequence[object], are_usual: bool = False, /
     ) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
-        plan = self._program.fixed_plan
+        plan, usual = self._program.fixed_plan, self._usual
         arrays: Any = tensors  # `cast` would be a call
-        if are_usual and plan is not None and plan is self._usual_plan:
+        if are_usual and usual is not None and plan is usual.plan:
             return Execution((), (), (), self._executable, plan, arrays)
         if plan is None or len(tensors) != len(plan.ports):
             return self._bind_open(tensors)
@@ -289,7 +287,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             ):
                 return self._bind_open(tensors)
         if are_usual:
-            self._usual_plan = plan
+            self._usual = Execution((), (), (), self._executable, plan, ())
         return Execution((), (), (), self._executable, plan, arrays)
 
     def _bind_open(self, tensors: Sequence[object]) -> Request | None:
