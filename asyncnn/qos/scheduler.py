@@ -19,8 +19,6 @@ from asyncnn.qos.accounting import (
     LateCounts,
     WorkAccounting,
     WorkStatistics,
-    count_end,
-    count_refusal,
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
@@ -231,10 +229,7 @@ class Scheduler(Lanes):
         # Not the work, whose memory is large.
         work.account = self.run_queue.account(work.client)
         accountings = self._accounting, work.account.accounting, work.accounting
-        if work.ends_anywhere:
-            self._late_counts.add(partial(count_refusal, accountings, status))
-        else:
-            count_refusal(accountings, status)
+        self._late_counts.add((accountings, None, status, 0))
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
@@ -363,8 +358,7 @@ class Scheduler(Lanes):
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
-        end = partial(count_end, accountings, latency_ns, status, preemptions)
-        self._late_counts.add(end, lesson)
+        self._late_counts.add((accountings, latency_ns, status, preemptions), lesson)
         idle.active_ns = now_ns
         if not (self.open or idle.is_waiting):
             self.inbox.call(self._note_ended)
