@@ -125,11 +125,7 @@ class IBinding(Protocol):
     """
 
     def launch_on(
-        self,
-        tensors: Sequence[object],
-        options: ExecutionOptions,
-        are_usual: bool = False,
-        /,
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
     ) -> Awaitable[ExecutionResult] | None:
         """Launch an execution on arrays for all inputs and outputs, in this order.
 

@@ -23,7 +23,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import Executable, inline_below_us
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
@@ -63,8 +63,8 @@ from asyncnn.tracing import Layer, Phase, active, span
 
 logger = logging.getLogger(__name__)
 
-_LOW_POWER_COST = 4.0
-"""How many times their lane time counts in the share of their client."""
+_LOW_POWER = 4.0
+"""How much longer those on the loop may be, and what their lane time counts."""
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
@@ -92,7 +92,8 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         *,
         client: int,
     ) -> None:
-        program, priority = compiled.program, compiled.priority
+        program, preference = compiled.program, compiled.preference
+        factor = _LOW_POWER if preference is ExecutionPreference.LOW_POWER else 1.0
         self._compiled = compiled
         self._caches = caches
         self._program = program
@@ -107,23 +108,20 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         self._accounting = WorkAccounting()
         self._executable = Executable(
             program,
-            inline_below_us(compiled, settings) * 1000,
-            priority,
+            settings.inline_below_us * 1000 * factor,
+            compiled.priority,
             self._accounting,
             new_shapes.cancel,
             refuses_unmeetable_deadlines=settings.refuses_unmeetable_deadlines,
             computing=blas_threads_limited(settings.blas_threads),
         )
-        match compiled.preference:
-            case ExecutionPreference.FAST_SINGLE_ANSWER:
-                threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.has_engine:
-                    spreading = Spreading(program, threads, in_background)
-                    self._executable.spreading = spreading
-            case ExecutionPreference.LOW_POWER:
-                self._executable.cost = _LOW_POWER_COST
-        sustained = ExecutionPreference.SUSTAINED_SPEED
-        self.stays_ready = compiled.preference is sustained
+        self._executable.cost = factor
+        if preference is ExecutionPreference.FAST_SINGLE_ANSWER:
+            threads = min(settings.most_threads, scheduler.lanes)
+            if threads > 1 and program.has_engine:
+                spreading = Spreading(program, threads, in_background)
+                self._executable.spreading = spreading
+        self.stays_ready = preference is ExecutionPreference.SUSTAINED_SPEED
 
     @property
     def signature(self) -> Model:
@@ -164,7 +162,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         try:
             if use is not None:
                 work.claim(use)
-            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            waits = not work.has_plan and self._new_shapes.take(work)
             is_over = not waits and self._scheduler.submit(work)
         except AsyncnnError as error:
             return _refused(work, error)
@@ -193,11 +191,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         return run
 
     def launch_on(
-        self,
-        tensors: Sequence[object],
-        options: ExecutionOptions,
-        are_usual: bool = False,
-        /,
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
     ) -> Awaitable[ExecutionResult] | None:
         """Launch an execution on arrays; see `IBinding.launch_on`."""
         usual = self._usual
@@ -258,14 +252,7 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
         if EXECUTION.is_on:
             fences = len(wait_for)
             _tell_launch("execute_fenced", request, options.deadline, fences=fences)
-        use = None
-        if (
-            type(request) is not Execution
-            or request.executable is not self._executable
-            or request.arrays is None
-            or id(request.plan) not in self._program.idle
-        ):
-            request, use = self._taken(request, is_fenced=True)
+        request, use = self._taken(request, is_fenced=True)
         return self._fenced.launch(self._executable, request, use, wait_for, options)
 
     def bind(

@@ -10,7 +10,6 @@ from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
-from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
@@ -59,12 +58,11 @@ class Run(Work, Completion):
 
     ``state`` says where it stands, which `RunQueue` alone moves on:
 
-    OUTSIDE: launched, not submitted: it waits for a plan, or for fences.
+    OUTSIDE: it waits for a plan or for fences; or it has ended, and `finish` reports.
     WAITING: for a lane. It has the caller's arrays and nothing else.
     RUNNING: on a lane: in `advance` on one of Python, by a `PlanExecution`; or between
     `offer` and `come_back` on a native one, by a job and its control.
     SUSPENDED: stopped at a boundary. It keeps its workspace, and how far it has come.
-    OUTSIDE: ended, and reported by `finish`; `run`, on the loop, leads here directly.
 
     What a failing run raises is passed to `fail`. The report gets the error or None,
     the output shapes, and the timing, which includes the time in which it was
@@ -78,11 +76,10 @@ class Run(Work, Completion):
     __slots__ = (
         *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
         *("_executable", "_execution", "_options", "_plan", "_report", "_request"),
-        *("_shapes", "_started_ns", "_threads", "_workspace"),
-        *("account", "accounting", "added_ns", "charged_ns", "client", "computed_ns"),
-        *("cost", "deadline_ns", "ends_anywhere", "goes_native", "has_plan"),
-        *("pause", "preemptions", "priority", "resumed_ns"),
-        *("should_inline", "state", "use"),
+        *("_shapes", "_started_ns", "_threads", "_workspace", "account", "accounting"),
+        *("added_ns", "charged_ns", "client", "computed_ns", "cost", "deadline_ns"),
+        *("ends_anywhere", "goes_native", "has_plan", "pause", "preemptions"),
+        *("priority", "resumed_ns", "should_inline", "state", "use"),
     )
 
     execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
@@ -148,13 +145,6 @@ class Run(Work, Completion):
         self.has_plan = type(request) is Execution
         if type(request) is Execution and request.plan is not None:
             self._plan, self._arrays = request.plan, request.arrays
-
-    def plan_first(self, shapes: NewShapes) -> bool:
-        """Have ``shapes`` submit it once it has a plan; False if it has one.
-
-        :raises AsyncnnError: as `Scheduler.submit`.
-        """
-        return shapes.take(self, self._executable, self._request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -411,12 +401,10 @@ class Run(Work, Completion):
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, self._let_go())
-        status, timing = _NONE, NO_TIMING
-        if error is not None:
-            status = error.status
-            if status is _MISSED and self._asked_ns:
-                error = MissedDeadlineTransientError(self._told_late(error.message))
-        else:
+        timing, status = NO_TIMING, _NONE if error is None else error.status
+        if error is not None and status is _MISSED and self._asked_ns:
+            error = MissedDeadlineTransientError(self._told_late(error.message))
+        if error is None:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
                 executable.observe(self.computed_ns, self._cpu_ns, spread)

@@ -198,12 +198,9 @@ class PreparedModel:
             await in_flight.wait(options.deadline)
         try:
             arrays = await target.converted(inputs) if usual is None else usual
-            if given is None and space.is_fixed:
-                outputs = space.allocate()
-                spaces: Sequence[Tensor] = (*outputs.values(),)
-                is_usual = usual is not None
-            else:
-                outputs, spaces, is_usual = None, target.spaces(given), False
+            outputs = space.allocate() if given is None and space.is_fixed else None
+            is_usual = usual is not None and outputs is not None
+            spaces = target.spaces(given) if outputs is None else (*outputs.values(),)
             launch_on, end = self._launch_on, None
             if launch_on is not None and path == "async":
                 end = launch_on((*arrays, *spaces), options, is_usual)
@@ -233,8 +230,7 @@ class PreparedModel:
             target.check_result(result)
         if outputs is None:
             outputs = space.shaped(spaces, result.output_shapes)
-        if measure:
-            outputs.timing = timing_of(result.timing)
+        outputs.timing = timing_of(result.timing) if measure else None
         outputs.route = result.route or target.route
         return outputs
 

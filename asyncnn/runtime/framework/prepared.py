@@ -129,11 +129,7 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
         )
 
     def launch_on(
-        self,
-        tensors: Sequence[object],
-        options: ExecutionOptions,
-        are_usual: bool = False,
-        /,
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
     ) -> Awaitable[ExecutionResult] | None:
         """Have the only device launch on arrays; see `IBinding.launch_on`."""
         if (

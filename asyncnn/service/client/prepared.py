@@ -129,11 +129,7 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
         return ErrorStatus.NONE
 
     def launch_on(
-        self,
-        tensors: Sequence[object],
-        options: ExecutionOptions,
-        _are_usual: bool = False,
-        /,
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
     ) -> Completion | None:
         """Launch an execution on arrays of the client; see `IBinding.launch_on`."""
         plain = self._plain

@@ -21,7 +21,7 @@ MOST = {
     ("accelerated", INPROCESS): {
         RUN: 18,
         EXECUTION: 16,
-        FENCED: 23,
+        FENCED: 24,
         CALLBACK: 25,
         BURST: 23,
         BURST_IN_PLACE: 19,
@@ -29,7 +29,7 @@ MOST = {
     ("reference", INPROCESS): {
         RUN: 74,
         EXECUTION: 72,
-        FENCED: 79,
+        FENCED: 80,
         CALLBACK: 81,
         BURST: 79,
         BURST_IN_PLACE: 75,
