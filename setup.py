@@ -21,6 +21,7 @@ EXTENSIONS = [
     Extension(
         name,
         [f"{name.replace('.', '/')}.c"],
+        depends=["asyncnn/_native.h"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],
         py_limited_api=True,
         optional=True,

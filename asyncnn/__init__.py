@@ -30,7 +30,7 @@ from asyncnn.lazy import lazy_names as _lazy_names
 
 __version__ = "0.2.0"
 
-TYPE_CHECKING = False  # importing it takes as long as telling the version does
+TYPE_CHECKING = False  # importing it takes as long as printing the version does
 if TYPE_CHECKING:
     from asyncnn.devices import DeviceSettings
     from asyncnn.execution import Outputs

@@ -2,17 +2,12 @@
  *
  * A waiter speaks to a task as a future does: the task asks for its loop, adds one
  * callback, and reads its result. None is ever given to anybody else.
- *
- * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_native.h"
 #include <structmember.h>
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <time.h>
 
 /* Of turn.py, whose tests compare. */
@@ -612,10 +607,9 @@ static int
 execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-    state->waiter = (PyTypeObject *)PyType_FromModuleAndSpec(module, &waiter_spec, NULL);
-    PyObject *end = PyType_FromModuleAndSpec(module, &end_spec, NULL);
-    int failed = !state->waiter || !end || PyModule_AddType(module, state->waiter)
-                 || PyModule_AddType(module, (PyTypeObject *)end)
+    state->waiter = add_type(module, &waiter_spec);
+    PyObject *end = (PyObject *)add_type(module, &end_spec);
+    int failed = !state->waiter || !end
                  || PyModule_AddIntConstant(module, "TURN_NS", TURN_NS)
                  || !(state->run = PyUnicode_InternFromString("run"))
                  || !(state->value = PyUnicode_InternFromString("_value"))
@@ -662,21 +656,10 @@ clear(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_turn",
+NATIVE_MODULE(
+    _turn,
     .m_doc = "Ends that tasks await, compiled.",
     .m_size = sizeof(State),
     .m_methods = functions,
-    .m_slots = module_slots,
     .m_traverse = traverse,
-    .m_clear = clear,
-};
-
-PyMODINIT_FUNC
-PyInit__turn(void)
-{
-    return PyModuleDef_Init(&module);
-}
+    .m_clear = clear)

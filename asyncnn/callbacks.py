@@ -1,4 +1,4 @@
-"""Callback objects: who is told of an asynchronous call's end, and exactly once.
+"""Callback objects, notified of an asynchronous call's end exactly once.
 
 A client subclasses `IPreparedModelCallback` or `IExecutionCallback`, or takes one of
 the adapters (`PreparedModelFuture`, `ExecutionFuture`), which it awaits. A driver
@@ -41,7 +41,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -99,7 +99,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """
 
     status: ErrorStatus
-    output_shapes: tuple[OutputShape, ...]
+    output_shapes: OutputShapes
     timing: Timing
     reason: str = ""
     kind: type[AsyncnnError] | None = None
@@ -108,7 +108,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     def raise_for_status(self, what: str = "execution") -> None:
         """Do nothing if the execution succeeded.
 
-        ``what`` has failed, where nobody has told a reason.
+        ``what`` has failed, where no reason was given.
 
         :raises AsyncnnError: the member of the family that ``kind`` is, or that stands
             for ``status``.
@@ -183,7 +183,7 @@ class Completion(End, ABC):
 
     @property
     def result(self) -> ExecutionResult | None:
-        """What was told of its end; None while it has not ended."""
+        """How it ended; None while it has not."""
         return self._result
 
     @abstractmethod
@@ -208,10 +208,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
         self._recipients = []
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Keep the result, and wake the task that awaits it.
 
@@ -230,7 +227,7 @@ class ExecutionFuture(Completion, IExecutionCallback):
     def give_up(self, result: ExecutionResult) -> None:
         """Kill it, and have the task that awaits it go on with ``result`` at once.
 
-        The notification is still to come, and nobody is told of it. What has ended
+        The notification is still to come, and nobody receives it. What has ended
         already has its own result.
         """
         if self._result is not None:
@@ -256,10 +253,10 @@ def launched(
 def tell_outcome(
     callback: IExecutionCallback,
     error: AsyncnnError | None,
-    output_shapes: tuple[OutputShape, ...],
+    output_shapes: OutputShapes,
     timing: Timing,
 ) -> None:
-    """Tell a callback how its execution ended, as the HAL has it told."""
+    """Notify a callback of how its execution ended, as the HAL demands."""
     callback.unlink_to_death()
     if error is None:
         callback.notify_1_3(_NONE, output_shapes, timing)
@@ -269,15 +266,15 @@ def tell_outcome(
     callback.notify_1_3(status, output_shapes, NO_TIMING)
 
 
-def told_of(error: AsyncnnError) -> tuple[ErrorStatus, tuple[OutputShape, ...]]:
-    """Return what the HAL tells of an execution that failed, which is logged."""
+def told_of(error: AsyncnnError) -> tuple[ErrorStatus, OutputShapes]:
+    """Return what the HAL reports of an execution that failed; log it."""
     logger.info("execution failed: %s: %s", error.status.name, error)
     if isinstance(error, OutputInsufficientSizeError):
         return error.status, error.output_shapes
     return error.status, ()
 
 
-class ExplainedAnswer(tuple[ErrorStatus, tuple[OutputShape, ...], Timing]):
+class ExplainedAnswer(tuple[ErrorStatus, OutputShapes, Timing]):
     """What a synchronous call returns; ``reason`` says in words why it failed."""
 
     reason = ""
@@ -303,7 +300,7 @@ class SynchronousByCallback(ABC):
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+    ) -> tuple[ErrorStatus, OutputShapes, Timing]:
         """Execute; see `IPreparedModel.execute_synchronously_1_3`."""
         callback = ExecutionFuture()
         self.execute_1_3(request, measure, deadline, loop_timeout_duration, callback)
@@ -323,7 +320,7 @@ def preparation_error(status: ErrorStatus, reason: str) -> AsyncnnError:
 
 
 def unexplained(what: str, status: ErrorStatus) -> str:
-    """Return what is told of a failure whose reason nobody has told."""
+    """Return the message of a failure for which no reason was given."""
     if status in _MISSED:
         return f"the {what} has missed its deadline"
     return f"{what} failed: {status.name}"

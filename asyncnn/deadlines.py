@@ -22,7 +22,7 @@ DEADLINE_GRACE_S = 0.1
 
 
 PASSED = "the deadline has passed already"
-"""What is told of a call that is made too late."""
+"""The message of a call that is made too late."""
 
 _UNITS = (
     ("ns", 1e-3, 1e3),

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # who talks to a driver has no engine
 class Execution(Request, frozen=True, eq=False):
     """A request that was checked for ``executable``, a prepared model's, and bound.
 
-    ``arrays`` are those of all ports of ``plan``, inputs first. They have the dtypes
-    and shapes of the ports, are C-contiguous and aligned, and those of outputs are
+    ``arrays`` are for all ports of ``plan``, inputs first. They have the dtypes
+    and shapes of the ports, are C-contiguous and aligned, and the outputs' are
     writable: nothing is left to look up. There are none if the model leaves a shape
     open, say, or until a run has claimed the device-managed ``buffers`` of the request.
     Arguments and pools are left out if it is bound to an application's arrays.
@@ -44,9 +44,9 @@ class Execution(Request, frozen=True, eq=False):
 
 
 class RunTiming(msgspec.Struct, frozen=True):
-    """Durations of a run in nanoseconds, None where the driver does not tell.
+    """Durations of a run in nanoseconds, None where the driver does not report them.
 
-    ``on_device_ns`` is that of computing, ``in_driver_ns`` with all that the driver
+    ``on_device_ns`` is for computing, ``in_driver_ns`` with all that the driver
     does about it. Drivers measure whole microseconds, as the HAL has them, so both are
     multiples of 1000.
     """
@@ -66,8 +66,8 @@ class RunTiming(msgspec.Struct, frozen=True):
 
 
 def _microseconds(old: str, new: str, duration_ns: int | None) -> int:
-    told = f"RunTiming.{old} is in microseconds; use {new}"
-    warnings.warn(told, DeprecationWarning, stacklevel=3)
+    words = f"RunTiming.{old} is in microseconds; use {new}"
+    warnings.warn(words, DeprecationWarning, stacklevel=3)
     return UINT64_MAX if duration_ns is None else duration_ns // 1000
 
 
@@ -88,7 +88,7 @@ def _nanoseconds(duration_us: int) -> int | None:
 class Outputs(dict[str, Array]):
     """Output arrays by name, in the model's order; also by position: ``outputs[0]``.
 
-    ``timing`` is None unless it was measured. ``route`` tells which devices have
+    ``timing`` is None unless it was measured. ``route`` says which devices have
     computed them, if the device is made of several.
     """
 
@@ -130,7 +130,7 @@ class IBinding(Protocol):
         """Launch an execution on arrays for all inputs and outputs, in this order.
 
         The caller has seen to it that they are C-contiguous and of the model's dtypes
-        and shapes, and those of outputs writable. None if the model or one of
+        and shapes, and outputs' are writable. None if the model or one of
         ``tensors``, which may be no arrays, needs more than that. All that
         ``are_usual`` are aligned arrays of one set of dtypes and shapes, so that only
         the first ones are looked at.
@@ -181,8 +181,8 @@ class IInProcess(IBinding, IReusing, Protocol):
     ) -> ErrorStatus:
         """Launch an execution as `IPreparedModel.execute_1_3` does, on any thread.
 
-        ``callback`` is told on the thread that ends it: no event loop has a part in
-        that. It may be told to die on any thread. A request that names device-managed
+        ``callback`` is notified on the thread that ends it: no event loop has a part in
+        that. It may be stopped on any thread. A request that names device-managed
         buffers is INVALID_ARGUMENT: these belong to the loop.
         """
 

@@ -6,7 +6,7 @@ Source: HAL 1.3/IPreparedModel.hal (executeFenced) and 1.3/IFencedExecutionCallb
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from asyncnn.callbacks import Completion, ExecutionResult
+from asyncnn.callbacks import Completion, ExecutionResult, SynchronousByCallback
 from asyncnn.execution import Outputs, RunTiming, timing_of
 from asyncnn.fences import SyncFence
 from asyncnn.fences.core import Core, FenceOutcome
@@ -29,6 +29,8 @@ from asyncnn.hal.errors import (
     waited_in_vain,
 )
 from asyncnn.hal.interfaces import (
+    IBurstCallback,
+    IBurstContext,
     IFencedExecutionCallback,
     IPreparedModel,
     ISyncFence,
@@ -37,11 +39,13 @@ from asyncnn.hal.interfaces import (
     refusal_of,
 )
 from asyncnn.hal.operations.bound import Array
+from asyncnn.hal.refusals import BurstArguments
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
+    Handle,
     MeasureTiming,
     Request,
     Timing,
@@ -412,8 +416,8 @@ def too_many_fenced(most: int) -> AsyncnnError:
     return too_many("pending fenced executions", limit, most, hint=hint)
 
 
-class FencedByLaunch(ABC):
-    """The part of an `IPreparedModel` that follows from its `IFencing.launch_fenced`.
+class BasePreparedModel(SynchronousByCallback):
+    """The part of an `IPreparedModel` that follows from few calls of its own.
 
     ``refusal`` says why it has refused a fenced execution last; see `IExplaining`.
     """
@@ -428,6 +432,22 @@ class FencedByLaunch(ABC):
 
         :raises AsyncnnError: if it is not taken.
         """
+
+    @abstractmethod
+    async def _configure(
+        self, asked: BurstArguments
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Open a burst; see `IPreparedModel.configure_execution_burst`."""
+
+    async def configure_execution_burst(
+        self,
+        callback: IBurstCallback | None,
+        request_channel: Handle,
+        result_channel: Handle,
+    ) -> tuple[ErrorStatus, IBurstContext | None]:
+        """Open a burst; see `IPreparedModel.configure_execution_burst`."""
+        asked = BurstArguments(callback, request_channel, result_channel)
+        return await self._configure(asked)
 
     def execute_fenced(
         self,

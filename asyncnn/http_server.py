@@ -4,7 +4,7 @@ It answers GET and HEAD, one request on each connection, and knows nothing of wh
 answers say. A peer is not trusted: what it may send, how long that may take and how
 many connections there are at a time is bounded. Where there is no place left, the peer
 that the server has waited for longest, for the rest of a request or for an answer to be
-taken, loses its own to the next one. Peers are not told apart: all that are of this
+taken, loses its own to the next one. Peers are not distinguished: all that are of this
 machine have one address.
 
 A page of another site may have its own name resolve to this machine once it is loaded
@@ -88,7 +88,7 @@ Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class HttpServer:
     """Has ``answer`` answer what is asked at ``host`` and ``port``.
 
-    If that raises, it is logged, and the peer is told no more than that.
+    If that raises, it is logged, and the peer learns no more than that.
 
     A context manager. With port 0 the system chooses one; `port` says which. Leaving
     the context hangs up on all clients.

@@ -5,7 +5,7 @@ that has gone, where no signal but SIGKILL ends a call. So `open_input` opens re
 files and no others, and what asks a file system does so on a thread that may be
 abandoned: whoever waits for it goes on at the deadline, or when cancelled or
 interrupted. What it brings after all is dropped. There are `MOST_ABANDONED` of these at
-most, and nothing waits for one: not the end of a device, nor that of the interpreter.
+most, and nothing waits for one: not the end of a device, nor the interpreter's.
 """
 
 import errno
@@ -85,7 +85,7 @@ def open_input(path: AnyPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> in
 
 
 def check_regular(path: AnyPath, status: os.stat_result) -> None:
-    """Check that the status of what is at ``path`` is that of a file, or of a link.
+    """Check that what is at ``path`` has the status of a file, or of a link.
 
     :raises NoRegularFileError: if it is not.
     """
@@ -121,7 +121,7 @@ async def offload_abandonable(
 ) -> T:
     """Take steps on a thread that is left behind if this is cancelled.
 
-    ``what`` they do is told in errors, "opening F" say. Those that were left take no
+    ``what`` they do is named in errors, "opening F" say. Those that were left take no
     further step. Where no thread can be started, they are taken here.
 
     :raises MissedDeadlineTransientError: if the deadline passes before their end.
@@ -219,14 +219,14 @@ def patience(what: str) -> int | None:
 
 
 class _Errand(Generic[T]):
-    """Steps on a thread, and what became of them; ``tell`` says that they have ended.
+    """Steps on a thread, and what became of them; ``notify`` says that they have ended.
 
-    Once it ``is_left``, they are to stop, and nobody is told.
+    Once it ``is_left``, they are to stop, and nobody is notified.
     """
 
-    def __init__(self, what: str, steps: Steps[T], tell: Callable[[], None]) -> None:
+    def __init__(self, what: str, steps: Steps[T], notify: Callable[[], None]) -> None:
         self.what = what
-        self.tell = tell
+        self.notify = notify
         self.is_left = self.has_ended = False
         self._stepwise: Stepwise[T] | None = Stepwise(steps)
         self._error: BaseException | None = None
@@ -249,9 +249,9 @@ class _Errand(Generic[T]):
         return self.is_left
 
     def refuse(self) -> None:
-        """Take no step, and tell why."""
+        """Take no step, and report why."""
         self._error = _too_many(self.what)
-        self.tell()
+        self.notify()
 
     def drop(self) -> None:
         """Close the result, if it can be, and let go of what the steps have raised."""
@@ -362,7 +362,7 @@ class _Errands:
             if errand.is_left:
                 errand.drop()  # here: to close what it has opened may hang, too
             else:
-                errand.tell()
+                errand.notify()
 
     def _next(self) -> _Errand[Any] | None:
         with self._lock:

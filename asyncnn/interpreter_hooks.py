@@ -2,7 +2,7 @@
 
 A forked child inherits copies of open devices and connections, but none of their
 threads, and it shares their sockets and the event loop's selector with its parent. So
-whatever a process owns is told in the child that it has no owner there
+whatever a process owns is notified in the child that it has no owner there
 (`disown_in_children`): from then on it refuses all use with `ForkedError`, and closing
 it does nothing.
 
@@ -140,7 +140,7 @@ os.register_at_fork(after_in_child=_collector.renew)
 def building_large() -> Iterator[None]:
     """Have no full collection inside the block, which builds many objects that stay.
 
-    They are frozen at its end, or that of the last such block, where that is allowed.
+    They are frozen at its end, or at the last such block's, where that is allowed.
     """
     block = object()
     _collector.begin(block)

@@ -1,6 +1,6 @@
 """Verbose logging by tag, log lines that strangers cannot multiply, errors as one line.
 
-The tags are those of the HAL, and cost next to nothing while they are off:
+The tags are the HAL's, and cost next to nothing while they are off:
 
 ===============  =================================================================
 tag              says
@@ -128,9 +128,9 @@ class Tag:
     def __call__(self, message: str, **fields: object) -> None:
         """Log ``message`` and the fields, if this tag is on."""
         if self.is_on:
-            told = [message, *(f"{key}={value}" for key, value in fields.items())]
+            words = [message, *(f"{key}={value}" for key, value in fields.items())]
             extra = {"tag": self.name, "fields": fields}
-            self._logger.info(" ".join(told), extra=extra)
+            self._logger.info(" ".join(words), extra=extra)
 
     def switch(self, is_on: bool) -> None:
         """Turn the tag on or off."""
@@ -150,7 +150,7 @@ TAGS = {
     tag.name: tag
     for tag in (MODEL, COMPILATION, EXECUTION, CPUEXE, MANAGER, DRIVER, MEMORY)
 }
-"""All tags; their order is that of the bits in the HAL's mask."""
+"""All tags, in the order of the bits in the HAL's mask."""
 
 
 def set_tags(setting: str) -> None:

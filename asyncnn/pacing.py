@@ -28,7 +28,7 @@ Steps: TypeAlias = Generator[None, None, T]
 TakeTurn: TypeAlias = Callable[[Callable[[], bool]], bool]
 """Tells whether something may be read now.
 
-If not, what it is given is called in a later turn of the loop, and tells whether it has
+If not, what it is given is called in a later turn of the loop, and says whether it has
 read something.
 """
 
@@ -115,7 +115,7 @@ class _Slice(threading.local):
 class Pace:
     """Lets threads that do long work rest; they share one share of the time.
 
-    ``clock`` tells the time, ``used`` how long this thread has had a processor, both in
+    ``clock`` gives the time, ``used`` how long this thread has had a processor, both in
     seconds, and ``sleep`` waits. Thread-safe.
     """
 

@@ -1,6 +1,6 @@
 """Middleware for web applications: a request ends when its client has gone.
 
-Servers tell an ASGI application that a client has hung up; frameworks do not look at
+Servers notify an ASGI application that a client has hung up; frameworks do not look at
 that while a handler computes, so that models run on for nobody. `CancelOnDisconnect`
 looks, and cancels the handler: what it awaits, a run of a model say, stops at its next
 boundary. It knows the protocol alone, and works with each framework and server.

@@ -1,12 +1,9 @@
-"""Fixtures that every part shares, and which event loop all tests run on."""
+"""Fixtures that every part shares, and what all tests begin with."""
 
-import asyncio
 import gc
 import os
 import random
-import sys
 import threading
-import warnings
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from itertools import count
@@ -17,7 +14,12 @@ import pytest
 
 from asyncnn.service.driver import quotas as clients
 
-pytest_plugins = ["tests.browser", "tests.missing_peers", "tests.time_limit"]
+pytest_plugins = [
+    "tests.browser",
+    "tests.missing_peers",
+    "tests.other_loops",
+    "tests.time_limit",
+]
 
 MANY_CASES = 6
 """Of a test that has more, those beyond are exhaustive; which, its name decides."""
@@ -35,20 +37,6 @@ def one_in(count: int, cases: Iterable[Any]) -> list[Any]:
     ]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--loop",
-        choices=("asyncio", "uvloop"),
-        default="asyncio",
-        help="the event loop of all tests, but not of processes that they start",
-    )
-    parser.addoption(
-        "--eager",
-        action="store_true",
-        help="have tasks begin when they are created (Python 3.12 and newer)",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
     # What is exact to the bit is said of this device; tests of others name them.
     os.environ.setdefault("ASYNCNN_DEVICE", "reference")
@@ -59,33 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(state)
     # Its threads open descriptors at any time, which look like leaks of a test.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    loop, eager = config.getoption("--loop"), config.getoption("--eager")
-    if loop == "asyncio" and not eager:
-        return
-    with warnings.catch_warnings():  # policies go with Python 3.16
-        warnings.simplefilter("ignore", DeprecationWarning)
-        policy: type[asyncio.AbstractEventLoopPolicy] = asyncio.DefaultEventLoopPolicy
-        if loop == "uvloop":
-            import uvloop
-
-            policy = uvloop.EventLoopPolicy
-            uvloop.new_event_loop().close()  # what it opens but once is no test's leak
-        asyncio.set_event_loop_policy((_eager(policy) if eager else policy)())
-
-
-def _eager(
-    policy: type[asyncio.AbstractEventLoopPolicy],
-) -> type[asyncio.AbstractEventLoopPolicy]:
-    if sys.version_info < (3, 12):
-        raise pytest.UsageError("--eager needs Python 3.12 or newer")
-
-    class EagerPolicy(policy):  # type: ignore[misc, valid-type]
-        def new_event_loop(self) -> asyncio.AbstractEventLoop:
-            loop = super().new_event_loop()
-            loop.set_task_factory(asyncio.eager_task_factory)
-            return loop
-
-    return EagerPolicy
 
 
 @pytest.hookimpl(wrapper=True)

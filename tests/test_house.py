@@ -46,7 +46,6 @@ SIBLINGS = (
             "runtime/onnx",
             "runtime/tflite",
             "tools/conformance/random_graphs/families",
-            "tools/conformance/random_graphs/naive",
         }
     ),
 )

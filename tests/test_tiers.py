@@ -1,14 +1,17 @@
 """What a run of a tier makes of tests that fail, then or always."""
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.conftest import MANY_CASES, pytest_collection_modifyitems
+from tests.other_loops import FEWEST_CASES, some
 
 ROOT = Path(__file__).parents[1]
 
@@ -137,3 +140,21 @@ def test_cases_are_left_of_those_that_are_not_exhaustive_by_themselves() -> None
     items: list[Any] = [Item(number, marks) for number, marks in enumerate(own)]
     pytest_collection_modifyitems(items)
     assert sum("exhaustive" not in item.marks for item in items) == MANY_CASES
+
+
+@pytest.mark.parametrize(("firsts", "seconds"), [(20, 3), (2, 5), (1, 1)])
+def test_on_another_loop_each_value_of_each_parameter_has_a_case(
+    firsts: int, seconds: int
+) -> None:
+    values = [list(map(str, range(count))) for count in (firsts, seconds)]
+    cases = [
+        SimpleNamespace(callspec=SimpleNamespace(params={"a": a, "b": b}))
+        for a, b in itertools.product(*values)
+    ]
+    chosen = list(some("test", cases))
+    params = [case.callspec.params for case in chosen]
+    assert {each["a"] for each in params} == set(values[0])
+    assert {each["b"] for each in params} == set(values[1])
+    assert min(FEWEST_CASES, len(cases)) <= len(chosen) <= firsts + seconds + 3
+    bare = SimpleNamespace()
+    assert list(some("test", [bare])) == [bare]

@@ -30,7 +30,8 @@ WAITING = tuple(
     f"tests/{part}"
     for part in ("fmq", "fences", "burst", "service", "runtime", "pipeline")
 )
-"""Where tests wait on the event loop, and so are run on another one, too."""
+"""Where tests wait on the event loop, and so are run on another one, too: those of
+`tests.other_loops`."""
 
 
 class Part(msgspec.Struct, frozen=True):

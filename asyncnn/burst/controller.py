@@ -157,7 +157,7 @@ class BurstController:
     ) -> ExecutionResult:
         """Execute and return the result, blocking this thread until then.
 
-        For threads without an event loop, while that of the burst runs in another one.
+        For threads without an event loop, while the burst's runs in another one.
         It has no deadline and cannot be cancelled. A burst that the driver has ended is
         opened anew by the next `execute`, not here.
         """
@@ -185,7 +185,7 @@ class BurstController:
             self._link.free_memory(memory)
 
     def close(self) -> None:
-        """Release the burst; what runs is stopped, what waits for it is told."""
+        """Release the burst; what runs is stopped, and reported to who waits."""
         if self._closed_by is None:
             self._closed_by = DeviceClosedError(CLOSED)
             if self._fallback is not None:
@@ -269,6 +269,6 @@ class BurstController:
         self._fallbacks += 1
         self._fallback_reason = reason
         limits = options.deadline, options.loop_timeout
-        told = self._fallback = ExecutionFuture()
-        self._prepared.execute_1_3(request, options.measure, *limits, told)
-        return await told
+        ended = self._fallback = ExecutionFuture()
+        self._prepared.execute_1_3(request, options.measure, *limits, ended)
+        return await ended

@@ -41,7 +41,7 @@ ENDED = "the driver has ended the burst"
 _LOOK_S = 0.05
 """Between two looks of a blocked thread whether the burst has ended."""
 
-_UNTOLD = "it failed; a burst has no room for the reason, which another path tells"
+_UNTOLD = "it failed; a burst has no room for the reason, which another path reports"
 
 
 _MISSED = (
@@ -176,7 +176,7 @@ class Link:
         self._owes_result = True
 
     def _read_blocking(self) -> bytes:
-        """Wait for a result; a thread that sleeps is not told of the end of a queue."""
+        """Wait for a result; a queue's end does not wake a thread that sleeps."""
         while True:
             try:
                 answer = self._results.read_blocking(timeout=_LOOK_S, spins=self.spins)
@@ -185,7 +185,7 @@ class Link:
             except TimeoutError:
                 if self.ended_by is not None:
                     raise EndedError(self.ended_by) from None
-                if self._loop.is_closed():  # nobody would tell of an end
+                if self._loop.is_closed():  # nobody would report an end
                     cause = DeviceClosedError("the event loop of the burst is closed")
                     raise EndedError(cause) from None
 

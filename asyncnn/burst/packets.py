@@ -1,4 +1,4 @@
-"""Requests and results of bursts as packets, byte by byte those of the HAL.
+"""Requests and results of bursts as packets, byte by byte the HAL's.
 
 A packet is a series of datums of 24 bytes. A datum is a safe union: a byte that says
 which member it is (in order of declaration), then the member, aligned as its widest
@@ -26,6 +26,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     OutputShape,
+    OutputShapes,
     RequestArgument,
     Timing,
 )
@@ -144,7 +145,7 @@ class RequestShape:
             *_operands(inputs, RequestKind.INPUT, RequestKind.INPUT_DIMENSION),
             *_operands(outputs, RequestKind.OUTPUT, RequestKind.OUTPUT_DIMENSION),
         ]
-        # The first datum, those of the arguments and pools, and the measurement.
+        # The first datum, the arguments' and pools' data, and the measurement.
         size = 1 + len(datums) + pool_count + 1
         head = REQUEST_PACKET.pack(
             RequestKind.PACKET, size, len(inputs), len(outputs), pool_count
@@ -165,10 +166,10 @@ def with_deadline(packet: bytes, deadline: int) -> bytes:
     The HAL's packets have no room for one. It follows them in a datum of its own where
     both ends know that: see `IBurstCallback.carries_deadlines`. So it is there as soon
     as the packet is, which a message on another way would not be. One that is later
-    than the HAL can tell is the last that it can.
+    than the HAL can express is the last that it can.
     """
-    told = min(deadline, UINT64_MAX)
-    return packet + _DEADLINE.pack(RequestKind.DEADLINE, told)
+    latest = min(deadline, UINT64_MAX)
+    return packet + _DEADLINE.pack(RequestKind.DEADLINE, latest)
 
 
 def without_deadline(sent: bytes) -> tuple[bytes, int] | None:
@@ -217,7 +218,7 @@ class ResultShape:
     def __init__(
         self,
         status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
+        output_shapes: OutputShapes,
         prefix: bytes,
     ) -> None:
         self.status = status
@@ -229,13 +230,13 @@ class ResultShape:
     def of(
         cls,
         status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...] = (),
+        output_shapes: OutputShapes = (),
         *,
         had_deadline: bool = False,
     ) -> "ResultShape":
         """Return the shape; a status that no burst knows becomes GENERAL_FAILURE.
 
-        Who sent a deadline knows those of HAL 1.3.
+        Who sent a deadline knows the statuses of HAL 1.3.
         """
         if status > _NEWEST_STATUS and not had_deadline:
             status = ErrorStatus.GENERAL_FAILURE
@@ -249,7 +250,7 @@ class ResultShape:
                 RESULT_DIMENSION.pack(ResultKind.DIMENSION, axis)
                 for axis in shape.dimensions
             ]
-        # The first datum, those of the operands, and the timing.
+        # The first datum, the operands' data, and the timing.
         size = 1 + len(datums) + 1
         head = RESULT_PACKET.pack(ResultKind.PACKET, size, status, len(output_shapes))
         return cls(status, output_shapes, b"".join((head, *datums)))
@@ -299,7 +300,7 @@ def decode_result(
 class _PacketReader:
     """Reads a packet that may hold anything, datum by datum, with every step checked.
 
-    ``names`` are those of the union's members, in order. All methods raise a
+    ``names`` are the union's members, in order. All methods raise a
     `PacketError` if the packet is not what they expect.
     """
 

@@ -27,20 +27,20 @@ from asyncnn.callbacks import CallbackObject, IBurstCallback, IExecutionCallback
 from asyncnn.fmq import LoopPoller, MessageQueue, QueueBrokenError, QueueClosedError
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceClosedError,
     InvalidArgumentError,
     ResourceExhaustedTransientError,
+    closed_error,
     too_many,
 )
 from asyncnn.hal.interfaces import IBurstContext, IPreparedModel
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, Handle, OutputShape, Timing
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, Handle, OutputShapes, Timing
 from asyncnn.interpreter_hooks import disown_in_children
 from asyncnn.logs import EXECUTION, SparseLogger
 
 logger = logging.getLogger(__name__)
 
 MIN_QUEUE_LENGTH = 2
-"""Datums of the shortest packet of all: that of a failure."""
+"""Datums of the shortest packet of all, a failure."""
 
 MAX_QUEUE_LENGTH = 4096
 """Datums of a packet at most: it is taken apart on the event loop."""
@@ -215,7 +215,7 @@ class BurstServer(CallbackObject):
         self,
         execution: "_Execution",
         status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
+        shapes: OutputShapes,
         timing: Timing,
     ) -> None:
         """Answer with the outcome, unless the burst was closed meanwhile."""
@@ -306,7 +306,7 @@ class OpenBursts:
             if callback is None:
                 raise InvalidArgumentError("a burst without a callback")
             if self._is_closed:
-                raise DeviceClosedError("the device is closed")
+                raise closed_error()
             if len(self._servers) >= self._max_bursts:
                 raise too_many(
                     "open bursts",
@@ -360,10 +360,7 @@ class _Execution(IExecutionCallback):
         self._server = server
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         self._server.finish(self, status, output_shapes, timing)
 

@@ -35,7 +35,7 @@ from asyncnn.hal.types import BufferToken, ErrorStatus, MeasureTiming, Memory, R
 from asyncnn.logs import SparseLogger
 
 MAX_CACHED_SLOTS = 1024
-"""Slots remembered besides those of bound requests; others are asked for."""
+"""Slots remembered besides bound requests' own; others are asked for."""
 
 GET_MEMORIES_TIMEOUT_S = 5.0
 """How long an application may take to say what is in its slots."""
@@ -54,7 +54,7 @@ _GENERATIONS = (1 << 31 - _PLACE_BITS) - 1
 
 
 class PoolSlots(IBurstCallback):
-    """Gives slots to pools, and tells the driver which pool is in a slot.
+    """Gives slots to pools, and reports to the driver which pool is in a slot.
 
     A slot lasts until `free`, or until its pool is collected: ``gone`` is called with
     the slot then, on whichever thread that happens.

@@ -24,7 +24,7 @@ from asyncnn.cli.options import (
 )
 from asyncnn.output_files import check_writable, write_file
 from asyncnn.tools.bench.report import BenchReport, draw_table, page_of
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS
+from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, FEW_ROUNDS, MIN_ROUNDS, Order
 
 bench_app = typer.Typer(help="Measure beside peers, in one run.", no_args_is_help=True)
 
@@ -95,7 +95,7 @@ _OUTPUT = (
 
 
 class Benchmark(NamedTuple):
-    """A command: the function ``door`` of the package, which takes the ``options``.
+    """A command: the function ``door`` of the package, which takes an `Order`.
 
     ``progress`` iterates over what is measured, if that takes its time.
     """
@@ -169,13 +169,13 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "cache": Benchmark(
-        "bench_loading.cache",
+        "bench_files.cache",
         "Measure loading models from cache files beside preparing them anew.",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET),
         _counted,
     ),
     "sessions": Benchmark(
-        "bench_sessions.sessions",
+        "bench_files.sessions",
         "Measure steps of models with state beside plain runs and LiteRT.\n\n"
         "Measures the models of FOLDER, or of the package pymicro-wakeword, and the\n"
         "memory of sessions beside that of LiteRT's interpreters.\n"
@@ -189,7 +189,7 @@ BENCHMARKS = {
         (_ROUNDS,),
     ),
     "loading": Benchmark(
-        "bench_loading.loading",
+        "bench_files.loading",
         "Measure reading and preparing model files beside LiteRT's interpreter.\n\n"
         "Needs LiteRT: pip install asyncnn\\[bench].",
         (_FOLDER, _ROUNDS, _FILTER, _MOBILENET, _GATES),
@@ -218,7 +218,7 @@ def _command(name: str, benchmark: Benchmark) -> Callable[..., None]:
         check_writable(json_file, html_file)
         module, _, function = benchmark.door.partition(".")
         measure = getattr(import_module(f"asyncnn.tools.bench.{module}"), function)
-        report: BenchReport = rounded(measure(**options))
+        report: BenchReport = rounded(measure(Order(**options)))
         _print(report)
         if json_file is not None:
             write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))

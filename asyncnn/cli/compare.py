@@ -57,12 +57,12 @@ def compare(
     path: options.PathOption = "async",
     transport: options.TransportOption = "inprocess",
     reference_kernels: _ReferenceKernelsOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    seed: options.SeedOption = 0,
     samples: _SamplesOption = 10,
     lsb: options.LsbOption = 1,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.JsonOption = False,
     html: _HtmlOption = None,
 ) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
@@ -133,7 +133,6 @@ def _compared(
     from asyncnn.runtime.model import located, open_model_file
     from asyncnn.tools.comparison import Comparison, compare_model
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
-    from asyncnn.tools.samples import load_arrays, samples
 
     model, extensions, shapes, constants, strict = asked
     peer, reference_kernels = beside
@@ -142,11 +141,6 @@ def _compared(
         peer.check_reads(kind_of(file))
     named, _ = options.load_extended(
         model, extensions, shapes, constants, strict=strict
-    )
-    given = (
-        []
-        if input_file is None
-        else samples(load_arrays(input_file), "input", named.inputs, input_file)
     )
     if not device and reference_kernels:
         device = default_device_name(exact=True)
@@ -160,7 +154,7 @@ def _compared(
         extensions=tuple(extensions),
         paths=tuple(PATHS[name] for name in options.chosen("path", path, tuple(PATHS))),
         transports=tuple(options.chosen("transport", transport, (IN_PROCESS, REMOTE))),
-        given=tuple(given),
+        given=options.given_samples(input_file, named.inputs),
         random=random[0],
         seed=random[1],
         tolerance=tolerance,

@@ -1,15 +1,11 @@
 """``asyncnn demo``: the main job end to end, on the bundled models and data."""
 
-from typing import Annotated
-
 import typer
 
-from asyncnn.cli.options import console, print_json
+from asyncnn.cli.options import JsonOption, console, print_json
 
 
-def demo(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def demo(json: JsonOption = False) -> None:
     """Classify handwritten digits with a float and a quantised model.
 
     Prints accuracy, a confusion picture and latency for every path; fails if the

@@ -8,7 +8,13 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from asyncnn.cli.options import SocketOption, console, print_json, progress
+from asyncnn.cli.options import (
+    JsonOption,
+    SocketOption,
+    console,
+    print_json,
+    progress,
+)
 from asyncnn.hal.errors import GeneralFailureError, failure_of
 from asyncnn.hal.types import OperandType
 
@@ -16,8 +22,6 @@ if TYPE_CHECKING:
     from asyncnn.devices.measured_capabilities import CapabilityMeasurement
     from asyncnn.runtime.device import Device
     from asyncnn.tools.capabilities import CapabilitiesReport
-
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -42,7 +46,7 @@ def devices(
         Path | None,
         typer.Option(help="Show the device of the driver that serves this socket."),
     ] = None,
-    json: _JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """List the devices with their versions, types and capabilities."""
     import anyio
@@ -122,7 +126,7 @@ def capabilities(
         typer.Option(help="Measure the accelerated device by reference models, too."),
     ] = True,
     socket: SocketOption = None,
-    json: _JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Show or measure how fast the reference device is beside plain NumPy.
 

@@ -67,7 +67,7 @@ def diff(
     between: _BetweenOption = None,
     input_file: options.SamplesOption = None,
     samples: _SamplesOption = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
+    seed: options.SeedOption = 0,
     extension: options.ExtensionOption = None,
     input_shape: options.InputShapeOption = None,
     constant: options.ConstantOption = None,
@@ -78,7 +78,7 @@ def diff(
     save: _SaveOption = None,
     every: _EveryOption = False,
     html: _HtmlOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Find the operation that makes two runs of a model differ.
 
@@ -141,7 +141,6 @@ def _asked(
 
     from asyncnn.tools.differing import Inquiry, answer
     from asyncnn.tools.differing.distances import Allowed
-    from asyncnn.tools.samples import load_arrays, samples
 
     model, against = models
     # What it looks into are operations of the HAL, so there are no regions here.
@@ -156,11 +155,6 @@ def _asked(
         extensions += tuple(each for each in more if each not in extensions)
         kinds.append(second)
         other = (against, second)
-    given = (
-        []
-        if input_file is None
-        else samples(load_arrays(input_file), "input", named.inputs, input_file)
-    )
     relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
     inquiry = Inquiry(
         path=model,
@@ -170,7 +164,7 @@ def _asked(
         extensions=extensions,
         constants=options.constants_of(constants),
         reference_kernels=reference_kernels,
-        given=tuple(given),
+        given=options.given_samples(input_file, named.inputs),
         random=random[0],
         seed=random[1],
         allowed=Allowed(*tolerance, relaxed),
@@ -237,17 +231,9 @@ def _print(report: "DifferenceReport", *, every: bool) -> None:
         typer.echo(f"output {name}: {output.distance}{verdict}")
     notes = [f"note: {note}" for note in report.notes]
     for line in (*_verdict(report), *notes):
-        # A command is to be copied.
-        is_command = line.startswith(_REPEAT)
-        typer.echo(
-            line
-            if is_command
-            else fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False)
-        )
-
-
-def _filled(line: str) -> str:
-    return fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False)
+        if not line.startswith(_REPEAT):  # a command is to be copied
+            line = fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False)
+        typer.echo(line)
 
 
 def _print_table(report: "DifferenceReport", *, every: bool) -> None:

@@ -31,7 +31,7 @@ SVG, TEXTS = ".svg", (".dot", ".gv")
 
 
 def graph(
-    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    model: options.ModelArgument,
     device: Annotated[
         str | None,
         typer.Option(

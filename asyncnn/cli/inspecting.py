@@ -4,15 +4,14 @@ import shlex
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from asyncnn.cli.options import (
     ConstantOption,
     ExtensionOption,
     InputShapeOption,
+    JsonOption,
+    ModelArgument,
     StrictOption,
     console,
     constants_of,
@@ -33,12 +32,12 @@ _MOST_CHARACTERS = 60
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    model: ModelArgument,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
     constant: ConstantOption = None,
     strict: StrictOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show what a model expects and returns, what it computes, and what runs it."""
     import anyio

@@ -13,6 +13,8 @@ from asyncnn.cli import EXIT_INTERRUPTED
 from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
+    JsonOption,
+    ModelArgument,
     announced,
     chosen,
     console,
@@ -104,7 +106,7 @@ _LogDirOption: TypeAlias = Annotated[
 
 @loadgen.command(_RUN)
 def run(
-    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    model: ModelArgument,
     scenario: _ScenarioOption = "SingleStream",
     device: _DeviceOption = None,
     transport: _TransportOption = "inprocess",
@@ -118,7 +120,7 @@ def run(
     log_dir: _LogDirOption = None,
     extension: ExtensionOption = None,
     input_shape: InputShapeOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Have LoadGen run a scenario on a model, by each transport and path.
 

@@ -21,7 +21,8 @@ from asyncnn.hal.errors import counted as counted
 
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
-    from asyncnn.runtime.model import NamedModel
+    from asyncnn.runtime.model import NamedModel, TensorInfo
+    from asyncnn.tools.samples import Sample
 
 ExtensionOption: TypeAlias = Annotated[
     list[str] | None,
@@ -30,6 +31,14 @@ ExtensionOption: TypeAlias = Annotated[
         metavar="MODULE:ATTRIBUTE|NAME",
         help="An Extension to import, or an installed one to use; repeatable.",
     ),
+]
+
+ModelArgument: TypeAlias = Annotated[
+    Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SeedOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Seed of the random inputs.")
 ]
 
 SettingOption: TypeAlias = Annotated[
@@ -174,6 +183,20 @@ def load_extended(
         installed = sorted((used - given).intersection(installed_extensions()))
         extensions += [load_extension(name) for name in installed]
     return model.knowing(extensions), tuple(extensions)
+
+
+def given_samples(
+    path: Path | None, inputs: "Sequence[TensorInfo]"
+) -> "tuple[Sample, ...]":
+    """Return the samples of a file for the inputs of a model; none without a file.
+
+    :raises InvalidArgumentError: if they do not fit.
+    """
+    from asyncnn.tools.samples import load_arrays, samples
+
+    if path is None:
+        return ()
+    return tuple(samples(load_arrays(path), "input", inputs, path))
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def profile(
     top: _TopOption = None,
     source: _SourceOption = None,
     html: _HtmlOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Measure where the time of runs goes: by operation, partition and stage.
 

@@ -68,7 +68,7 @@ _ExplainOption: TypeAlias = Annotated[
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")],
+    model: options.ModelArgument,
     input_file: options.SamplesOption = None,
     output_file: _OutputFileOption = None,
     check: _CheckOption = None,
@@ -89,7 +89,7 @@ def run(
     atol: options.AtolOption = None,
     session: _SessionOption = False,
     explain: _ExplainOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: options.JsonOption = False,
 ) -> None:
     """Run a model file on every sample of an input file, on each path.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from asyncnn.cli.top_changes import Changes, Recent, busiest, connected, look
+from asyncnn.cli.top_report import ClientReport, ModelReport, report_of
 from asyncnn.devices import DeviceStatistics
 from asyncnn.hal.errors import AsyncnnError
 
@@ -55,9 +56,9 @@ class LiveWork(msgspec.Struct, frozen=True):
         def quantile_us(share: float) -> float | None:
             return latency.quantile_ns(share) / 1000 if latency.count else None
 
-        return cls(
-            queued=recent.work.queued,
-            running=recent.work.running,
+        return report_of(
+            cls,
+            recent.work,
             per_s=None if recent.per_s is None else round(recent.per_s, 2),
             p50_us=quantile_us(0.5),
             p90_us=quantile_us(0.9),
@@ -65,30 +66,7 @@ class LiveWork(msgspec.Struct, frozen=True):
             succeeded=recent.succeeded,
             failed=recent.failed,
             failures=recent.failures,
-            deadline_misses=recent.work.deadline_misses,
-            preemptions=recent.work.preemptions,
         )
-
-
-class LiveClient(msgspec.Struct, frozen=True):
-    """A client; ``weight`` is its share when clients compete."""
-
-    number: int
-    name: str
-    weight: float
-    buffer_bytes: int
-    executions: LiveWork
-
-
-class LiveModel(msgspec.Struct, frozen=True):
-    """A prepared model; ``client`` is the number of the one it was prepared for."""
-
-    number: int
-    client: int
-    operations: int
-    priority: str
-    idle_bytes: int
-    executions: LiveWork
 
 
 class LiveDevice(msgspec.Struct, frozen=True):
@@ -103,9 +81,9 @@ class LiveDevice(msgspec.Struct, frozen=True):
     buffer_bytes: int
     executions: LiveWork
     preparations: LiveWork
-    clients: Sequence[LiveClient]
+    clients: Sequence[ClientReport[LiveWork]]
     clients_left: int
-    models: Sequence[LiveModel]
+    models: Sequence[ModelReport[LiveWork]]
     models_left: int
 
     @classmethod
@@ -129,25 +107,12 @@ class LiveDevice(msgspec.Struct, frozen=True):
             executions=LiveWork.of(executions),
             preparations=LiveWork.of(preparations),
             clients=[
-                LiveClient(
-                    each.number,
-                    each.name,
-                    each.weight,
-                    each.buffer_bytes,
-                    LiveWork.of(recent),
-                )
+                report_of(ClientReport, each, executions=LiveWork.of(recent))
                 for recent, each in busiest(clients, lambda row: row[0])[:MAX_ROWS]
             ],
             clients_left=max(len(clients) - MAX_ROWS, 0),
             models=[
-                LiveModel(
-                    each.number,
-                    each.client,
-                    each.operations,
-                    each.priority.name,
-                    each.idle_bytes,
-                    LiveWork.of(recent),
-                )
+                ModelReport.of(each, LiveWork.of(recent))
                 for recent, each in busiest(models, lambda row: row[0])[:MAX_ROWS]
             ],
             models_left=max(len(models) - MAX_ROWS, 0),

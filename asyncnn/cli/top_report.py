@@ -1,13 +1,15 @@
 """The JSON of ``asyncnn top``: statistics in an operator's units."""
 
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from asyncnn.devices import DeviceStatistics
+from asyncnn.devices import DeviceStatistics, ModelStatistics
 from asyncnn.qos import LatencyHistogram, WorkStatistics
 
 T = TypeVar("T", bound=msgspec.Struct)
+Work = TypeVar("Work", bound=msgspec.Struct)
+"""What is said of executions."""
 
 
 class LatencyReport(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ class WorkReport(msgspec.Struct, frozen=True):
     latency_us: LatencyReport
 
 
-class ModelReport(msgspec.Struct, frozen=True):
+class ModelReport(msgspec.Struct, Generic[Work], frozen=True):
     """A prepared model; ``client`` is the number of the one it was prepared for."""
 
     number: int
@@ -48,17 +50,24 @@ class ModelReport(msgspec.Struct, frozen=True):
     operations: int
     priority: str
     idle_bytes: int
-    executions: WorkReport
+    executions: Work
+
+    @classmethod
+    def of(cls, model: ModelStatistics, executions: Work) -> Self:
+        """Return the report of a model."""
+        return report_of(
+            cls, model, priority=model.priority.name, executions=executions
+        )
 
 
-class ClientReport(msgspec.Struct, frozen=True):
+class ClientReport(msgspec.Struct, Generic[Work], frozen=True):
     """A client; ``weight`` is its share when clients compete."""
 
     number: int
     name: str
     weight: float
     buffer_bytes: int
-    executions: WorkReport
+    executions: Work
 
 
 class TopReport(msgspec.Struct, frozen=True):
@@ -70,35 +79,30 @@ class TopReport(msgspec.Struct, frozen=True):
     buffer_bytes: int
     executions: WorkReport
     preparations: WorkReport
-    models: list[ModelReport]
-    clients: list[ClientReport]
+    models: list[ModelReport[WorkReport]]
+    clients: list[ClientReport[WorkReport]]
 
     @classmethod
     def of(cls, statistics: DeviceStatistics) -> "TopReport":
         """Return the report of a device."""
-        return _report(
+        return report_of(
             cls,
             statistics,
             executions=_work(statistics.executions),
             preparations=_work(statistics.preparations),
             models=[
-                _report(
-                    ModelReport,
-                    model,
-                    priority=model.priority.name,
-                    executions=_work(model.executions),
-                )
+                ModelReport.of(model, _work(model.executions))
                 for model in statistics.models
             ],
             clients=[
-                _report(ClientReport, client, executions=_work(client.executions))
+                report_of(ClientReport, client, executions=_work(client.executions))
                 for client in statistics.clients
             ],
         )
 
 
 def _work(work: WorkStatistics) -> WorkReport:
-    return _report(
+    return report_of(
         WorkReport,
         work,
         done={status.name: count for status, count in work.done.items() if count},
@@ -106,7 +110,7 @@ def _work(work: WorkStatistics) -> WorkReport:
     )
 
 
-def _report(kind: type[T], source: Any, **other: Any) -> T:
+def report_of(kind: type[T], source: Any, **other: Any) -> T:
     """Return a report of the attributes of ``source``, but for ``other``."""
     same = set(kind.__struct_fields__) - other.keys()
     return kind(**{name: getattr(source, name) for name in same}, **other)

@@ -21,8 +21,8 @@ from asyncnn.devices.traced_work import TracedFencedExecution
 from asyncnn.fenced_run import Source, too_many_fenced
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
-    DeviceClosedError,
     ResourceExhaustedTransientError,
+    closed_error,
     failure_of,
 )
 from asyncnn.hal.types import ExecutionOptions, Request
@@ -98,7 +98,7 @@ class FencedExecutions:
         """Fail everything that waits; what the scheduler has is left to it."""
         for execution in tuple(self.open):
             if not execution.is_scheduled:
-                execution.refuse(DeviceClosedError("the device is closed"))
+                execution.refuse(closed_error())
 
     def make_ready(self, execution: FencedExecution) -> None:
         """Begin ``execution``, or let it fail, in the loop's next turn."""

@@ -21,7 +21,7 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -111,7 +111,7 @@ class FencedExecution(FencedRun, Run):
     def _report_end(
         self,
         error: AsyncnnError | None,
-        shapes: tuple[OutputShape, ...],
+        shapes: OutputShapes,
         timing: Timing,
     ) -> None:
         """End, and tell who waits; shapes are not told."""

@@ -26,13 +26,19 @@ logger = logging.getLogger(__name__)
 CPU = "reference"
 """Name of the device that is the last resort."""
 
+AUTO = "auto"
+"""Name of the device that has every engine which is installed."""
+
 OWN_DEVICES: dict[str, str] = {
     CPU: "asyncnn.devices.reference:ReferenceDevice",
-    "auto": "asyncnn.devices.accelerated:AutoDevice",
+    AUTO: "asyncnn.devices.accelerated:AutoDevice",
     "accelerated": "asyncnn.devices.accelerated:AcceleratedDevice",
     "onnxruntime": "asyncnn.devices.onnxruntime.onnx_device:OnnxRuntimeDevice",
 }
 """Each as ``module:attribute``; `own_device` knows those on providers as well."""
+
+IN_AUTO = frozenset({"accelerated", "onnxruntime"})
+"""Devices of one engine, all of which ``auto`` has."""
 
 ON_PROVIDERS = "onnxruntime-"
 """What the names of devices begin with on which ONNX Runtime is not on the CPU."""
@@ -95,7 +101,7 @@ async def _fastest_device_name() -> str:
     has_litert = await _works("LiteRT", load_litert)
     has_onnx_runtime = bool(found_onnx_runtime())
     if has_litert:
-        return "auto" if has_onnx_runtime else "accelerated"
+        return AUTO if has_onnx_runtime else "accelerated"
     return "onnxruntime" if await _works("ONNX Runtime", load_onnx_runtime) else CPU
 
 

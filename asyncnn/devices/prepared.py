@@ -10,10 +10,8 @@ import numpy as np
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import (
     ExecutionResult,
-    IBurstCallback,
     IExecutionCallback,
     OneShot,
-    SynchronousByCallback,
     launched,
     tell_outcome,
 )
@@ -33,16 +31,15 @@ from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
 from asyncnn.execution import Execution
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     InvalidArgumentError,
-    MissedDeadlinePersistentError,
 )
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.refusals import CacheArguments
+from asyncnn.hal.refusals import BurstArguments, CacheArguments, status_of_launch
 from asyncnn.hal.types import (
     NO_TIMING,
     BufferToken,
@@ -70,7 +67,7 @@ _LOW_POWER = 4.0
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
+class ReferencePreparedModel(BasePreparedModel):
     """A program and the scheduler that executes it.
 
     Its executions have its priority and may overlap. ``client`` is the number of the
@@ -395,24 +392,18 @@ class ReferencePreparedModel(SynchronousByCallback, FencedByLaunch):
             spreading.begin_anew()
         return self._program.trim()
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
         DRIVER("configure_execution_burst")
-        return self._bursts.configure(self, callback, request_channel, result_channel)
+        return self._bursts.configure(self, *asked)
 
 
 def _refused(work: Run, error: AsyncnnError) -> ErrorStatus:
     """End work that the scheduler does not take; return the status of the launch."""
     work.fail(error)
     work.finish()
-    # A deadline that has passed is an outcome, not an error of the call.
-    missed = isinstance(error, MissedDeadlinePersistentError)
-    return _NONE if missed else error.status
+    return status_of_launch(error)
 
 
 def _tell_launch(

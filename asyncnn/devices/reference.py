@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
@@ -41,13 +41,16 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     DeviceUnavailableError,
     ForkedError,
-    MissedDeadlinePersistentError,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
+from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
+    LoadArguments,
+    PrepareArguments,
+    status_of_launch,
+)
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -76,7 +79,7 @@ SUSTAINED_IDLE = 30
 """Models for SUSTAINED_SPEED are ready for so many times longer than others."""
 
 
-class ReferenceDevice(PreparingDevice):
+class ReferenceDevice(BaseDevice):
     """An `IDevice` for every operation that has a kernel. Use as a context manager.
 
     Plans run on one worker thread; others make them for new shapes, and prepare models.
@@ -237,22 +240,13 @@ class ReferenceDevice(PreparingDevice):
         """Return those of its settings."""
         return ErrorStatus.NONE, self._extensions.described()
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Return, for each operation of the main subgraph, whether it has a kernel.
-
-        Found out on a thread, since models may be large.
-        """
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        """Return which have a kernel; found out on a thread, as models may be large."""
         cause = self.cause_of_death()
         if cause is not None:
-            return cause.status, ()
+            raise cause
         DRIVER("get_supported_operations")
-        try:
-            return ErrorStatus.NONE, await offload_steps(self._supporting(model))
-        except AsyncnnError as error:
-            logger.info("model refused: %s", error)
-            return error.status, ()
+        return await offload_steps(self._supporting(model))
 
     def _supporting(self, model: Model) -> Steps[tuple[bool, ...]]:
         yield from validating(model, runtime_only_features=self._runtime_only_features)
@@ -264,12 +258,9 @@ class ReferenceDevice(PreparingDevice):
         return ErrorStatus.NONE, MODEL_FILES, DATA_FILES
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        model, preference, priority, deadline = arguments
+        model, preference, priority, deadline, cache = asked
         DRIVER("prepare_model", preference=preference, priority=priority)
 
         def order() -> Prepare:
@@ -285,18 +276,17 @@ class ReferenceDevice(PreparingDevice):
         return self._launch_preparation(order, priority, deadline, callback)
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # The model gets the preference and the priority that it was saved with.
         DRIVER("prepare_model_from_cache")
 
         def order() -> Prepare:
-            return self._parts().caches.loading(cache)
+            return self._parts().caches.loading(asked.cache)
 
-        return self._launch_preparation(order, Priority.MEDIUM, deadline, callback)
+        return self._launch_preparation(
+            order, Priority.MEDIUM, asked.deadline, callback
+        )
 
     def _launch_preparation(
         self,
@@ -318,36 +308,22 @@ class ReferenceDevice(PreparingDevice):
             preparations.submit(work)
         except AsyncnnError as error:
             report(error)
-            # A deadline that has passed is an outcome, not an error of the call.
-            missed = isinstance(error, MissedDeadlinePersistentError)
-            return ErrorStatus.NONE if missed else error.status
+            return status_of_launch(error)
         callback.link_to_death(
             partial(preparations.cancel, work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
         )
         return ErrorStatus.NONE
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Allocate a buffer; see `IDevice.allocate`."""
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        desc, prepared_models, *roles = asked
         DRIVER("allocate", models=len(prepared_models))
         models = [
             model.buffers if type(model) is ReferencePreparedModel else None
             for model in prepared_models
         ]
-        try:
-            buffer, token = self._buffers.allocate(
-                desc, models, input_roles, output_roles
-            )
-        except AsyncnnError as error:
-            logger.info("no buffer allocated: %s", error)
-            return error.status, None, 0
+        buffer, token = self._buffers.allocate(desc, models, *roles)
         MEMORY("allocated", token=token, dimensions=desc.dimensions)
-        return ErrorStatus.NONE, buffer, token
+        return buffer, token
 
     def statistics(self) -> DeviceStatistics:
         """Return what the device does and has done since its context was entered.

@@ -36,7 +36,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -46,7 +46,7 @@ from asyncnn.qos import Client, Pause, Work
 from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import OUTSIDE
 
-ReportExecuted = Callable[[AsyncnnError | None, tuple[OutputShape, ...], Timing], None]
+ReportExecuted = Callable[[AsyncnnError | None, OutputShapes, Timing], None]
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE, _MISSED = ErrorStatus.NONE, ErrorStatus.MISSED_DEADLINE_TRANSIENT
@@ -133,7 +133,7 @@ class Run(Work, Completion):
         self._control: IControl | None = None
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
-        self._shapes: tuple[OutputShape, ...] | None = None
+        self._shapes: OutputShapes | None = None
         self._started_ns = self.computed_ns = self._cpu_ns = 0
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()

@@ -4,21 +4,16 @@
  * takes the turns of its graphs and finds where the engine reads and writes; then it
  * gives up the interpreter lock for all segments at once. In between it comes back for
  * the lock if a segment ends early.
- *
- * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
 
-#define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
-#include <Python.h>
+#include "../_native.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1907,15 +1902,6 @@ static PyType_Spec lane_spec = {
     .slots = lane_slots,
 };
 
-static PyTypeObject *
-type_of(PyObject *module, PyType_Spec *spec)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type && PyModule_AddType(module, (PyTypeObject *)type))
-        Py_CLEAR(type);
-    return (PyTypeObject *)type;
-}
-
 static int
 execute(PyObject *module)
 {
@@ -1925,13 +1911,13 @@ execute(PyObject *module)
         pthread_atfork(NULL, NULL, begin_child);
     is_loaded = true;
     page_size = (Word)sysconf(_SC_PAGESIZE);
-    if (!(state->segment = type_of(module, &segment_spec))
-        || !(state->control = type_of(module, &control_spec))
-        || !(state->port = type_of(module, &port_spec))
-        || !(state->lane = type_of(module, &lane_spec))
+    if (!(state->segment = add_type(module, &segment_spec))
+        || !(state->control = add_type(module, &control_spec))
+        || !(state->port = add_type(module, &port_spec))
+        || !(state->lane = add_type(module, &lane_spec))
         || !(state->requested = PyUnicode_InternFromString("requested")))
         return -1;
-    PyTypeObject *job = type_of(module, &job_spec);
+    PyTypeObject *job = add_type(module, &job_spec);
     Py_XDECREF((PyObject *)job);
     PyObject *asked = job ? PyLong_FromSize_t((Word)must_end) : NULL;
     int failed = !asked || PyModule_AddObjectRef(module, "MUST_END", asked);
@@ -1962,20 +1948,9 @@ clear(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_job",
+NATIVE_MODULE(
+    _job,
     .m_doc = "Runs on graphs of engines, compiled.",
     .m_size = sizeof(State),
-    .m_slots = module_slots,
     .m_traverse = traverse,
-    .m_clear = clear,
-};
-
-PyMODINIT_FUNC
-PyInit__job(void)
-{
-    return PyModuleDef_Init(&module);
-}
+    .m_clear = clear)

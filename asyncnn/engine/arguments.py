@@ -21,6 +21,7 @@ from asyncnn.hal.types import (
     Memory,
     Operand,
     OutputShape,
+    OutputShapes,
     Request,
     RequestArgument,
 )
@@ -172,7 +173,7 @@ def store_outputs(
     request: Request,
     in_place: Sequence[Array | None],
     outputs: Sequence[Array],
-) -> tuple[OutputShape, ...]:
+) -> OutputShapes:
     """Copy outputs that were not computed in place, and return every shape.
 
     :raises OutputInsufficientSizeError: if a buffer is too short.
@@ -195,7 +196,7 @@ def store_outputs(
 
 def _reported(
     plan: Plan, request: Request, shapes: Sequence[OutputShape]
-) -> tuple[OutputShape, ...]:
+) -> OutputShapes:
     """Tell for each output of known shape whether its buffer suffices."""
     return tuple(
         OutputShape(
@@ -228,7 +229,7 @@ def _fits(dimensions: Dimensions, shape: Shape) -> bool:
     )
 
 
-def _insufficient(shapes: tuple[OutputShape, ...]) -> OutputInsufficientSizeError:
+def _insufficient(shapes: OutputShapes) -> OutputInsufficientSizeError:
     short = [index for index, shape in enumerate(shapes) if not shape.is_sufficient]
     return OutputInsufficientSizeError(f"outputs {short} need more space", shapes)
 

@@ -28,7 +28,7 @@ def _told_address_of(array: Array) -> int:
 
 
 def _pick_address_of() -> Callable[[Array], int]:
-    """Return what tells the address of an array's first element.
+    """Return the object with the address of an array's first element.
 
     To read the array object takes a seventh of asking it, where objects are like that.
     """

@@ -1,6 +1,6 @@
 """Where a run can stop: between two operations, and inside those that allow it.
 
-A `Pause` asks for that. `ThreadYielder` gives other threads the interpreter between
+A `IPause` asks for that. `ThreadYielder` gives other threads the interpreter between
 short operations.
 """
 
@@ -60,7 +60,7 @@ takes a tenth of what `numpy.errstate` does around it.
 QUIET.run(np.seterr, all="ignore")
 
 
-class Pause(Protocol):
+class IPause(Protocol):
     """Asks an execution to stop at its next boundary.
 
     That is between two operations, or between two parts of one that takes long.

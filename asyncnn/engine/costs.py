@@ -1,7 +1,7 @@
 """What an operation takes: one estimate, for every engine and device.
 
 It counts multiply-adds and bytes by an operation's type and shapes, and takes them at
-the `Speeds` of whoever computes: those of LiteRT were measured here, where they were.
+the `Speeds` of whoever computes: LiteRT's were measured here, where they were.
 A device declares its time and power for each operand type, relative to the CPU that
 runs the reference kernels (`Capabilities`); `ModelCosts` are estimates for such.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class TypeSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one kind of numbers, in each nanosecond of a thread.
 
-    ``macs`` are multiply-adds, ``depthwise_macs`` those of depthwise convolutions, and
+    ``macs`` are multiply-adds, ``depthwise_macs`` depthwise convolutions', and
     ``bytes`` those that are read or written.
     """
 
@@ -199,7 +199,7 @@ class ModelCosts:
 
 
 class _DeviceCosts:
-    """The costs of one device; those of each referenced subgraph are found once."""
+    """The costs of one device; each referenced subgraph's are found once."""
 
     def __init__(
         self, model: Model, capabilities: Capabilities, choose: Choose

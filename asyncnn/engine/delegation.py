@@ -40,7 +40,7 @@ class KernelRecord(msgspec.Struct, frozen=True, eq=False):
 class Step(msgspec.Struct, frozen=True, eq=False):
     """One operation of a plan. ``kernel`` is None if it is prepared when executed.
 
-    ``position`` is that of the operation in the subgraph, of which ``inputs`` and
+    ``position`` is the operation's in the subgraph, of which ``inputs`` and
     ``outputs`` are operand indices. A delegate's step stands for its ``parts``, and has
     position and operation of the first, and a ``record`` for caches. ``costs_ns`` is
     about what each of them takes the delegate, or this step if that claims it.
@@ -117,7 +117,7 @@ class Delegate(Protocol):
     def cuts(self, steps: Sequence[Step]) -> Iterable[int]:
         """Return where to divide ``steps`` into several segments, in ascending order.
 
-        Each number is that of the first step behind a cut.
+        Each number is the first step behind a cut.
         """
         ...
 

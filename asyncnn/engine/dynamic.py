@@ -113,7 +113,7 @@ def _prepare_and_run(
         run = kernels.prepare(bound)(HeapScratch())
     except ValueNeededError:
         name = operation.type.name
-        raise GeneralFailureError(f"{name} cannot tell its output shapes") from None
+        raise GeneralFailureError(f"{name} cannot infer its output shapes") from None
     run([slots[index] for index in step.inputs], outputs)
     return outputs
 

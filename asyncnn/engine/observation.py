@@ -1,7 +1,7 @@
 """Executions whose every step is observed: what it computes, and how long it takes.
 
 A `Workspace` binds the steps of a plan to calls. An `ObservedExecution` runs other
-calls in their place, each of which tells of itself behind the one it stands for. So
+calls in their place, each of which reports itself behind the one it stands for. So
 executions that nobody observes have no part of this, not even a question.
 
 `observing` has executions of this process observed, as `asyncnn.devices` does while a
@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias
 
-from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.control_flow import ControlFlow
 from asyncnn.engine.delegation import Step
 from asyncnn.engine.dynamic import run_dynamic_step
@@ -36,7 +36,7 @@ Observed: TypeAlias = tuple[
 ]
 """A step that has ended, its inputs and outputs, and when it began and ended.
 
-An array is None where an operand is omitted. Times are those of `time.perf_counter_ns`;
+An array is None where an operand is omitted. Times are by `time.perf_counter_ns`;
 from the first to the last tile of an operation in tiles, pauses between them included.
 """
 
@@ -49,14 +49,14 @@ subgraph come before the IF or WHILE that runs it.
 
 
 class Observation:
-    """What is told of steps, and what tells it of those of each workspace."""
+    """Who observes steps, and the calls that report them by workspace."""
 
     def __init__(self, observe: Observe) -> None:
         self.observe = observe
         self._runs: dict[int, tuple[Workspace, list[Run | None]]] = {}
 
     def runs(self, frame: Frame) -> list[Run | None]:
-        """Return runs in the place of those of a frame's calls; they last.
+        """Return runs in the place of a frame's own calls; they last.
 
         A workspace serves many frames: each round of a loop, each execution.
         """
@@ -76,7 +76,7 @@ _observation: Observation | None = None
 
 
 def current_observation() -> Observation | None:
-    """Return that of the `observing` block that this process is in, if any."""
+    """Return the observation of the `observing` block we are in, if any."""
     return _observation
 
 
@@ -84,7 +84,7 @@ def current_observation() -> Observation | None:
 def observing(observe: Observe | Observation) -> Iterator[None]:
     """Have executions that begin in this block, in this process, observed.
 
-    An `Observation` may be that of several blocks. Executions are recorded, too, as a
+    Several blocks may share an `Observation`. Executions are recorded, too, as a
     recording is what makes them look for observers.
 
     :raises RuntimeError: if there is an observer already.
@@ -104,7 +104,7 @@ def observing(observe: Observe | Observation) -> Iterator[None]:
 
 
 class ObservedExecution(PlanExecution):
-    """A `PlanExecution` that tells ``observation`` of each of its steps."""
+    """A `PlanExecution` that reports each of its steps to ``observation``."""
 
     runs_jobs: ClassVar[bool] = False
 
@@ -121,7 +121,7 @@ class ObservedExecution(PlanExecution):
         self.observation = observation or Observation(lambda step: None)
         self._entered_ns: list[int] = []
 
-    def _begin(self, pause: Pause) -> bool:
+    def _begin(self, pause: IPause) -> bool:
         has_begun = super()._begin(pause)
         if has_begun:
             self._watch(self._frames[-1])
@@ -145,9 +145,9 @@ class ObservedExecution(PlanExecution):
         super()._continue(frame, control, following)
 
     def _watch(self, frame: Frame) -> None:
-        """Put calls that tell of themselves in the place of those of ``frame``."""
+        """Replace the calls of ``frame`` by ones that report themselves."""
         steps = frame.plan.steps
-        frame.calls = frame.calls.copy()  # a workspace has those of a straight plan
+        frame.calls = frame.calls.copy()  # a straight plan's are its workspace's
         for position, run in enumerate(self.observation.runs(frame)):
             call = frame.calls[position]
             if run is not None and call is not None:
@@ -174,7 +174,7 @@ class ObservedExecution(PlanExecution):
 def observed_run(
     run: Callable[[Inputs, Outputs], object], plan: Plan, step: Step, observe: Observe
 ) -> Run:
-    """Return a run of the same kind that tells of itself when it has ended."""
+    """Return a run of the same kind that reports itself when it has ended."""
     if isinstance(run, InterruptibleRun):
         inner = run.attempt
 

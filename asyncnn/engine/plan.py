@@ -44,6 +44,7 @@ from asyncnn.hal.types import (
     Operation,
     OperationType,
     OutputShape,
+    OutputShapes,
     Subgraph,
     SymmPerChannelQuantParams,
 )
@@ -60,15 +61,13 @@ from asyncnn.pacing import Steps, take_apart
 CONSTANT_LIFETIMES = frozenset(
     {OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE}
 )
-
-
 _COPY = int(OperandLifeTime.CONSTANT_COPY)
 
 _FOLDED_BYTES = 64 << 20
 _FOLDED_TIMES = 16
 """A plan keeps results of so many bytes, and of so many times the model's constants.
 
-Few bytes of a model can tell of very many equal elements.
+Few bytes of a model can stand for very many equal elements.
 """
 
 _SMALL_BYTES = 1 << 12
@@ -106,7 +105,7 @@ class Port(msgspec.Struct, frozen=True, eq=False):
     """An input or output of a plan, and what its array has to be.
 
     ``shape`` is None for an input that is omitted and for an output whose shape only
-    execution tells; ``count`` and ``size_bytes`` are 0 then.
+    execution shows it; ``count`` and ``size_bytes`` are 0 then.
     """
 
     index: int
@@ -126,7 +125,7 @@ class Port(msgspec.Struct, frozen=True, eq=False):
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
     """A subgraph prepared for inputs of given shapes. ``shapes`` is by operand index,
-    None where only execution tells; ``constants`` likewise.
+    None where only execution shows it; ``constants`` likewise.
 
     ``known_outputs`` is what is reported of outputs with enough space, if all their
     shapes are known; ``ports`` are inputs, then outputs. A plan ``is_straight`` if
@@ -143,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     ports: tuple[Port, ...]
-    known_outputs: tuple[OutputShape, ...] | None
+    known_outputs: OutputShapes | None
     is_straight: bool
     uses_blas: bool
     is_fixed: bool
@@ -162,7 +161,7 @@ def building_plan(
     """Prepare ``subgraph`` of a validated model for inputs of these shapes, in steps.
 
     An input shape of None is an input that the request omits. What ``delegate`` claims
-    it computes; ``identity`` tells it the model. ``regions`` keeps constants of types
+    it computes; ``identity`` names the model. ``regions`` keeps constants of types
     of extensions, which are the same arrays in all plans of a program then. For
     ``makes_way`` see `BoundOperation`.
 
@@ -379,7 +378,7 @@ class _PlanBuilder:
         self._steps.append(step)
 
     def _infer(self, operation: Operation, bound: BoundOperation) -> bool:
-        """Set the shapes of the outputs; False if only execution tells them."""
+        """Set the shapes of the outputs; False if only execution shows them."""
         is_told = any(each is not None and each.shape is None for each in bound.inputs)
         if is_told or kernels.is_data_dependent(bound.type):  # whatever is declared
             return False

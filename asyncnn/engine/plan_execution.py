@@ -14,7 +14,7 @@ from asyncnn.engine.boundaries import (
     CALLS_PER_CHECK,
     MOST_INTERRUPTED,
     QUIET,
-    Pause,
+    IPause,
     ThreadYielder,
     Unpaused,
 )
@@ -99,7 +99,7 @@ class PlanExecution:
         self._arrays: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
 
-    def advance(self, pause: Pause | None = None) -> bool:
+    def advance(self, pause: IPause | None = None) -> bool:
         """Run until the end, or until ``pause`` is requested; True at the end.
 
         Some of the work is done in any case, so that repeated calls come to the end.
@@ -158,7 +158,7 @@ class PlanExecution:
             longest = taken_ns, self._at_step
         return longest_of(self._control, self._plan, longest)
 
-    def _begin(self, pause: Pause) -> bool:
+    def _begin(self, pause: IPause) -> bool:
         """Bind a workspace; False if paused before there is one."""
         if self._abort_status is not None or self._deadline_ns is not None:
             self._check()
@@ -187,7 +187,7 @@ class PlanExecution:
         self._since_ns = 0  # from here on the control measures
         return True
 
-    def _run_job(self, job: IJob, pause: Pause) -> bool:
+    def _run_job(self, job: IJob, pause: IPause) -> bool:
         """Run it from where its control is; False if paused before the end."""
         control = self._control
         assert control is not None
@@ -213,7 +213,7 @@ class PlanExecution:
             self.close()
         return outcome == DONE
 
-    def _run(self, pause: Pause) -> bool:
+    def _run(self, pause: IPause) -> bool:
         """Run the innermost frame; go in and out of control flow as it demands."""
         may_pause = False
         while True:
@@ -227,7 +227,7 @@ class PlanExecution:
             elif not self._leave(frame):
                 return True
 
-    def _run_frame(self, frame: Frame, pause: Pause, may_pause: bool) -> bool:
+    def _run_frame(self, frame: Frame, pause: IPause, may_pause: bool) -> bool:
         """Run up to the end or the next IF or WHILE; False if paused before.
 
         Without ``may_pause`` the first step is not left for later.
@@ -303,7 +303,7 @@ class PlanExecution:
             self._frames.append(following)
             self._waiting.append(control)
 
-    def _must_stop(self, pause: Pause) -> bool:
+    def _must_stop(self, pause: IPause) -> bool:
         return pause.requested or self._abort_status is not None or self._is_late
 
     @property
@@ -328,7 +328,7 @@ class PlanExecution:
             raise MissedDeadlineTransientError("the deadline passed")
 
     def _run_tiles(
-        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: Pause
+        self, run: TiledRun, inputs: Inputs, outputs: Outputs, pause: IPause
     ) -> bool:
         """Begin or go on with an operation in tiles; False if paused between two."""
         tiles = self._tiles or run.tiles(inputs, outputs)
@@ -342,7 +342,7 @@ class PlanExecution:
         return True
 
     def _run_elsewhere(
-        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: Pause
+        self, run: InterruptibleRun, inputs: Inputs, outputs: Outputs, pause: IPause
     ) -> bool:
         """Have another engine compute; False if it was interrupted for a pause.
 

@@ -55,7 +55,7 @@ MAIN = -1
 MAX_PLANS = 16
 """Plans kept of one model; the least recently used is dropped beyond.
 
-Never that of the main subgraph for declared shapes, which every execution begins with.
+Never the main subgraph's for declared shapes, which every execution begins with.
 """
 
 MAX_SMALL_PLANS = 256
@@ -74,7 +74,7 @@ class Program:
     are built when a request brings them. ``source`` is the model as it was given;
     `model` is the same with types of ``extensions`` where the source has but numbers.
     Both keep their pools, which the client may let go of, mapped. What ``delegate``
-    claims it computes; ``identity`` is that of the model in caches. The plan for
+    claims it computes; ``identity`` is the model's in caches. The plan for
     declared shapes is its ``fixed_plan`` once it is there, if it is fixed. ``idle`` are
     the workspaces that nobody uses, by the identity of their plans, to be taken and
     given back by any thread: operations of one deque need no lock. One that
@@ -149,7 +149,7 @@ class Program:
                 yield from self._offering_open(self.subgraph(number))
 
     def _offering_open(self, subgraph: Subgraph) -> Steps[None]:
-        """Have engines look at what they are to compute, whose shapes only runs tell.
+        """Have engines look at what they are to compute, whose shapes only runs show.
 
         So they refuse it now, and load it now.
         """
@@ -428,7 +428,7 @@ def _mapped(model: Model) -> Model:
 
 
 def is_large(model: Model) -> bool:
-    """Tell whether a model has many operations, those of all subgraphs together."""
+    """Return whether a model has many operations, in all subgraphs together."""
     return model.operation_count > LARGE_OPERATIONS
 
 
@@ -440,7 +440,7 @@ def subgraph_of(model: Model, number: int) -> Subgraph:
 def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
     """Tell whether an operation refuses the lengths that it gets, and takes others.
 
-    They follow from those of the main graph's inputs: ``shapes``, or the declared ones.
+    They follow from the main graph's inputs: ``shapes``, or the declared ones.
     """
     main = model.main
     given = _declared_shapes(main) if shapes is None else shapes
@@ -476,7 +476,7 @@ def refuses_lengths(model: Model, shapes: InputShapes | None = None) -> bool:
             inferred = infer_shapes(whole)
         except OperationFailedError:
             return takes_other_lengths(whole)
-        except Exception:  # only a run tells, or it is an extension's that is not known
+        except Exception:  # only a run shows it, or it is of an unknown extension
             continue
         for index, shape in zip(operation.outputs, inferred, strict=True):
             if shape is not None:

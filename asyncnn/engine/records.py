@@ -45,9 +45,9 @@ class StepRecord(
 ):
     """What preparing one step has decided and made; see `BoundOperation.pack`.
 
-    Caches have other things than arrays in it, that tell where these lie.
+    Caches have other things than arrays in it, which say where these lie.
 
-    There is one position, or those of all parts of a delegate's step, which take
+    There is one position, or one for each part of a delegate's step, which take
     ``costs_ns``; ``inputs`` and ``outputs`` are operands of such a step, and
     ``decided`` is of its `KernelRecord`, whose numbers are packed.
     """

@@ -1,4 +1,4 @@
-"""Floor 2: operand and operation types beyond those of the HAL.
+"""Floor 2: operand and operation types beyond the HAL's.
 
 `Extension`
     declares types of a vendor, with `Extension.tensor_type`, `Extension.operation`

@@ -48,7 +48,7 @@ A bool, int or float is a scalar, an array a constant tensor.
 class CustomOperator(msgspec.Struct, frozen=True):
     """The operation that a custom operator of model files is.
 
-    Its inputs are those of the operator, and then what ``options`` makes of the bytes
+    Its inputs are the operator's, and then what ``options`` makes of the bytes
     of its options.
     """
 
@@ -236,13 +236,13 @@ They are imported when a model or a program asks for them. They have no operand 
 CUSTOM_OPERATORS = "asyncnn.custom_operators"
 """Group of the entry points by which distributions install custom operators.
 
-The name of an entry point is that of the operator, its object the extension.
+An entry point is named as the operator; its object is the extension.
 """
 
 ENTRY_POINTS = "asyncnn.extensions"
 """Group of the entry points by which distributions install extensions.
 
-The name of an entry point is that of the extension.
+An entry point is named as the extension.
 """
 
 

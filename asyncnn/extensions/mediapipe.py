@@ -1,6 +1,6 @@
 """The extension ``asyncnn.mediapipe``: custom operators of MediaPipe's models.
 
-Pools that tell where their maxima are, and the inverse; landmarks that give a
+Pools that return where their maxima are, and the inverse; landmarks that give a
 transform, and tensors and landmarks that are transformed by it. All are of float32.
 Every device of the project has it. (Convolution2DTransposeBias needs no extension.)
 

@@ -166,7 +166,7 @@ def prepare_transform(operation: BoundOperation) -> PreparedKernel:
 
     Inputs: ``input: float32 [1, H, W, C]``, ``matrix: float32`` of 16 elements, of
     which the first two rows count, height and width of the output, and whether
-    coordinates are those of the centres of pixels. Output: ``float32 [1, height, width,
+    coordinates are of the centres of pixels. Output: ``float32 [1, height, width,
     C]``, zero where the place is not in the input.
     """
     _, height, width, _ = operation.shape(0)

@@ -131,7 +131,7 @@ def numbered(model: Model) -> Model:
     prefixes = {entry.name: entry.prefix for entry in model.extension_name_to_prefix}
     for name in used:
         if name not in prefixes:
-            # Prefix 0 would make the numbers those of the HAL itself.
+            # Prefix 0 would make them numbers of the HAL itself.
             taken = frozenset(prefixes.values())
             prefixes[name] = next(free for free in count(1) if free not in taken)
     return replace(

@@ -32,8 +32,8 @@ from asyncnn.hal.operations.bound import (
     Array,
     BoundOperation,
     OperationFailedError,
-    Shape,
 )
+from asyncnn.hal.operations.shapes import declared
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import OperandType
 from asyncnn.kernels.kernel import (
@@ -409,10 +409,6 @@ def _compute(operation: BoundOperation) -> InterruptibleRun:
     )
 
 
-def _shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
-    return tuple(output.shape for output in operation.outputs)
-
-
 onnx_nodes = Extension("org.asyncnn.onnx.nodes")
 
 NODES = onnx_nodes.operation(
@@ -423,7 +419,7 @@ NODES = onnx_nodes.operation(
         Argument("inputs", None, at_least=0),
     ],
     outputs=[Argument("outputs", None, at_least=1)],
-    shape=_shapes,
+    shape=declared,
     prepare=_prepare,
     compute=_compute,
 )

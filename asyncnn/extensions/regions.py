@@ -2,7 +2,7 @@
 
 What the operations of the HAL cannot say, or an engine is faster at as a whole, is one
 operation REGION of a vendor extension: ``org.asyncnn.litert`` for graphs of TFLite,
-``org.asyncnn.onnx`` for those of ONNX. Its first input is a constant, the graph as a
+``org.asyncnn.onnx`` for ONNX. Its first input is a constant, the graph as a
 whole file of that format; then come the inputs and outputs of the graph, in its order.
 
 A model with one is built by `region_model` and needs no engine. A device that has the
@@ -25,7 +25,8 @@ from asyncnn.hal.operands import (
     dtype_of,
     is_extension_type,
 )
-from asyncnn.hal.operations.bound import Array, BoundOperation, Shape, ShapeRule
+from asyncnn.hal.operations.bound import Array, ShapeRule
+from asyncnn.hal.operations.shapes import declared
 from asyncnn.hal.operations.signature import Argument
 from asyncnn.hal.types import (
     BASE_MAX,
@@ -56,7 +57,7 @@ DATA_DEPENDENT = frozenset(
 )
 """Operators of ONNX with results whose shape their values decide.
 
-What a file with one says of the lengths of its outputs may be those of one run.
+What a file with one says of lengths of outputs may hold for one run only.
 """
 
 Port: TypeAlias = tuple[AnyOperandType, Dimensions, float, int]
@@ -91,22 +92,18 @@ _HAL_TYPES = {
 }
 
 
-def _declared_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
-    return tuple(output.shape for output in operation.outputs)
-
-
 def region_extension(
     name: str,
     *,
     version: str = "1",
-    shape: ShapeRule = _declared_shapes,
+    shape: ShapeRule = declared,
     prepare: Prepare | None = None,
     compute: Compute | None = None,
 ) -> Extension:
     """Return `LITERT` or `ONNX`, with the kernels of an engine if there are any.
 
     ``prepare`` is for regions whose output shapes are known: those that the model
-    declares, or what ``shape`` tells by the engine. ``compute`` is for the others.
+    declares, or what the engine's ``shape`` returns. ``compute`` is for the others.
     ``version`` is the engine's; see `Extension`.
     """
     extension = Extension(name, version=version)

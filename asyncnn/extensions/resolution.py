@@ -33,7 +33,7 @@ from asyncnn.hal.types import (
 
 
 class Extensions:
-    """What a device has of types beyond those of the HAL.
+    """What a device has of types beyond the HAL's.
 
     :raises InvalidArgumentError: if two have the same name.
     """

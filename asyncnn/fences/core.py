@@ -235,7 +235,7 @@ class Gate:
 
     ``opened`` is called on the running loop, inside the call that ends the last of
     them, with the error if one of them has failed. Until `close` it is also called with
-    that of a deadline that has passed.
+    the status of a deadline that has passed.
     """
 
     __slots__ = ("_begun_ns", "_deadline_ns", "_left", "_opened", "_timer", "_watched")

@@ -153,7 +153,7 @@ class SyncFence:
     def from_fd(cls, fd: int) -> Self:
         """Take in the fence behind a descriptor, which is duplicated.
 
-        Pipes of this package tell how their fence ended, the kernel's ``sync_file``
+        Pipes of this package carry how their fence ended, the kernel's ``sync_file``
         fences as well. Any other descriptor is signalled once it is readable; a socket
         that ends without a byte has failed.
 

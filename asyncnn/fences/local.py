@@ -6,7 +6,7 @@ any number of processes find the same answer there, for ever. If the owner dies 
 is written and the pipe reports its end. When it was written lies in the access time of
 the pipe, which no reader changes, on the steady clock.
 
-Rejected: an eventfd, which cannot tell that its owner died, and whose value is gone
+Rejected: an eventfd, which does not show that its owner died, and whose value is gone
 once read; a socket pair, which costs a system call and a copy at each look.
 """
 

@@ -7,19 +7,13 @@
  * with the instruction that leaves the core to its other hardware thread meanwhile.
  *
  * Nothing in here waits or gives up the interpreter lock: waiting is left to queue.py.
- *
- * No Py_RETURN_NONE and the like: the headers of Python 3.12 and newer do not count the
- * reference, in the stable ABI of 3.11 neither, whose interpreter then frees None.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../_native.h"
 #include <structmember.h>
 
 #include <limits.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <string.h>
 
 #if !__GCC_ATOMIC_LLONG_LOCK_FREE
@@ -604,25 +598,9 @@ static PyType_Spec spec = {
 static int
 execute(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    if (!type)
-        return -1;
-    int failed = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return failed;
+    PyTypeObject *type = add_type(module, &spec);
+    Py_XDECREF((PyObject *)type);
+    return type ? 0 : -1;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_ring",
-    .m_doc = "The ring of a queue, compiled.",
-    .m_slots = module_slots,
-};
-
-PyMODINIT_FUNC
-PyInit__ring(void)
-{
-    return PyModuleDef_Init(&module);
-}
+NATIVE_MODULE(_ring, .m_doc = "The ring of a queue, compiled.")

@@ -148,7 +148,6 @@ class PythonRing:
                 )
             if size > room:
                 return False
-        words = self._words
         start = written % capacity
         end = start + size
         if end <= capacity:
@@ -158,11 +157,7 @@ class PythonRing:
             self._data[start:] = data[:split]
             self._data[: size - split] = data[split:]
         # The bytes come first: a peer that sees the counter reads them at once.
-        words[WRITTEN] = self._written = written + size  # [packet]
-        with self._fence:
-            pass
-        if words[READER_SLEEPS]:  # [sleep]
-            self._wake_up(READER_SLEEPS)
+        self._publish(written, size)
         return True
 
     def read_nowait(self, count: int | None = None, looks: int = 1, /) -> bytes | None:
@@ -194,11 +189,7 @@ class PythonRing:
             data = self._data[start:end].tobytes()
         else:
             data = b"".join((self._data[start:], self._data[: end - capacity]))
-        words[READ] = self._read = read + size  # [space]
-        with self._fence:
-            pass
-        if words[WRITER_SLEEPS]:  # [sleep]
-            self._wake_up(WRITER_SLEEPS)
+        self._consume(read, size)
         return data
 
     def _break(self, unread: int, /) -> NoReturn:
@@ -242,7 +233,7 @@ class PythonRing:
         self._words[flag] = 0
 
     def _publish(self, position: int, size: int, /) -> None:
-        """Hand over what was written in place from ``position`` on."""
+        """Hand over what was written from ``position`` on."""
         _check_position(self._written, position)
         self._words[WRITTEN] = self._written = position + size  # [packet]
         with self._fence:
@@ -251,7 +242,7 @@ class PythonRing:
             self._wake_up(READER_SLEEPS)
 
     def _consume(self, position: int, size: int, /) -> None:
-        """Give back what was read in place from ``position`` on."""
+        """Give back what was read from ``position`` on."""
         _check_position(self._read, position)
         self._words[READ] = self._read = position + size  # [space]
         with self._fence:

@@ -9,7 +9,7 @@ import os
 import resource
 from typing import ClassVar, Self
 
-from asyncnn.hal.types import ErrorStatus, OutputShape
+from asyncnn.hal.types import ErrorStatus, OutputShapes
 
 _MOST_CHARACTERS = 20_000
 """How much is kept of a message that says where an error is."""
@@ -95,9 +95,7 @@ class OutputInsufficientSizeError(AsyncnnError):
 
     status = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
 
-    def __init__(
-        self, message: str = "", output_shapes: tuple[OutputShape, ...] = ()
-    ) -> None:
+    def __init__(self, message: str = "", output_shapes: OutputShapes = ()) -> None:
         super().__init__(message)
         self.output_shapes = output_shapes
 
@@ -265,6 +263,11 @@ def all_memory_bytes() -> int:
 
 
 _WAITED_IN_VAIN = "what it waited for failed: "
+
+
+def closed_error() -> DeviceClosedError:
+    """Return the error for a device that this application has closed."""
+    return DeviceClosedError("the device is closed")
 
 
 def waited_in_vain(reason: str) -> GeneralFailureError:

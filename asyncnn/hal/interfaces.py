@@ -31,7 +31,7 @@ from asyncnn.hal.types import (
     MeasureTiming,
     Memory,
     Model,
-    OutputShape,
+    OutputShapes,
     Priority,
     Request,
     Timing,
@@ -109,10 +109,7 @@ class IExecutionCallback(CallbackObject, ABC):
 
     @abstractmethod
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Receive the outcome; shapes are empty unless NONE or insufficient size."""
 
@@ -351,7 +348,7 @@ class IPreparedModel(Protocol):
         measure: MeasureTiming,
         deadline: int | None,
         loop_timeout_duration: int | None,
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+    ) -> tuple[ErrorStatus, OutputShapes, Timing]:
         """Execute and return status, output shapes and timing."""
 
     def execute_fenced(

@@ -5,6 +5,7 @@ one that wraps another leaves to that is passed on.
 """
 
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -14,6 +15,7 @@ from asyncnn.hal.errors import (
     AsyncnnError,
     GeneralFailureError,
     InvalidArgumentError,
+    MissedDeadlinePersistentError,
     failure_of,
 )
 from asyncnn.hal.interfaces import (
@@ -27,6 +29,7 @@ from asyncnn.hal.interfaces import (
     IPreparedModelCallback,
     ISyncFence,
     OneShot,
+    error_of,
 )
 from asyncnn.hal.types import (
     BYTE_SIZE_OF_CACHE_TOKEN,
@@ -41,6 +44,24 @@ from asyncnn.hal.types import (
     Priority,
     Request,
 )
+from asyncnn.hal.validate import (
+    validate_execution_preference,
+    validate_model,
+    validate_priority,
+)
+
+logger = logging.getLogger(__name__)
+
+_NO_BUFFER = "the device has allocated no buffer"
+
+
+def status_of_launch(error: AsyncnnError) -> ErrorStatus:
+    """Return the status of a call whose callback is told of ``error``.
+
+    A deadline that has passed is an outcome, not an error of the call.
+    """
+    missed = isinstance(error, MissedDeadlinePersistentError)
+    return ErrorStatus.NONE if missed else error.status
 
 
 def refuse_preparation(
@@ -49,14 +70,14 @@ def refuse_preparation(
     """Notify of an error of the launch; return the status that the call returns."""
     callback.reason = str(error)
     OneShot(callback.notify_1_3)(error.status, None)
-    return error.status
+    return status_of_launch(error)
 
 
 def refuse_execution(callback: IExecutionCallback, error: AsyncnnError) -> ErrorStatus:
     """Notify of an error of the launch, likewise."""
     callback.reason = str(error)
     OneShot(callback.notify_1_3)(error.status, (), NO_TIMING)
-    return error.status
+    return status_of_launch(error)
 
 
 P = ParamSpec("P")
@@ -96,21 +117,79 @@ class ForwardingDevice(ABC):
     )
 
 
-class PrepareArguments(NamedTuple):
-    """The arguments of `IDevice.prepare_model_1_3`, but for the caches."""
-
-    model: Model
-    preference: ExecutionPreference
-    priority: Priority
-    deadline: int | None
-
-
 class CacheArguments(NamedTuple):
     """Cache files as a call gives them; they are the caller's to close."""
 
     model_cache: Sequence[Handle] = ()
     data_cache: Sequence[Handle] = ()
     token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN)
+
+
+_NO_CACHE = CacheArguments()
+
+
+class LoadArguments(NamedTuple):
+    """The arguments of `IDevice.prepare_model_from_cache_1_3`, but for the callback."""
+
+    deadline: int | None
+    cache: CacheArguments
+
+    def by(self, device: IDevice, callback: IPreparedModelCallback) -> ErrorStatus:
+        """Have ``device`` launch the preparation."""
+        return device.prepare_model_from_cache_1_3(self.deadline, *self.cache, callback)
+
+
+class PrepareArguments(NamedTuple):
+    """The arguments of `IDevice.prepare_model_1_3`, but for the callback."""
+
+    model: Model
+    preference: ExecutionPreference
+    priority: Priority
+    deadline: int | None
+    cache: CacheArguments = _NO_CACHE
+
+    def by(self, device: IDevice, callback: IPreparedModelCallback) -> ErrorStatus:
+        """Have ``device`` launch the preparation."""
+        model, preference, priority, deadline, cache = self
+        return device.prepare_model_1_3(
+            model, preference, priority, deadline, *cache, callback
+        )
+
+    def validate(self, *, runtime_only_features: bool = False) -> None:
+        """Check all but the deadline; see `validate_model`.
+
+        :raises InvalidArgumentError: if a rule is broken.
+        """
+        validate_execution_preference(self.preference)
+        validate_priority(self.priority)
+        validate_model(self.model, runtime_only_features=runtime_only_features)
+
+
+class AllocateArguments(NamedTuple):
+    """The arguments of `IDevice.allocate`."""
+
+    desc: BufferDesc
+    prepared_models: Sequence[IPreparedModel | None]
+    input_roles: Sequence[BufferRole]
+    output_roles: Sequence[BufferRole]
+
+    async def by(self, device: IDevice) -> tuple[IBuffer, int]:
+        """Have ``device`` allocate the buffer.
+
+        :raises AsyncnnError: of its status, if it does not.
+        """
+        status, buffer, token = await device.allocate(*self)
+        if buffer is None:
+            raise error_of(device, status, f"{_NO_BUFFER}: {status.name}")
+        return buffer, token
+
+
+class BurstArguments(NamedTuple):
+    """The arguments of `IPreparedModel.configure_execution_burst`."""
+
+    callback: IBurstCallback | None
+    request_channel: Handle
+    result_channel: Handle
 
 
 def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[int]:
@@ -134,18 +213,16 @@ def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[
     return fds
 
 
-class PreparingDevice:
-    """The part of an `IDevice` that prepares models, or says why it does not.
+class BaseDevice:
+    """The part of an `IDevice` that takes models and buffers, or says why it does not.
 
-    What `_prepare` and `_load` raise, the callback is told, and the call returns. A
-    device has these two, or calls of its own in place of those that use them.
+    What `_prepare` and `_load` raise, the callback is told, and the call returns, as
+    it does what `_supported` and `_allocate` raise. A device has these, or calls of its
+    own in place of those that use them.
     """
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch a preparation, and return what the call does.
 
@@ -154,13 +231,50 @@ class PreparingDevice:
         raise GeneralFailureError("the device does not prepare models")
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch a preparation from a cache; likewise."""
         raise GeneralFailureError("the device does not cache models")
+
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        """Return, for each operation of the main subgraph, whether it would run.
+
+        :raises AsyncnnError: if that cannot be told.
+        """
+        raise GeneralFailureError("the device does not prepare models")
+
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        """Allocate a buffer, and return it with its token.
+
+        :raises AsyncnnError: if there is none.
+        """
+        raise GeneralFailureError("the device has no memory domains")
+
+    async def get_supported_operations_1_3(
+        self, model: Model
+    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+        """Return which would run; see `IDevice.get_supported_operations_1_3`."""
+        try:
+            return ErrorStatus.NONE, await self._supported(model)
+        except AsyncnnError as error:
+            logger.info("supported operations not known: %s", error)
+            return error.status, ()
+
+    async def allocate(
+        self,
+        desc: BufferDesc,
+        prepared_models: Sequence[IPreparedModel | None],
+        input_roles: Sequence[BufferRole],
+        output_roles: Sequence[BufferRole],
+    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+        """Allocate a buffer; see `IDevice.allocate`."""
+        asked = AllocateArguments(desc, prepared_models, input_roles, output_roles)
+        try:
+            buffer, token = await self._allocate(asked)
+        except AsyncnnError as error:
+            logger.info("no buffer allocated: %s", error)
+            return error.status, None, 0
+        return ErrorStatus.NONE, buffer, token
 
     def prepare_model_1_3(
         self,
@@ -174,14 +288,9 @@ class PreparingDevice:
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the preparation of ``model``; see `IDevice.prepare_model_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
-        arguments = PrepareArguments(model, preference, priority, deadline)
         cache = CacheArguments(model_cache, data_cache, token)
-        try:
-            return self._prepare(arguments, cache, callback)
-        except (AsyncnnError, MemoryError) as error:
-            return refuse_preparation(callback, failure_of(error))
+        asked = PrepareArguments(model, preference, priority, deadline, cache)
+        return _launched(self._prepare, asked, callback)
 
     def prepare_model_from_cache_1_3(
         self,
@@ -192,30 +301,24 @@ class PreparingDevice:
         callback: IPreparedModelCallback | None,
     ) -> ErrorStatus:
         """Launch the loading; see `IDevice.prepare_model_from_cache_1_3`."""
-        if callback is None:
-            return ErrorStatus.INVALID_ARGUMENT
         cache = CacheArguments(model_cache, data_cache, token)
-        try:
-            return self._load(deadline, cache, callback)
-        except (AsyncnnError, MemoryError) as error:
-            return refuse_preparation(callback, failure_of(error))
+        return _launched(self._load, LoadArguments(deadline, cache), callback)
 
 
-class NoDomains:
-    """The part of an `IDevice` that has no memory domains."""
+def _launched(
+    launch: Callable[[T, IPreparedModelCallback], ErrorStatus],
+    asked: T,
+    callback: IPreparedModelCallback | None,
+) -> ErrorStatus:
+    if callback is None:
+        return ErrorStatus.INVALID_ARGUMENT
+    try:
+        return launch(asked, callback)
+    except (AsyncnnError, MemoryError) as error:
+        return refuse_preparation(callback, failure_of(error))
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Fail with GENERAL_FAILURE: the device has no memory domains."""
-        return ErrorStatus.GENERAL_FAILURE, None, 0
 
-
-class NoCachesNorDomains(PreparingDevice, NoDomains):
+class NoCachesNorDomains(BaseDevice):
     """The part of an `IDevice` that caches no models and has no memory domains."""
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:

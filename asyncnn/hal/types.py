@@ -414,6 +414,9 @@ class OutputShape(msgspec.Struct, frozen=True):
     is_sufficient: bool
 
 
+OutputShapes: TypeAlias = tuple[OutputShape, ...]
+
+
 class Timing(msgspec.Struct, frozen=True):
     """Durations of an execution in microseconds; `UINT64_MAX` is unavailable."""
 

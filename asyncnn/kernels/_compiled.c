@@ -8,16 +8,11 @@
  * `Step` is a step of QUANTIZED_LSTM, bit for bit, in the order of quantized_lstm.py;
  * integer_steps.py says what its numbers mean. Its weights are rows of 8-bit codes.
  * `Moves` copies elements from arrays to arrays. `Logic` combines booleans one by one.
- *
- * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../_native.h"
 
 #include <errno.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -884,9 +879,9 @@ execute(PyObject *module)
 {
     int failed = 0;
     for (int i = 0; !failed && i < 3; i++) {
-        PyObject *type = PyType_FromModuleAndSpec(module, &specs[i], NULL);
-        failed = !type || PyModule_AddType(module, (PyTypeObject *)type);
-        Py_XDECREF(type);
+        PyTypeObject *type = add_type(module, &specs[i]);
+        failed = !type;
+        Py_XDECREF((PyObject *)type);
     }
     PyObject *function = failed ? NULL : PyLong_FromVoidPtr((void *)(uintptr_t)compute);
     failed = !function || PyModule_AddObjectRef(module, "FUNCTION", function);
@@ -894,17 +889,4 @@ execute(PyObject *module)
     return failed ? -1 : 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_compiled",
-    .m_doc = "Kernels, compiled.",
-    .m_slots = module_slots,
-};
-
-PyMODINIT_FUNC
-PyInit__compiled(void)
-{
-    return PyModuleDef_Init(&module);
-}
+NATIVE_MODULE(_compiled, .m_doc = "Kernels, compiled.")

@@ -187,20 +187,27 @@ def _prepare_softmax(operation: BoundOperation) -> PreparedKernel:
     return widen_float16(operation, _float_softmax(shape, axis, beta))
 
 
-def _float_softmax(shape: Shape, axis: int, beta: float) -> PreparedKernel:
+def _float_softmax(
+    shape: Shape, axis: int, beta: float, *, is_log: bool = False
+) -> PreparedKernel:
     factor = np.array(beta, np.float32)
 
     def instantiate(scratch: Scratch) -> Run:
         slices = scratch.transient(kept_shape(shape, (axis,)), np.float32)
+        powers = scratch.transient(shape, np.float32) if is_log else None
 
         def run(inputs: Inputs, outputs: Outputs) -> None:
             output = outputs[0]
             np.maximum.reduce(inputs[0], axis, out=slices, keepdims=True)
             np.subtract(inputs[0], slices, out=output)
             np.multiply(output, factor, out=output)
-            np.exp(output, out=output)
-            np.add.reduce(output, axis, out=slices, keepdims=True)
-            np.divide(output, slices, out=output)
+            exponentials = np.exp(output, out=output if powers is None else powers)
+            np.add.reduce(exponentials, axis, out=slices, keepdims=True)
+            if powers is None:
+                np.divide(output, slices, out=output)
+            else:
+                np.log(slices, out=slices)
+                np.subtract(output, slices, out=output)
 
         return run
 
@@ -244,28 +251,10 @@ def _quantized_softmax(
 def _prepare_log_softmax(operation: BoundOperation) -> PreparedKernel:
     """Compute ``(x - max) * beta - log(sum(exp((x - max) * beta)))`` along an axis."""
     shape = operation.shape(0)
-    axis = operation.axis(2, len(shape))
-    beta = np.array(operation.real(1), np.float32)
+    axis, beta = operation.axis(2, len(shape)), operation.real(1)
     if math.prod(shape) == 0:
         return stateless(_nothing)
-
-    def instantiate(scratch: Scratch) -> Run:
-        slices = scratch.transient(kept_shape(shape, (axis,)), np.float32)
-        exponentials = scratch.transient(shape, np.float32)
-
-        def run(inputs: Inputs, outputs: Outputs) -> None:
-            output = outputs[0]
-            np.maximum.reduce(inputs[0], axis, out=slices, keepdims=True)
-            np.subtract(inputs[0], slices, out=output)
-            np.multiply(output, beta, out=output)
-            np.exp(output, out=exponentials)
-            np.add.reduce(exponentials, axis, out=slices, keepdims=True)
-            np.log(slices, out=slices)
-            np.subtract(output, slices, out=output)
-
-        return run
-
-    return widen_float16(operation, instantiate)
+    return widen_float16(operation, _float_softmax(shape, axis, beta, is_log=True))
 
 
 KERNELS: dict[OperationType, Prepare] = {

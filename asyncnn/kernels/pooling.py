@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
-from asyncnn.hal.operations.windows import Window, Window2D, pool_window
+from asyncnn.hal.operations.sliding_windows import Window, Window2D, pool_window
 from asyncnn.hal.types import OperationType
 from asyncnn.kernels.kernel import (
     Inputs,

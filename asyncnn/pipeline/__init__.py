@@ -18,7 +18,7 @@ once; the arrays of results are the caller's. A pipeline belongs to one event lo
 is used once. Leaving its context ends what is on its way and waits for that; the
 devices stay open, and have to outlive it. ``timeout`` is seconds from `Pipeline.put` to
 the end of the last stage; the times of results and of `StageStatistics` are
-microseconds. `PipelineStatistics` counts frames, and has those of each stage.
+microseconds. `PipelineStatistics` counts frames, in all and by stage.
 
 Back-pressure: with ``in_flight`` frames on their way, results not taken included,
 `Pipeline.put` waits, or, with ``when_full="drop_oldest"``, frames wait outside, of

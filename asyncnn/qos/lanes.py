@@ -21,7 +21,7 @@ from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransien
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import Ended, IPort, NativeLanes
+from asyncnn.qos.native_lanes import Ended, ILanePort, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.work import RUNNING, SUSPENDED, Pause, TimedPause, Work, fail_with
 
@@ -70,7 +70,7 @@ class Lanes(ABC):
         count: int,
         run_queue: RunQueue[Work],
         inbox: LoopInbox,
-        make_port: Callable[[int], IPort] | None = None,
+        make_port: Callable[[int], ILanePort] | None = None,
     ) -> None:
         self.name = name
         self.count = count

@@ -31,7 +31,7 @@ Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
 """A lane that has come back, how, when it began and ended, and its processor time."""
 
 
-class IPort(Protocol):
+class ILanePort(Protocol):
     """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
 
     def lane(self, name: str, nice: int = 0) -> Any:
@@ -70,13 +70,13 @@ class NativeLanes:
         name: str,
         count: int,
         inbox: LoopInbox,
-        make_port: Callable[[int], IPort] | None,
+        make_port: Callable[[int], ILanePort] | None,
     ) -> None:
         self._name = name
         self._count = count
         self._inbox = inbox
         self._make_port = make_port
-        self.port: IPort | None = None
+        self.port: ILanePort | None = None
         self.lanes: list[NativeLane] = []
         self.dismissed: list[NativeLane] = []
         self.ending: list[NativeLane] = []

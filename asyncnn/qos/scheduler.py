@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from asyncnn.hal.errors import AsyncnnError, DeviceClosedError, DeviceUnavailableError
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
@@ -23,7 +23,7 @@ from asyncnn.qos.accounting import (
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
 from asyncnn.qos.lanes import LOW, Lanes
-from asyncnn.qos.native_lanes import IPort
+from asyncnn.qos.native_lanes import ILanePort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
@@ -36,7 +36,6 @@ DEFAULT_POLICY = Policy()
 REPLACE_AFTER_S = 0.005
 """How long a lane may go on with what was left to it before another takes its place."""
 
-_closed = partial(DeviceClosedError, "the device is closed")
 _inherited = partial(forked_error, "the device")
 
 
@@ -63,7 +62,7 @@ class Scheduler(Lanes):
         policy: Policy = DEFAULT_POLICY,
         stuck_after_s: float = 0.0,
         filled_or_freed: Callable[[], None] = lambda: None,
-        make_port: Callable[[int], IPort] | None = None,
+        make_port: Callable[[int], ILanePort] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         inbox = LoopInbox(self._loop, self._deliver)
@@ -236,7 +235,7 @@ class Scheduler(Lanes):
         if self.is_closed:
             return
         # First: what is finished below calls back, and may submit more.
-        to_finish = self._close(ErrorStatus.DEVICE_UNAVAILABLE, _closed)
+        to_finish = self._close(ErrorStatus.DEVICE_UNAVAILABLE, closed_error)
         self._idle.close()
         self._stuck.close()
         if self._stuck_after_s:

@@ -23,7 +23,7 @@ MAX_STEPS = 1 << 14
 """Most time steps, all together, that become operations of their own."""
 
 MAX_OPERATORS = 1 << 16
-"""Most operators, with those of a subgraph counted each time that it is called."""
+"""Most operators; a subgraph's count each time that it is called."""
 
 MAX_VISITS = 1 << 20
 """Most nodes of inner graphs and functions that are looked at, each time counted."""

@@ -1,4 +1,4 @@
-"""Axes of tensors: those of open lengths, and more than most HAL operations take.
+"""Axes of tensors: of open lengths, and more than most HAL operations take.
 
 Neighbours that an operation treats alike are merged for it.
 """
@@ -154,6 +154,6 @@ def as_options(shapes: Mapping[str, Shape]) -> str:
 def hint_of_open_shapes(shapes: OpenShapes) -> str:
     """Return what to do about inputs whose shapes the file leaves open."""
     return (
-        "the file leaves shapes to the application: load it with those of yours, "
+        "the file leaves shapes to the application: load it with your own, "
         f"such as {as_arguments(example_shapes(shapes))}"
     )

@@ -116,7 +116,7 @@ class DeviceBuffer:
     async def write(self, contents: ArrayLike) -> None:
         """Set the contents.
 
-        :raises InvalidArgumentError: if dtype or shape are not those of the buffer.
+        :raises InvalidArgumentError: if dtype or shape are not the buffer's.
         :raises GeneralFailureError: if something is using the buffer.
         :raises AsyncnnError: for any other status of the driver.
         """
@@ -134,8 +134,8 @@ class DeviceBuffer:
     async def read(self, shape: tuple[int, ...] | None = None) -> Array:
         """Return a copy of the contents.
 
-        :param shape: that of the contents, needed if the slots leave it open.
-        :raises InvalidArgumentError: if the shape is open, or not that of the contents.
+        :param shape: of the contents, needed if the slots leave it open.
+        :raises InvalidArgumentError: if the shape is open, or not the contents'.
         :raises GeneralFailureError: if there are none, or something is writing them.
         :raises AsyncnnError: for any other status of the driver.
         """

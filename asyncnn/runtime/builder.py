@@ -24,7 +24,7 @@ class ModelBuilder(GraphBuilder):
     """Collects operands and operations; `build` returns the model.
 
     Every method that adds an operand returns its index. Operations are added in
-    execution order. Types may be those of an `Extension`, which devices must have.
+    execution order. Types may be of an `Extension`, which devices must have.
     The model is not validated here: preparing it does that.
     ``relaxed`` allows float16 precision for float32 arithmetic.
     """

@@ -104,7 +104,7 @@ class Operands:
         )
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of tensors, by operand; those of constants are empty."""
+        """Return the names of tensors, by operand; constants' are empty."""
         return names_by_index(
             {
                 index: value.name
@@ -130,7 +130,7 @@ class Building:
         inputs: Sequence[Value],
         outputs: Sequence[tuple[str, Value]],
     ) -> Steps[NamedModel]:
-        """Make the model in steps; dimensions and constants are those of the values."""
+        """Make the model in steps; dimensions and constants are the values'."""
         for value in inputs:
             index = self._builder.input(
                 value.name,

@@ -97,7 +97,7 @@ class Burst(Opened):
 
     Inputs and outputs lie in memory that is shared with the driver. `run` copies arrays
     in and out. Without copies: write to the arrays of `input`, await `run_in_place`,
-    read those of `output`; `reusable` makes further sets of arrays.
+    read `output`'s; `reusable` makes further sets of arrays.
 
     A driver that dies fails the run under way. The next one opens the burst anew, if
     the connection is supervised.
@@ -154,7 +154,7 @@ class Burst(Opened):
         self,
         inputs: Inputs,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as that of every path
+        timeout: float | None = None,  # noqa: ASYNC109 - as on every path
         measure: bool = False,
     ) -> Outputs:
         """Copy inputs in, execute, and return copies of the outputs.

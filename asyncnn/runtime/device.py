@@ -61,7 +61,7 @@ _REFUSALS = (ErrorStatus.GENERAL_FAILURE, ErrorStatus.INVALID_ARGUMENT)
 """How a device says that it cannot compute a model."""
 
 _PrepareOne: TypeAlias = Callable[..., Awaitable[IPreparedModel]]
-"""Prepares one form of a model; caches tell the forms of one file by a second argument.
+"""Prepares one form of a model; caches know the forms of one file by a second argument.
 """
 
 
@@ -128,7 +128,7 @@ class Device(Opened):
     async def statistics(self) -> DeviceStatistics:
         """Return what the device does and has done since it was opened.
 
-        A driver of another user tells only of its totals and of this client.
+        A driver of another user shows only its totals and this client.
 
         :raises GeneralFailureError: if the device keeps no statistics.
         :raises DeviceUnavailableError: if its driver is gone, or it is closed.

@@ -42,7 +42,7 @@ def dot(
     """Return the Graphviz text of a model, marked with what a device says of it.
 
     A bare `Model` has no names for its inputs and outputs. With ``folded``, scalars
-    are attributes of their operation, which also tells types and shapes of its
+    are attributes of their operation, which also shows types and shapes of its
     weights: large models can be read so.
     """
     reports: Reports = {}
@@ -97,7 +97,7 @@ def dot(
 def graph_dump(name: str, model: Model, to: TextIO | None = None) -> None:
     """Write the Graphviz text of a model to a stream, under a ``name``.
 
-    Without one it goes to the log: that of the tag ``model`` where ``ASYNCNN_VLOG`` has
+    Without one it goes to the log: under the tag ``model`` where ``ASYNCNN_VLOG`` has
     it on, else standard error. The HAL's ``graphDump``.
     """
     text = f"// {in_one_line(name)}\n{dot(model)}"

@@ -84,7 +84,7 @@ Reports: TypeAlias = Mapping[tuple[int | None, int], OperationReport]
 
 
 class WholeDrawing(msgspec.Struct, frozen=True):
-    """One subgraph; ``names`` are those of operands at the border of the model."""
+    """One subgraph; ``names`` are of operands at the border of the model."""
 
     model: Model
     number: int | None
@@ -169,7 +169,7 @@ class WholeDrawing(msgspec.Struct, frozen=True):
 
 
 class FoldedDrawing(WholeDrawing, frozen=True, dict=True):
-    """One subgraph whose constants are told in their operations."""
+    """One subgraph whose constants are shown in their operations."""
 
     def lines(self) -> Iterator[str]:
         """Yield the nodes of what enters and leaves, and operations with edges."""

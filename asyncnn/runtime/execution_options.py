@@ -31,7 +31,7 @@ Path: TypeAlias = Literal["async", "sync", "fenced"]
 """Which HAL call carries an execution."""
 
 AnyPath: TypeAlias = Path | Literal["burst"]
-"""All ways to execute; that of a burst is open for many executions."""
+"""All ways to execute; a burst is open for many executions."""
 
 
 def check_path(path: str, *, bursts: bool = False) -> None:
@@ -147,7 +147,7 @@ class InFlight:
 
 
 async def copies_of(views: Outputs, names: Iterable[str]) -> Outputs:
-    """Return copies of outputs, those of many elements made on a thread.
+    """Return copies of outputs; ones of many elements are made on a thread.
 
     :raises ResourceExhaustedError: if there is no memory for them.
     """

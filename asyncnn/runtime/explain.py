@@ -134,14 +134,14 @@ class SegmentReport(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """All operations of a model, those of the main subgraph first.
+    """All operations of a model, the main subgraph's first.
 
     They are those that the device would prepare. Of a region that it has no engine for,
     they are the translation, and ``translated`` is its extension.
 
     ``problem`` is the rule that the model breaks; empty if it is legal. A device that
     is made of several has ``partitions``, in order, and ``left_out`` says which of
-    these have no part, and why. ``segments`` are those of devices with more than one
+    these have no part, and why. ``segments`` are of devices with more than one
     engine, in order. Operations that are in none of such a device's are computed once,
     when the model is prepared. ``unsupported`` are the operators of a file for which
     no model can be made of it, and ``device`` is empty then: none has been asked.
@@ -177,7 +177,7 @@ async def explain(
 ) -> Explanation:
     """Ask ``device`` for its support of each operation, and say what is missing.
 
-    ``version`` is that of the HAL that the model is meant for. Of ``extensions`` it is
+    ``version`` is the HAL's that the model is meant for. Of ``extensions`` it is
     also told which of their rules an operation breaks, and what their types are called
     if the model itself does not know. A region is explained as it is where the device
     has its engine, and else as what it is translated to.
@@ -193,7 +193,7 @@ async def explain(
             hint="asyncnn.load_model reads one from a file",
         )
     region = None
-    with suppress(InvalidArgumentError):  # the rule that is broken is told below
+    with suppress(InvalidArgumentError):  # the rule that is broken is named below
         region = region_of(whole)
     if region is not None:
         named = model if isinstance(model, NamedModel) else numbered_ends(model)
@@ -324,7 +324,7 @@ class _Context(msgspec.Struct, frozen=True):
         model = replace(self.model, main=_subgraph(self.model, number))
         status, supported = await self.device.hal.get_supported_operations_1_3(model)
         if status not in (ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT):
-            raise error_for(status, f"{self.device.name} does not tell: {status.name}")
+            raise error_for(status, f"no answer of {self.device.name}: {status.name}")
         return supported
 
     def reporting(

@@ -1,4 +1,4 @@
-"""What kind of model file bytes are, told by the bytes alone.
+"""What kind of model file bytes are, by the bytes alone.
 
 TFLite files and the project's own containers say it themselves. ONNX files do not: they
 begin with the fields of a `ModelProto`, and one that has a graph is taken for ONNX.
@@ -58,7 +58,7 @@ def kind_of(data: memoryview | FileReader) -> FileKind:
 
 
 def _has_graph(data: memoryview | FileReader) -> bool:
-    """Tell whether the first fields are those of a `ModelProto` up to its graph."""
+    """Return whether the first fields are a `ModelProto`'s up to its graph."""
     for number, wire_type in _fields(data):
         if _FIELDS.get(number) != wire_type:
             return False

@@ -43,7 +43,7 @@ class GraphBuilder:
     """Collects the operands and operations of one graph.
 
     Every method that adds an operand returns its index, which means nothing in another
-    graph. Operations are added in execution order. Types may be those of an
+    graph. Operations are added in execution order. Types may be of an
     `Extension`, which devices must have. Made by `ModelBuilder`, or by `body` for what
     an IF or a WHILE runs.
     """
@@ -249,7 +249,7 @@ class GraphBuilder:
     def body(self) -> "GraphBuilder":
         """Return a new graph of the same model, for an IF or a WHILE to run.
 
-        It sees no operand of others: its inputs and outputs are those of the operation,
+        It sees no operand of others: its inputs and outputs are the operation's,
         in number, order and type. Constants of all graphs lie together.
         """
         return GraphBuilder(self)

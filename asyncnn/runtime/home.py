@@ -27,7 +27,7 @@ class _Loop(Protocol):
 
 
 class _Asked:
-    """Stands for a loop that does not tell its thread, as that of uvloop."""
+    """Stands for a loop that does not show its thread, as uvloop's."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop

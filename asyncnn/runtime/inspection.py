@@ -45,7 +45,7 @@ class TensorSummary(msgspec.Struct, frozen=True):
 
     ``shape`` has 0 for an axis that each request chooses, and ``axes`` the names of
     axes that the file leaves open, ``?`` without one, empty for all others. ``dtype``
-    is that of the array to pass, empty if it is not known. ``scale`` is 0 if it is not
+    is the array's to pass, empty if it is not known. ``scale`` is 0 if it is not
     quantised.
     """
 
@@ -82,11 +82,11 @@ class Inspection(msgspec.Struct, frozen=True):
     ``open_inputs`` are those whose shapes the file leaves to the application, and
     ``example_shapes`` some that may do. ``metadata`` is what the author says.
     Of a file that is one ``region``, which names its extension, operations, version and
-    weights are those of its translation; if it has none, ``untranslated`` says why, and
-    they are those of the region itself.
+    weights are its translation's; if it has none, ``untranslated`` says why, and
+    they are the region's own.
 
     If a file cannot be loaded as it is, ``problem`` says why; nothing is known then of
-    what it computes. ``example_shapes`` are those of inputs with which it can, if that
+    what it computes. ``example_shapes`` are shapes of inputs with which it can, if that
     is all that it needs.
     """
 
@@ -191,7 +191,7 @@ def outlined(
     """Describe a file that cannot be loaded, and look for shapes with which it can.
 
     :param error: what loading it with these arguments has raised.
-    :raises AsyncnnError: that, if the file does not tell of its inputs and outputs.
+    :raises AsyncnnError: that, if the file does not describe its inputs and outputs.
     """
     try:
         outline = outline_of(path)

@@ -161,7 +161,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     from, or what an extension has; it is a bare number if nothing is known of that.
 
     ``axes`` are the names of axes that the file leaves open, ``?`` for one without a
-    name, empty for those of fixed lengths; it is empty if all are that.
+    name, empty for inputs of fixed lengths; it is empty if all are that.
     """
 
     name: str
@@ -252,9 +252,9 @@ class NamedModel(msgspec.Struct, frozen=True):
     an output of its main subgraph. State K is the input after ``inputs`` and the output
     after ``outputs`` at position K; both have the same type, shape and quantisation.
     ``pairs`` are state, too, that runs are given and return: names of ``inputs``, each
-    with that of the one of ``outputs`` that it is in the next step of a session.
+    with the name among ``outputs`` that it is in the next step of a session.
 
-    ``signatures`` are those of its file that name these inputs and outputs;
+    ``signatures`` are the ones in its file that name these inputs and outputs;
     ``metadata`` is what the file's author says of them, if anything. ``open_shapes``
     are those of inputs with lengths that the file leaves to the application, and that
     were not given: they have those of an example, mostly 1. ``operand_names`` are what
@@ -359,8 +359,8 @@ class NamedModel(msgspec.Struct, frozen=True):
         """
         given: object = pairs
         if not isinstance(given, Mapping):
-            told = f"states are named by a mapping, not a {type(given).__name__}"
-            raise WrongTypeError(told, hint="give {input: output}: states={'h': 'hn'}")
+            words = f"states are named by a mapping, not a {type(given).__name__}"
+            raise WrongTypeError(words, hint="give {input: output}: states={'h': 'hn'}")
         found = []
         for before, after in pairs.items():
             taken = self.inputs[position_of("input", self.inputs, before)]

@@ -30,8 +30,8 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
 )
 from asyncnn.hal.interfaces import IDevice, IPreparedModel, cause_of_death
-from asyncnn.hal.refusals import PrepareArguments
-from asyncnn.hal.types import BYTE_SIZE_OF_CACHE_TOKEN, ErrorStatus, Handle, Subgraph
+from asyncnn.hal.refusals import CacheArguments, LoadArguments, PrepareArguments
+from asyncnn.hal.types import ErrorStatus, Handle, Subgraph
 from asyncnn.hal.validate import validating
 from asyncnn.hal.validate.rules import malformed_as_invalid
 from asyncnn.input_files import (
@@ -121,9 +121,8 @@ class ModelCache:
             if caches is None:
                 return None
             callback = PreparedModelFuture()
-            device.prepare_model_from_cache_1_3(
-                arguments.deadline, *caches, token, callback
-            )
+            cache = CacheArguments(*caches, token)
+            LoadArguments(arguments.deadline, cache).by(device, callback)
             try:
                 prepared = await _outcome(device, callback)
             except AsyncnnError as error:
@@ -147,7 +146,8 @@ class ModelCache:
                 if caches is None:
                     self._remove(drafts)
                     return await prepare(device, arguments)
-                prepared = await prepare(device, arguments, caches, token)
+                cache = CacheArguments(*caches, token)
+                prepared = await prepare(device, arguments._replace(cache=cache))
         except BaseException:
             self._remove(drafts)
             raise
@@ -309,10 +309,8 @@ _Handles = tuple[Sequence[Handle], Sequence[Handle]]
 async def prepare(
     device: IDevice,
     arguments: PrepareArguments,
-    caches: _Handles = ((), ()),
-    token: bytes = bytes(BYTE_SIZE_OF_CACHE_TOKEN),
 ) -> IPreparedModel:
-    """Prepare a model and await it; it is saved in ``caches`` if that is possible.
+    """Prepare a model and await it; it is saved in its cache if that is possible.
 
     A large model is validated on a thread, so that the device knows it already. Whether
     one is taken that drivers need not take is for the device to say.
@@ -324,7 +322,7 @@ async def prepare(
     if is_large:
         await offload_steps(validating(arguments.model, runtime_only_features=True))
     callback = PreparedModelFuture()
-    device.prepare_model_1_3(*arguments, *caches, token, callback)
+    arguments.by(device, callback)
     return await _outcome(device, callback)
 
 
@@ -350,7 +348,7 @@ def _begun_token(
 
 
 def _token(device: IDevice, arguments: PrepareArguments) -> bytes:
-    """Return what tells a prepared model from all others, by its contents."""
+    """Return what distinguishes a prepared model from all others, by its contents."""
     token = _begun_token(device, arguments)
     # Bit by bit: encoding all at once would hold the interpreter for too long.
     model = arguments.model

@@ -11,7 +11,7 @@ from asyncnn.hal.errors import InvalidArgumentError
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """Names by which a model is called, instead of those of its tensors.
+    """Names by which a model is called, instead of its tensors' names.
 
     ``inputs`` and ``outputs`` are pairs: the signature's name, and the model's.
     """
@@ -49,7 +49,7 @@ class Normalization(msgspec.Struct, frozen=True):
 class TensorMetadata(msgspec.Struct, frozen=True):
     """What the author of a model says of an input or output.
 
-    ``name`` need not be that of the tensor. ``labels`` name the elements along the last
+    ``name`` need not be the tensor's. ``labels`` name the elements along the last
     axis, or the values of the elements, whichever the model computes.
     """
 

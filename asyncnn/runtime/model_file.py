@@ -1,6 +1,6 @@
 """Model files: `load_model` reads every kind, `save` writes the project's own.
 
-`bundled_file` tells where those lie that come with the package, to try things with.
+`bundled_file` finds the ones that come with the package, to try things with.
 
 A container holds a HAL model with its names; constants stay where they lie in it.
 ``docs/model-format.md`` specifies the bytes. All integers are little-endian. A checksum
@@ -132,7 +132,7 @@ def save(named: NamedModel, path: str | os.PathLike[str]) -> None:
 
 
 def read_container(memory: Memory) -> NamedModel:
-    """Read the container whose bytes are those of ``memory``.
+    """Read the container whose bytes are in ``memory``.
 
     :raises InvalidArgumentError: if they are damaged or not a container.
     """
@@ -460,7 +460,7 @@ def _onnx(
 def outline_of(path: str | os.PathLike[str]) -> Outline | None:
     """Return what a file says of its inputs and outputs, even if it isn't imported.
 
-    A container says no more than what `load` tells, for which this is None.
+    A container says no more than what `load` returns, for which this is None.
 
     :raises InvalidArgumentError: if it is damaged or of no known kind.
     :raises GeneralFailureError: as `load`.
@@ -482,7 +482,7 @@ def bundled_file(name: str) -> Path:
 
     ``digits_float.asyncnn`` and ``digits_int8.asyncnn`` are classifiers of handwritten
     digits. An image is ``image``, float32 or quantised int8 [1, 8, 8, 1], grey levels
-    from 0 (paper) to 1 (ink); ``probabilities`` [1, 10] tell how likely each digit is.
+    from 0 (paper) to 1 (ink); ``probabilities`` [1, 10] are how likely each digit is.
     ``digits_test.npz`` has 360 images that they have not seen, ``images``, uint8
     [360, 8, 8], grey levels from 0 to 16, and which digits these are, ``labels``, uint8
     [360].

@@ -51,7 +51,7 @@ async def named_array(
     open it until the block ends or this process does, however that happens; those that
     have it by then keep it. They are answered by this event loop.
 
-    Nothing tells a reader that what it reads is complete: agree with it on whose turn
+    Nothing shows a reader that what it reads is complete: agree with it on whose turn
     it is, by a pipe or a socket, say.
 
     :raises InvalidArgumentError: if there cannot be such a name or array.

@@ -213,7 +213,7 @@ _KEEPING: set[asyncio.Task[None]] = set()
 
 
 class _Kept:
-    """Open by a task of its own, until it is told to close or forgotten."""
+    """Open by a task of its own, until it is closed or forgotten."""
 
     __slots__ = ("_home", "_is_closed", "_leave", "_loop", "_task", "_what")
 
@@ -251,7 +251,7 @@ class _Kept:
             raise asyncio.CancelledError  # it was cancelled by another
         lease._task = task
         # The loop refers to tasks weakly: one that is collected with a forgotten
-        # thing, before it is told to leave, would be destroyed while it waits.
+        # thing, before it is asked to leave, would be destroyed while it waits.
         _KEEPING.add(task)
         task.add_done_callback(_KEEPING.discard)
         thing = opened.result()
@@ -297,7 +297,7 @@ async def _keep(
     opened: asyncio.Future[T],
     leave: asyncio.Event,
 ) -> None:
-    """Be in a context until told to leave; refer to nothing that it has opened."""
+    """Be in a context until asked to leave; refer to nothing that it has opened."""
     async with context as thing:
         opened.set_result(thing)
         del thing, opened

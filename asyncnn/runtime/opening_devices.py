@@ -67,7 +67,7 @@ async def open_device(
         the environment variable ``ASYNCNN_DEVICE``, or else is ``auto``, which has all
         engines, where both LiteRT and ONNX Runtime are installed, ``accelerated`` or
         ``onnxruntime`` where one of them is, and ``reference`` elsewhere.
-    :param extensions: what the device has besides those of its settings: an
+    :param extensions: what the device has besides its settings' own: an
         `Extension`, or its name like ``package.module:attribute`` or, if a package has
         installed it, ``com.example.spectral``.
     :param max_in_flight: runs of one prepared model that hold memory at a time; more
@@ -115,7 +115,7 @@ async def open_device(
 async def _opened(
     name: str | None, settings: DeviceSettings
 ) -> AsyncIterator[tuple[str, IDevice]]:
-    """Open the device of a name, or the default one; tell what that is."""
+    """Open the device of a name, or the default one; return what that is."""
     # What only connects to a driver has no use for an engine and kernels.
     from asyncnn.devices.own_devices import (
         DEVICE_VARIABLE,
@@ -155,10 +155,10 @@ async def open_devices(
 
     Each operation of a model goes to the device that declares to be best for it, as far
     as moving data is worth it; what a device cannot do, or fails with, goes to the CPU.
-    ``outputs.route`` tells which device has computed what.
+    ``outputs.route`` says which device has computed what.
 
     :param devices: names of devices to open, and devices that are open already, such as
-        those of `connect`. None stands for all that are registered, but for samples.
+        ones of `connect`. None stands for all that are registered, but for samples.
         The CPU, ``reference``, is always one of them, and the last resort.
     :param partition: 0 runs all on the CPU, 1 divides models, with the CPU as fallback,
         2 divides them without one. None leaves it to ``framework`` or, without that,
@@ -243,13 +243,13 @@ async def connect(
         ``ASYNCNN_DEVICE``, or else to `open_device`'s rule.
     :param extensions: what a driver of one's own imports and offers, by their names
         as `open_device` takes them.
-    :param settings: those of the device of a driver of one's own, or the path of a TOML
+    :param settings: of the device of a driver of one's own, or the path of a TOML
         file with some; what they leave open is as `DeviceSettings.for_own_process`.
     :param cache_dir: folder in which prepared models are kept for the next time.
     :param sync_exec_hal: as of `open_device`.
     :param deadline_grace: seconds after its deadline until a call is given up that the
         driver does not answer, because it was stopped, say; infinity waits for ever.
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, extensions or
+    :raises InvalidArgumentError: if ``path`` cannot be a socket's, extensions or
         settings are given for a driver that is running, the file of settings is wrong,
         ``ASYNCNN_SYNCEXEC_HAL`` is no number, or ``deadline_grace`` is negative.
     :raises NoDriverError: if no driver that is trusted serves ``path``, or none starts.

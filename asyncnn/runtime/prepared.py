@@ -151,7 +151,7 @@ class PreparedModel:
         loop_timeout: float | None = None,
         measure: bool = False,
     ) -> Outputs:
-        """Execute once and return new arrays, or those of ``out``.
+        """Execute once and return new arrays, or ``out``'s own.
 
         Inputs must have the dtype and shape that the model declares; they are read in
         place, so leave them alone until this returns. Cancelling the call cancels the
@@ -385,7 +385,7 @@ class PreparedModel:
         checkpoints, each of which copies it here.
 
         :param state: what it begins with, by name; the model's first values by default.
-        :param path: that of its steps; a burst is opened for ``burst``.
+        :param path: of its steps; a burst is opened for ``burst``.
         :param checkpoint: steps after which the state is copied, for a supervised
             driver that dies: the session then goes on from the last copy.
         :raises InvalidArgumentError: if the model keeps no state, ``state`` is not that

@@ -232,7 +232,7 @@ def _checked(info: TensorInfo, value: Any) -> Array | None:
 
 
 def _of_other_width(info: TensorInfo, array: Array) -> Array:
-    """Take integers of 32 bits for those of 64, and the other way round.
+    """Take integers of 32 bits for ones of 64, and the other way round.
 
     A file's int64 is int32 in the HAL, and itself to an engine of the file's format.
     NumPy itself has no bfloat16, but the package ml_dtypes adds one.
@@ -282,7 +282,7 @@ def _readable(dimensions: Dimensions) -> str:
 class OutputSpace:
     """Allocates output arrays; learns the size of those that the model leaves open.
 
-    ``is_fixed`` tells that there are none of those.
+    ``is_fixed`` says that there are none of those.
     """
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:

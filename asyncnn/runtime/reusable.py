@@ -99,7 +99,7 @@ class Target(NamedTuple):
     def check_result(self, result: ExecutionResult) -> None:
         """Do nothing if an execution succeeded.
 
-        :raises AsyncnnError: that of the status; what has ended for good says why.
+        :raises AsyncnnError: by the status; what has ended for good says why.
         """
         if result.status is ErrorStatus.DEVICE_UNAVAILABLE and result.kind is None:
             cause = cause_of_death(self.hal)
@@ -192,7 +192,7 @@ class ReusableExecution:
     """A request that is built once, to be executed as often as wanted.
 
     Made by `PreparedModel.reusable` and `Burst.reusable`. Write to the arrays of
-    `input`, await `run`, read those of `output`. All executions use the same arrays, so
+    `input`, await `run`, read `output`'s. All executions use the same arrays, so
     there is one at a time: it ``is_running`` then. Who claims that itself has
     ``is_lent`` set for the one run inside. Their memory goes with the last reference to
     them. Outputs for which ``out`` has None get shared arrays.
@@ -483,7 +483,7 @@ class ReusableExecution:
     def _take(self, result: ExecutionResult, is_measured: bool = False) -> None:
         """Return what a result says of the outputs.
 
-        :raises AsyncnnError: if it is that of a failure.
+        :raises AsyncnnError: if it is a failure's.
         """
         if result.status is not _NONE:
             self._target.check_result(result)

@@ -135,7 +135,7 @@ class Session(Opened):
         Cancelling the call stops the step at its next boundary. If it raises anything,
         the step has not happened, and the state is that before it.
 
-        :param path: that of the session by default; ``burst`` needs an open one.
+        :param path: the session's by default; ``burst`` needs an open one.
         :param timeout: seconds from now until the deadline; waiting for steps before
             this one counts.
         :param measure: fill in ``outputs.timing``.
@@ -213,7 +213,7 @@ class Session(Opened):
 
     @opens("burst of the session", is_for_a_block=True)
     async def burst(self, *, spins: bool = True) -> AsyncIterator["Session"]:
-        """Open a burst; within the block, steps go by it unless told otherwise.
+        """Open a burst; within the block, steps go by it by default.
 
         :param spins: as of `PreparedModel.burst`.
         :raises AsyncnnError: if the driver refuses it.
@@ -381,7 +381,7 @@ class Session(Opened):
         return steps, await self._places.read(BESIDE[self._now])
 
     def _is_dead(self) -> bool:
-        """Tell whether the driver has died; then the state is that of a checkpoint.
+        """Return whether the driver has died; then the state is a checkpoint's.
 
         :raises DeviceUnavailableError: if steps are lost by that.
         """

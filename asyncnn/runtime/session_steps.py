@@ -24,7 +24,7 @@ State: TypeAlias = Mapping[str, ArrayLike]
 class SessionModel(NamedTuple):
     """What all sessions of a prepared model share.
 
-    To the ``target``, states are inputs and outputs; ``check`` is that of a step's own
+    To the ``target``, states are inputs and outputs; ``check`` is for a step's own
     inputs. ``device`` allocates buffers.
     """
 

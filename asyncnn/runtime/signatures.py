@@ -22,7 +22,7 @@ from asyncnn.runtime.requests import Inputs, Results
 class SignatureRuns(Opened):
     """A model, or a session of one, called by the names of ``signature``.
 
-    Made by `PreparedModel.signature`. All options are those of the model or session.
+    Made by `PreparedModel.signature`. All options are the model's or session's.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SignatureRuns(Opened):
         Where they are given in order, that is the signature's order.
 
         :raises InvalidArgumentError: if a name is none of the signature's, or a number
-            of arrays is another than that of its names.
+            of arrays is another than of its names.
         :raises AsyncnnError: as `PreparedModel.run` and `Session.run` do.
         """
         if out is not None:

@@ -2,7 +2,7 @@
 
 `pairs_by_name` finds inputs and outputs of a file that are state. Callers of runs name
 inputs and outputs alone: `StatefulRequests` adds the state, which the HAL knows as
-further ones. To a session it is inputs and outputs like others, of which `Kept` tells;
+further ones. To a session it is inputs and outputs like others, which `Kept` describes;
 `StatePlaces` are where it lies.
 """
 
@@ -57,11 +57,11 @@ _MEMORY = frozenset(
 
 _EARLIER = frozenset(["last", "old", "past", "prev", "previous"])
 _LATER = frozenset(["new", "next", "present", "updated"])
-"""Words that tell before a step and after it, whatever is kept."""
+"""Words for before a step and after it, whatever is kept."""
 
 _GOING_IN = frozenset(["0", "i", "in", "init", "initial", "input"])
 _COMING_OUT = frozenset(["final", "n", "o", "out", "output"])
-"""Words that tell which end it is, of what is known to be kept."""
+"""Words for which end it is, of what is known to be kept."""
 
 _RESULT = re.compile(r":\d+$")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -71,7 +71,7 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
     """Return inputs that are state beyond doubt, each with its next value.
 
     Both are of one type, quantisation and shape. Their names differ by one word at the
-    beginning or end that tells which is which, and no other input or output has a part
+    beginning or end that says which is which, and no other input or output has a part
     in that. The model has others, too.
     """
     matches = [
@@ -97,7 +97,7 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
 def are_one_state(before: str, after: str) -> bool:
     """Tell whether names are those of one state, before a step and after it.
 
-    They differ by one word at the beginning or end that tells which is which.
+    They differ by one word at the beginning or end that says which is which.
     """
     return _are_one(_words(before), _words(after))
 
@@ -159,8 +159,8 @@ def no_state(model: NamedModel) -> InvalidArgumentError:
 class StatefulRequests:
     """Makes requests of a model with state from the inputs and outputs of its callers.
 
-    A call is that of a `RequestBuilder`: a run of its own, which begins with the first
-    values, and whose state is thrown away. ``make_array`` is that of the device.
+    A call is a `RequestBuilder`'s: a run of its own, which begins with the first
+    values, and whose state is thrown away. ``make_array`` is the device's.
     """
 
     def __init__(self, model: NamedModel, make_array: MakeArray) -> None:
@@ -176,7 +176,7 @@ class StatefulRequests:
         """Return the request of a run that has no step before or after it."""
         first = self._first
         make: MakeArray = np.empty
-        # Beside arrays that the driver sees, as those of bursts are, it sees the state.
+        # Beside arrays that the driver sees, as bursts' are, it sees the state.
         if self._make_array is not np.empty and _are_shared((*inputs, *outputs)):
             if self._first_shared is None:
                 self._first_shared = tuple(_placed(a, self._make_array) for a in first)
@@ -235,7 +235,7 @@ class Kept:
     def check_lengths(
         self, inputs: Sequence[Array | None], lengths: Mapping[str, int]
     ) -> None:
-        """Check that axes of a step's inputs are as long as those of the state.
+        """Check that axes of a step's inputs are as long as the state's.
 
         :raises InvalidArgumentError: if they are not.
         """
@@ -316,7 +316,7 @@ class StatePlaces:
     """Two places for each state, which steps use in turn: read one, write the other.
 
     They are device-managed buffers, or arrays where the device has none of those.
-    ``are_managed`` tells which, ``cause_of_death`` why what lies in them is lost.
+    ``are_managed`` says which, ``cause_of_death`` why what lies in them is lost.
     """
 
     __slots__ = ("are_managed", "cause_of_death", "pair", "shapes")

@@ -1,4 +1,4 @@
-"""Executions that any thread launches, and is told the end of by a callback.
+"""Executions that any thread launches, whose end a callback is notified of.
 
 A device of this process takes them as they come: the launching thread hands them to a
 lane, and the lane's thread calls back. Everything else goes by its event loop.
@@ -19,7 +19,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import AlreadyNotifiedError, IExecutionCallback, OneShot
-from asyncnn.hal.types import ErrorStatus, OutputShape, Timing
+from asyncnn.hal.types import ErrorStatus, OutputShapes, Timing
 
 Done: TypeAlias = Callable[[AsyncnnError | None], None]
 """Called once, with None or the error of the execution."""
@@ -66,10 +66,7 @@ class ThreadsafeRun(IExecutionCallback):
         self.die()
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Take the outcome, and call back.
 
@@ -160,7 +157,7 @@ class ThreadsafeRun(IExecutionCallback):
 
 
 class _Pending:
-    """What an event loop is to await for ``run``, which is told if the loop drops it.
+    """What an event loop awaits for ``run``, which is notified if the loop drops it.
 
     A loop that closes forgets what waits for its turn there.
     """

@@ -1,7 +1,7 @@
 """What of a model file has no HAL form: all of it, found before anything is raised.
 
 An importer converts operator by operator, and goes on after one that is refused, which
-it adds to `Refusals`; `Refusals.raise_any` then tells of all at once.
+it adds to `Refusals`; `Refusals.raise_any` then names all at once.
 """
 
 from collections.abc import Sequence

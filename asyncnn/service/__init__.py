@@ -15,7 +15,7 @@ those who run a driver in their own way, or speak the HAL to one.
 
 Both are asynchronous context managers and belong to the loop that entered them.
 Leaving the context of a `Server` hangs up on all clients and removes the socket; the
-device behind it is closed by its owner. Leaving that of a `RemoteDevice` ends
+device behind it is closed by its owner. Leaving a `RemoteDevice`'s ends
 what is pending. Memory is shared, not sent: pools travel as file descriptors, each end
 closes its own, and a driver copies what a client could truncate. Only processes of the
 same user may connect, unless ``allowed_uids`` names more. In a forked child neither can
@@ -24,7 +24,7 @@ be used. Times are seconds, sizes bytes; deadlines of calls are absolute nanosec
 
 Entering a `RemoteDevice` raises `NoDriverError` if no driver that may be trusted serves
 the path. When the driver dies, all that is pending and every later call ends with
-DEVICE_UNAVAILABLE; `RemoteDevice.wait_lost` tells why. Beyond a limit calls end with a
+DEVICE_UNAVAILABLE; `RemoteDevice.wait_lost` says why. Beyond a limit calls end with a
 status of RESOURCE_EXHAUSTED. Entering a `Server` raises `DeviceUnavailableError` if
 another driver has the path. `asyncnn.service.process` starts drivers for as long as a
 context lasts, for instance in tests:

@@ -86,7 +86,7 @@ class ChannelBounds(msgspec.Struct, frozen=True, eq=False):
 
     What comes beside messages, and files for what is sent, may take from ``reserve``
     when descriptors have run out. ``take_turn`` says when to read, ``decoding`` is
-    entered to decode a large message; ``may_hold`` tells whether so many more
+    entered to decode a large message; ``may_hold`` says whether so many more
     `descriptors` may be kept until then, and those that came beside it are as good as
     lost otherwise.
     """
@@ -112,7 +112,7 @@ class Channel(Generic[MessageT]):
 
     ``lost`` is called once, when the peer has gone, broke the protocol, or does not
     read: by the loop, never while `send` runs, and not after `close`. ``is_closed``
-    tells that nothing can be sent or received any more, ``has_refused`` that this end
+    says that nothing can be sent or received any more, ``has_refused`` that this end
     has hung up because of what the peer has done.
     """
 
@@ -190,7 +190,7 @@ class Channel(Generic[MessageT]):
             self.abandon(f"sending failed: {error.strerror}")
 
     def abandon(self, reason: str) -> None:
-        """Hang up as if the peer had gone: ``lost`` is told soon."""
+        """Hang up as if the peer had gone: ``lost`` is called soon."""
         if not self.is_closed:
             self._hang_up()
             # Not now: `send` may have found it out, and `lost` calls back applications,
@@ -256,7 +256,7 @@ class Channel(Generic[MessageT]):
             self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _at_need(self, make: Callable[[A], R], of: A) -> R:
-        """Make what needs descriptors, with those of the reserve if it comes to that.
+        """Make what needs descriptors, with the reserve's if it comes to that.
 
         :raises OSError: if descriptors or memory have run out all the same.
         """

@@ -20,6 +20,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.slices import ByteSource, joined
 from asyncnn.memory.descriptors import Descriptor
+from asyncnn.memory.handles import FIXED_CONTENTS, create_file, seal
+from asyncnn.memory.pages import write_all
 from asyncnn.service.limits import ServiceLimits
 from asyncnn.service.wire import (
     LENGTH_BYTES,
@@ -38,9 +40,6 @@ from asyncnn.service.wire import (
     parts_of,
 )
 
-_SEALS = (
-    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-)
 _CHUNK_BYTES = 2**20
 _BLOCK_BYTES = 512
 """What ``st_blocks`` counts."""
@@ -64,12 +63,10 @@ class MessageFile:
 
 def _sealed_file(data: bytes) -> int:
     """Return the descriptor of a memory file that nobody can change any more."""
-    fd = os.memfd_create("asyncnn-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = create_file("asyncnn-message")
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        write_all(fd, memoryview(data), 0)
+        seal(fd, FIXED_CONTENTS)
     except BaseException:
         os.close(fd)
         raise
@@ -106,7 +103,7 @@ class ReceivedFile:
         fd = self._file.fd
         try:
             # First: without seals, the peer can change what is looked at below.
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & FIXED_CONTENTS != FIXED_CONTENTS:
                 raise InvalidArgumentError("a message's file is not sealed")
             status = os.fstat(fd)
         except OSError as error:

@@ -5,7 +5,7 @@ for the driver itself: the kernel gives a new descriptor the lowest free number 
 refuses numbers from the soft limit of open files on. So lowering that limit holds
 descriptors back, and raising it for a moment hands them out, without any of them being
 open meanwhile. `OwnedTasks` are the tasks of a connection, bounded and ended with it,
-and `PendingAnswers` those of the peer that calls wait for.
+and `PendingAnswers` the peer's that calls wait for.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class ServiceLimits(_Limits, frozen=True):
 class UserLimits(_Limits, frozen=True):
     """Bounds for all connections of one user together, whatever its processes.
 
-    Beyond them a call gets RESOURCE_EXHAUSTED as beyond those of a connection; the
+    Beyond them a call gets RESOURCE_EXHAUSTED as beyond a connection's; the
     names are the same. Each connection has one of the ``max_region_processes`` at most.
 
     :raises InvalidArgumentError: if one is negative.
@@ -190,7 +190,7 @@ def least_limit(count: int, reserved: int) -> int:
 class DescriptorReserve:
     """Holds back up to ``count`` descriptors of ``most``, by default all there can be.
 
-    The process has only one: the limit is that of whichever was used last.
+    The process has only one: the limit is of whichever was used last.
     """
 
     def __init__(self, count: int, most: int | None = None) -> None:
@@ -216,7 +216,7 @@ class DescriptorReserve:
 
     @contextlib.contextmanager
     def used_by(self, fds: Sequence[int]) -> Iterator[None]:
-        """Count those of ``fds`` that were held back as in use inside the block."""
+        """Count what of ``fds`` was held back as in use inside the block."""
         used = sum([self.has(fd) for fd in fds])
         self._used += used
         try:

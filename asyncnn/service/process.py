@@ -3,7 +3,7 @@
 The process holds one end of a pipe to ours and ends when that breaks, so that it does
 not outlive us even if we are killed. It serves a name of the kernel's, so that neither
 end leaves a file behind, whatever both die of. What it logs goes where our standard
-error goes, with what native code says before it crashes; why it could not start is told
+error goes, with what native code says before it crashes; why it did not start is given
 as an error here, too.
 """
 
@@ -116,6 +116,19 @@ def peer_of(connection: socket.socket) -> Peer:
     )
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
     return Peer(pid, uid)
+
+
+def process_status(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process, after its name; nothing if it does not.
+
+    Source: ``/proc/PID/stat``.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    # The name, in brackets, may contain anything.
+    return status[status.rindex(b")") + 1 :].split()
 
 
 _BACKLOG = 128
@@ -235,7 +248,7 @@ def driver_process(
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
     else the first of them that works.
 
-    :raises InvalidArgumentError: if ``path`` cannot be that of a socket, the file of
+    :raises InvalidArgumentError: if ``path`` cannot be a socket's, the file of
         the settings cannot be read, or they hold extensions.
     :raises NoDriverError: if the driver does not start.
     :raises ResourceExhaustedTransientError: if this process has no memory or
@@ -380,7 +393,7 @@ def _arguments(
     if isinstance(settings, DeviceSettings):
         return arguments + [f"--setting={each}" for each in options_for(settings)]
     if settings is not None:
-        read_settings(settings)  # what is wrong with it is ours to tell
+        read_settings(settings)  # what is wrong with it is ours to say
         arguments.append(f"--settings={Path(settings).absolute()}")
     return arguments
 
@@ -437,14 +450,8 @@ def _until_ready(driver: DriverProcess, reason: int) -> Iterator[float]:
 
 
 def _used_ticks(pid: int) -> int:
-    """Return the processor time that a process has used; 0 if that cannot be told."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    # The name, in parentheses, may have spaces.
-    user, system = status.rpartition(")")[2].split()[11:13]
-    return int(user) + int(system)
+    """Return the processor time that a process has used; 0 if that cannot be read."""
+    return sum(map(int, process_status(pid)[11:13]))
 
 
 def _has_children(pid: int) -> bool:

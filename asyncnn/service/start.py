@@ -1,4 +1,4 @@
-"""Serves a device until it is told to stop; a driver process begins here.
+"""Serves a device until it is stopped; a driver process begins here.
 
 `driver_process` starts ``python -m asyncnn.service.start``, which imports what a driver
 needs and nothing else: no command line, no model files, no client. ``asyncnn serve``
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve a device of this process to this user until standard input ends.
 
     Arguments are ``--socket``, and ``--device``, ``--extension``, ``--settings`` and
-    ``--setting`` as those of ``asyncnn serve``; logging is what the environment says.
+    ``--setting`` as for ``asyncnn serve``; logging is what the environment says.
     If it does not come to that, the reason is written to the descriptor that
     ``--reason-fd`` gives, a file, for the process that has started this one.
     """

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -20,31 +20,27 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
+    closed_error,
+    error_for,
 )
 from asyncnn.hal.interfaces import IBuffer, IPreparedModel
 from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
     CacheArguments,
     ForwardingDevice,
+    LoadArguments,
     PrepareArguments,
-    PreparingDevice,
 )
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
-    Capabilities,
     DeviceStatus,
     ErrorStatus,
     Model,
 )
-from asyncnn.hal.validate import (
-    validate_execution_preference,
-    validate_model,
-    validate_priority,
-)
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.remote_device import RemoteDevice
-from asyncnn.service.client.unanswered import Cause, closed, given_up
+from asyncnn.service.client.unanswered import Cause, given_up
 from asyncnn.service.supervised_model import ModelOrder, SupervisedModel
 from asyncnn.service.supervision import NO_DRIVER, Backoff, Life, Supervision, Waiting
 
@@ -70,7 +66,7 @@ async def supervised(
         await device.aclose()
 
 
-class SupervisedDevice(PreparingDevice, ForwardingDevice):
+class SupervisedDevice(BaseDevice, ForwardingDevice):
     """An `IDevice` whose driver may be replaced; made by `supervised`."""
 
     def __init__(self, supervision: Supervision, connect: Connect) -> None:
@@ -94,7 +90,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             return
         if not self._is_closing:
             self._is_closing = True
-            self.end(closed)
+            self.end(closed_error)
             self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -172,35 +168,15 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             raise RuntimeError("there was no connection yet")
         return self._remote
 
-    @property
-    def label(self) -> str:
-        """What tells the last driver from others; see `RemoteDevice.label`."""
-        return self._inner().label
-
-    @property
-    def published(self) -> str:
-        """The name of the device that the driver publishes."""
-        return self._inner().published
-
-    @property
-    def seals_caches(self) -> bool:
-        """Whether model caches of the driver tell that they were changed."""
-        return self._inner().seals_caches
-
-    @property
-    def hal_hints(self) -> dict[str, str]:
-        """What the driver's device makes of hints of the HAL, in words."""
-        return self._inner().hal_hints
-
-    @property
-    def has_measured_capabilities(self) -> bool:
-        """Whether the driver's capabilities were measured."""
-        return self._inner().has_measured_capabilities
-
-    @property
-    def kernel_capabilities(self) -> Capabilities | None:
-        """What the driver has measured of its kernels."""
-        return self._inner().kernel_capabilities
+    # What the last driver's device says of itself; see `RemoteDevice`.
+    label = property(lambda self: self._inner().label)
+    published = property(lambda self: self._inner().published)
+    seals_caches = property(lambda self: self._inner().seals_caches)
+    hal_hints = property(lambda self: self._inner().hal_hints)
+    has_measured_capabilities = property(
+        lambda self: self._inner().has_measured_capabilities
+    )
+    kernel_capabilities = property(lambda self: self._inner().kernel_capabilities)
 
     def usual_route(self, prepared: object) -> Route | None:
         """Return how executions of a prepared model go; see `IRouting`."""
@@ -209,7 +185,7 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         return None
 
     def get_status(self) -> DeviceStatus:
-        """Return what the driver's device tells; OFFLINE while there is no driver."""
+        """Return what the driver's device reports; OFFLINE while there is no driver."""
         remote = self._connected()
         return DeviceStatus.OFFLINE if remote is None else remote.get_status()
 
@@ -220,16 +196,22 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
             raise self.cause_of_death() or NoDriverError(NO_DRIVER)
         return await remote.get_statistics()
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Ask the driver, once there is one."""
+        async with self._in_time():
+            remote = await self._next()
+        status, supported = await remote.get_supported_operations_1_3(model)
+        if status is not ErrorStatus.NONE:
+            raise error_for(status, "the driver does not tell what it supports")
+        return supported
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._supervision.wait):
-                remote = await self._next()
-        except (TimeoutError, DeviceUnavailableError):
-            return ErrorStatus.DEVICE_UNAVAILABLE, ()
-        return await remote.get_supported_operations_1_3(model)
+                yield
+        except TimeoutError as error:
+            raise NoDriverError(NO_DRIVER) from error
 
     async def _next(self) -> RemoteDevice:
         """Return the driver there is, or the next one."""
@@ -240,27 +222,22 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         return remote
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch the preparation, or hold it."""
         remote = self._connected()
         if remote is not None:
-            order = ModelOrder(arguments._replace(deadline=None))
+            order = ModelOrder(asked._replace(deadline=None, cache=CacheArguments()))
             adoption = _Adoption(self, order, remote, callback)
             callback.link_to_death(adoption.die)
-            return remote.prepare_model_1_3(*arguments, *cache, adoption)
+            return asked.by(remote, adoption)
         self._life.check()
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
+        asked.validate()
         notify = OneShot(callback.notify_1_3)
         return self._waiting.hold(
             callback,
-            arguments.deadline,
-            partial(self.prepare_model_1_3, *arguments, *cache, callback),
+            asked.deadline,
+            partial(asked.by, self, callback),
             lambda status: notify(status, None),
         )
 
@@ -275,42 +252,26 @@ class SupervisedDevice(PreparingDevice, ForwardingDevice):
         return model
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Fails while there is no driver: there may be another way to get the model.
         remote = self._inner()
         _, *needed = remote.get_number_of_cache_files_needed()
         self._life.check()
-        order = ModelOrder(to_send(*cache, (needed[0], needed[1])))
+        order = ModelOrder(to_send(*asked.cache, (needed[0], needed[1])))
         adoption = _Adoption(self, order, remote, callback)
         callback.link_to_death(adoption.die)
-        return order.give(remote, deadline, adoption)
+        return order.give(remote, asked.deadline, adoption)
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         """Ask the driver, once there is one. A buffer dies with its driver."""
-        try:
-            async with asyncio.timeout(self._supervision.wait):
-                remote = await self._next()
-                models = [
-                    await model.awaited()
-                    if isinstance(model, SupervisedModel)
-                    else model
-                    for model in prepared_models
-                ]
-        except (TimeoutError, DeviceUnavailableError):
-            return ErrorStatus.DEVICE_UNAVAILABLE, None, 0
-        except AsyncnnError as error:
-            return error.status, None, 0
-        return await remote.allocate(desc, models, input_roles, output_roles)
+        async with self._in_time():
+            remote = await self._next()
+            models = [
+                await model.awaited() if isinstance(model, SupervisedModel) else model
+                for model in asked.prepared_models
+            ]
+        return await asked._replace(prepared_models=models).by(remote)
 
 
 class _Adoption(IPreparedModelCallback):

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from asyncnn.callbacks import (
-    IBurstCallback,
     IExecutionCallback,
     IPreparedModelCallback,
     OneShot,
     PreparedModelFuture,
-    SynchronousByCallback,
 )
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source, launcher_of
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, error_for
 from asyncnn.hal.interfaces import (
     IBurstContext,
@@ -22,7 +20,9 @@ from asyncnn.hal.interfaces import (
     error_of,
 )
 from asyncnn.hal.refusals import (
+    BurstArguments,
     CacheArguments,
+    LoadArguments,
     PrepareArguments,
     refuse_execution,
 )
@@ -39,8 +39,8 @@ from asyncnn.hal.types import (
 from asyncnn.hal.validate import RequestRules, validate_measure_timing
 from asyncnn.memory.descriptors import duplicated, handles_of
 from asyncnn.service.client.asking import SentCache
-from asyncnn.service.client.prepared import RemotePreparedModel
 from asyncnn.service.client.remote_device import RemoteDevice
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.supervision import Life, Waiting
 from asyncnn.tracing import Layer, Phase, span
 
@@ -55,13 +55,15 @@ class ModelOrder:
     """
 
     def __init__(self, source: PrepareArguments | SentCache) -> None:
-        self._arguments = source if isinstance(source, PrepareArguments) else None
-        self._cache = CacheArguments()
+        self._asked: PrepareArguments | LoadArguments
         if isinstance(source, SentCache):
             self._files = duplicated(source.fds)  # the caller may close its own
             handles, split = handles_of(self._files), source.info.model_files
             caches = handles[:split], handles[split:]
-            self._cache = CacheArguments(*caches, source.info.token)
+            cache = CacheArguments(*caches, source.info.token)
+            self._asked = LoadArguments(None, cache)
+        else:
+            self._asked = source
 
     def give(
         self,
@@ -70,21 +72,17 @@ class ModelOrder:
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Launch the preparation, or the loading; see `IDevice`."""
-        if self._arguments is None:
-            cache = self._cache
-            return remote.prepare_model_from_cache_1_3(deadline, *cache, callback)
-        arguments = self._arguments._replace(deadline=deadline)
-        return remote.prepare_model_1_3(*arguments, *self._cache, callback)
+        return self._asked._replace(deadline=deadline).by(remote, callback)
 
     def model_of(self, prepared: IPreparedModel) -> Model:
         """Return the model, or the signature of what was loaded."""
-        if self._arguments is not None:
-            return self._arguments.model
+        if isinstance(self._asked, PrepareArguments):
+            return self._asked.model
         assert isinstance(prepared, IDescribed)
         return prepared.signature
 
 
-class SupervisedModel(SynchronousByCallback, FencedByLaunch):
+class SupervisedModel(BasePreparedModel):
     """A model of a supervised device; it is prepared again by each new driver.
 
     Executions that are asked for while it is not prepared wait.
@@ -234,20 +232,15 @@ class SupervisedModel(SynchronousByCallback, FencedByLaunch):
             return ErrorStatus.DEVICE_UNAVAILABLE
         return await prepared.save_to_cache(model_cache, data_cache, token)
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Ask the driver, once there is one. A burst dies with its driver."""
         try:
             prepared = await self.awaited()
         except AsyncnnError as error:
             return error.status, None
-        return await prepared.configure_execution_burst(
-            callback, request_channel, result_channel
-        )
+        return await prepared.configure_execution_burst(*asked)
 
     async def awaited(self) -> IPreparedModel:
         """Return the driver's model, once there is one.

@@ -134,7 +134,7 @@ class _Held(msgspec.Struct, eq=False):
 class Waiting:
     """Holds calls for at most ``wait_s`` seconds, in the order of their arrival.
 
-    Each is either launched, or its callback is told of the failure, exactly once.
+    Each is either launched, or its callback is notified of the failure, exactly once.
     """
 
     def __init__(self, wait_s: float) -> None:
@@ -190,8 +190,8 @@ class Waiting:
             held.fail(status)
 
     def _expire(self, held: _Held, deadline: int, asked_ns: int) -> None:
-        told = f"{told_late(deadline, asked_ns)}; {NO_DRIVER}"
-        self._end(held, ErrorStatus.MISSED_DEADLINE_TRANSIENT, told)
+        words = f"{told_late(deadline, asked_ns)}; {NO_DRIVER}"
+        self._end(held, ErrorStatus.MISSED_DEADLINE_TRANSIENT, words)
 
     def _take(self, held: _Held) -> bool:
         """Tell whether ``held`` is still held, and do not hold it any more."""

@@ -27,7 +27,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     Extension,
     Model,
-    OutputShape,
+    OutputShapes,
     RequestArgument,
     Timing,
 )
@@ -268,7 +268,7 @@ class ExecuteFenced(_Message, frozen=True):
     """`IPreparedModel.execute_fenced`, of what ``order`` would execute at once.
 
     ``wait_for`` has the numbers of fenced executions of this connection, 0 for the next
-    descriptor beside the message. ``seen`` counts the ends that the client was told of.
+    descriptor beside the message. ``seen`` counts the ends reported to the client.
     """
 
     order: Execute | ExecuteBound
@@ -314,7 +314,7 @@ class Executed(_Message, frozen=True):
 
     execution: int
     status: int
-    output_shapes: tuple[OutputShape, ...]
+    output_shapes: OutputShapes
     timing: Timing
     reason: str
 

@@ -297,7 +297,7 @@ def _check_call(operator: Operator, other: Graph) -> None:
 
 
 def may_surprise(contents: Contents) -> bool:
-    """Tell whether a run alone may tell the shape of an output."""
+    """Return whether only a run may show the shape of an output."""
     graph = contents.graphs[0]
     return any(_may_surprise(graph.tensors, each) for each in graph.operators)
 
@@ -439,7 +439,7 @@ MATRIX_DIAG MATRIX_SET_DIAG BATCH_MATMUL CUMSUM BUCKETIZE
 DYNAMIC_UPDATE_SLICE BITCAST BITWISE_XOR RIGHT_SHIFT FAKE_QUANT DENSIFY
 """
 _PLAIN = frozenset(_PLAIN_NAMES.split())
-"""Operators whose results have a shape that follows from those of the inputs."""
+"""Operators whose results have a shape that follows from their inputs' shapes."""
 
 _SHAPED_BY: dict[str, tuple[int, ...]] = {
     name: inputs

@@ -22,7 +22,7 @@ _MOST_AXES = 16
 
 
 def densify(sparsity: Any, values: Array, shape: Shape) -> Array:
-    """Return the dense array of ``shape`` whose stored ``values`` lie as told.
+    """Return the dense array of ``shape`` whose stored ``values`` lie as recorded.
 
     :raises InvalidArgumentError: if the parameters contradict the values or the shape.
     """

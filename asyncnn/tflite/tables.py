@@ -68,7 +68,7 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     ``scales`` is empty without quantisation; more than one are per index of axis
     ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
-    ``other_data`` are those of types that cannot be.
+    ``other_data`` are of types that cannot be.
     ``signature`` is the shape with -1 for lengths that the application may choose, or
     empty.
     """
@@ -111,7 +111,7 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
     ``intermediates`` only describe how some operators quantise inside. ``places`` are
-    those of the fields in ``data``, the file.
+    fields in ``data``, the file.
     """
 
     index: int

@@ -31,9 +31,9 @@ from asyncnn.tools.other_runtimes import (
     LiteRt,
     OnnxFile,
     OtherRuntime,
-    as_peer_takes,
     litert_version,
     onnx_runtime_version,
+    taken,
 )
 from asyncnn.tools.samples import (
     Sample,
@@ -224,7 +224,7 @@ async def _times_us(
     """Return the median times of a run here and of one of the peer."""
     prepared = await device.prepare(comparison.named)
     peer = _open_peer(comparison, sample)
-    arrays = _as_taken(comparison, peer, sample)
+    arrays = taken(peer, comparison.peer.title, comparison.named.inputs)(sample)
     runs: list[float] = []
     peers: list[float] = []
     ends = time.perf_counter() + _TIMED_S
@@ -273,31 +273,13 @@ def _run_peer(
     for sample in samples:
         check(sample)
     peer = _open_peer(comparison, samples[0])
+    feed = taken(peer, comparison.peer.title, infos)
     results: list[Sequence[Array]] = []
     for sample in samples:
         if not comparison.named.states:
             peer.reset()
-        results.append(peer.run(_as_taken(comparison, peer, sample)))
+        results.append(peer.run(feed(sample)))
     return results
-
-
-def _as_taken(
-    comparison: Comparison, peer: OtherRuntime, sample: Sample
-) -> list[Array]:
-    """Return the inputs of a sample as the peer takes them.
-
-    :raises InvalidArgumentError: if it takes others.
-    """
-    infos, kinds = comparison.named.inputs, peer.input_kinds()
-    if len(kinds) != len(infos):
-        raise InvalidArgumentError(
-            f"{comparison.peer.title} takes {len(kinds)} inputs, and the model "
-            f"{len(infos)}"
-        )
-    return [
-        as_peer_takes(sample[info.name], *kind)
-        for info, kind in zip(infos, kinds, strict=True)
-    ]
 
 
 def _open_peer(comparison: Comparison, sample: Sample) -> OtherRuntime:

@@ -8,16 +8,17 @@ import importlib.metadata
 import os
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from asyncnn.hal.errors import AsyncnnError
+from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
+from asyncnn.runtime.model import TensorInfo
 from asyncnn.tools.bench.environment import peer_module
 
 InputKind: TypeAlias = tuple[Dimensions, np.dtype[Any]]
@@ -311,6 +312,24 @@ def as_peer_takes(array: Array, shape: Dimensions, dtype: np.dtype[Any]) -> Arra
     if array.ndim != len(shape):
         array = array.reshape(shape)
     return np.ascontiguousarray(array, dtype).reshape(array.shape)
+
+
+def taken(
+    peer: OtherRuntime, title: str, infos: Sequence[TensorInfo]
+) -> Callable[[Mapping[str, Array]], list[Array]]:
+    """Return what makes of a sample the inputs of a peer of that title.
+
+    :raises InvalidArgumentError: if it has not as many inputs as the model.
+    """
+    kinds = peer.input_kinds()
+    if len(kinds) != len(infos):
+        raise InvalidArgumentError(
+            f"{title} takes {len(kinds)} inputs, and the model {len(infos)}"
+        )
+    return lambda sample: [
+        as_peer_takes(sample[info.name], *kind)
+        for info, kind in zip(infos, kinds, strict=True)
+    ]
 
 
 def _indexes(details: Sequence[Any]) -> list[int]:

@@ -136,6 +136,17 @@ def _names(arrays: dict[str, Array]) -> str:
     return ", ".join([*sorted(arrays)[:_MOST_NAMES], *more]) or "no array at all"
 
 
+def named_arrays(
+    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
+) -> Sample:
+    """Return the only sample by the names that it has in a file."""
+    is_only = len(infos) == 1
+    return {
+        f"{key}_0" if is_only else f"{key}_0.{info.name}": array
+        for info, array in zip(infos, arrays, strict=True)
+    }
+
+
 def save_samples(
     path: Path, results: Sequence[Sample], infos: Sequence[TensorInfo]
 ) -> None:

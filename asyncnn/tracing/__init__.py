@@ -15,7 +15,7 @@ in the same file, all on one timeline.
 
 A `Span` is from ``started_ns`` to ``ended_ns``, nanoseconds of `time.monotonic_ns`, on
 one thread. `Layer` says which part of the system it was, and `Phase` what for; labels
-are those of the HAL's own trace tools. Spans of one execution or preparation have the
+are as in the HAL's own trace tools. Spans of one execution or preparation have the
 same ``group``: `begin` returns the `Trace` that adds them, or None while nothing
 records. A block of `span` must not await anything, as other tasks would run in it. The
 `Recorder` hands spans on some thousands at a time, on the thread that added the last;

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class OpenTelemetrySink:
     """Takes what a `Recorder` hands on and gives it to a tracer as finished spans.
 
-    Without ``tracer``, that of the provider which the application has set up.
+    Without ``tracer``, the one of the provider which the application has set up.
 
     :raises ImportError: if the package ``opentelemetry-api`` is not installed.
     """

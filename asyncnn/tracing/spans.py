@@ -2,7 +2,7 @@
 
 The labels are the HAL's systrace's: ``[NN_<layer>_<phase>]detail``. The JSON is
 for Perfetto and Chrome's ``about:tracing``: spans of one execution or preparation stand
-on a row of their own (nestable events), those of no group on the row of their thread
+on a row of their own (nestable events), ones of no group on the row of their thread
 (complete events). Times are microseconds of the steady clock, which all processes of a
 machine share.
 

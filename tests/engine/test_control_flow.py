@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program, plan_execution
-from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.boundaries import IPause
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import (
@@ -194,7 +194,7 @@ class TestWhile:
         execution = PlanExecution(program, plan, inputs, [None, None])
         seen: set[int] = set()
 
-        class Spy(Pause):
+        class Spy(IPause):
             @property
             def requested(self) -> bool:  # type: ignore[override]
                 slots = execution._frames[-1].slots
@@ -209,7 +209,7 @@ class TestWhile:
     def test_pauses_inside_the_body(self) -> None:
         execution = launch(while_model((3,)), scalar(0), X, scalar(5))
 
-        class Every(Pause):
+        class Every(IPause):
             turn = 0
 
             @property

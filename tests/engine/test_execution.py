@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.plan_execution import run_straight
 from asyncnn.hal.errors import (
     GeneralFailureError,
@@ -26,7 +26,7 @@ def launch(program: Program, *, deadline_ns: int | None = None) -> PlanExecution
     return PlanExecution(program, plan, [X], [None], deadline_ns=deadline_ns)
 
 
-class PauseAfter(Pause):
+class PauseAfter(IPause):
     """Requests a pause after some boundaries."""
 
     def __init__(self, boundaries: int) -> None:

@@ -20,6 +20,8 @@ from tests.qos.simulation import (
     Simulation,
 )
 
+pytestmark = pytest.mark.no_cover
+
 LOW, MEDIUM, HIGH = Priority
 REQUESTS = int(os.environ.get("ASYNCNN_SIMULATED_REQUESTS", "10000"))
 SEED = 20260

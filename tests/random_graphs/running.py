@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncnn.engine import PlanExecution, Program
-from asyncnn.engine.boundaries import Pause
+from asyncnn.engine.boundaries import IPause
 from asyncnn.engine.workspace import aligned_bytes
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.validate import validate_model
@@ -90,7 +90,7 @@ def assert_same(actual: Sequence[Array], expected: Sequence[Array]) -> None:
         assert one.tobytes() == other.tobytes(), f"{name} differs in some bits"
 
 
-class Spoil(Pause):
+class Spoil(IPause):
     """Spoils, before each operation, the memory that it is going to write.
 
     Nothing that anyone still reads may lie there, least of all its own inputs.
@@ -113,7 +113,7 @@ class Spoil(Pause):
         return False
 
 
-class PauseAfter(Pause):
+class PauseAfter(IPause):
     """Requests a pause after some boundaries."""
 
     interrupt = from_ns = None

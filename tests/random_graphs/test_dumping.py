@@ -24,7 +24,7 @@ def test_a_case_is_written_as_a_model_and_one_sample_of_arrays(folder: Path) -> 
     assert dumped.model == folder / "case.asyncnn"
     assert load(dumped.model).inputs == addition(4).inputs
     with np.load(dumped.arrays) as arrays:
-        assert sorted(arrays.files) == ["input_0.x", "input_0.y", "output_0.z"]
+        assert sorted(arrays.files) == ["input_0.x", "input_0.y", "output_0"]
         np.testing.assert_array_equal(arrays["input_0.y"], 10 * X)
 
 

@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from asyncnn.tools.conformance.random_graphs.dumping import dump
 from asyncnn.tools.conformance.random_graphs.families import RandomGraph, graphs
 from asyncnn.tools.conformance.random_graphs.interpreter import interpret
-from asyncnn.tools.conformance.random_graphs.naive import evaluate_stored
+from tests.random_graphs.naive import evaluate_stored
 
 THOROUGH = "thorough"
 """Profile of many new graphs instead of a few that are always the same:

@@ -4,7 +4,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -80,11 +80,27 @@ def failures(
     return printed.strip().split(", ")
 
 
-FEW = [(n, begins) for n in (3, 5, 6, 7, 8, 10, 12, 16, 24) for begins in ("open", "")]
+Turns = list[tuple[str, int, str]]
 
 
-@pytest.mark.parametrize("opener", ["default", "accelerated", "reference", "framework"])
-@pytest.mark.parametrize(("most", "begins"), FEW)
+def by_turns(openers: Sequence[str], limits: Sequence[int]) -> Turns:
+    """Return pairs of both, half of them with the device open before it is short.
+
+    So is each of both in some.
+    """
+    return [
+        (opener, most, "" if (number + place) % 2 else "open")
+        for number, opener in enumerate(openers)
+        for place, most in enumerate(limits)
+    ]
+
+
+ORDER = ("opener", "most", "begins")
+IN_PROCESS = ("default", "reference", "framework", "accelerated")
+FEW = (3, 5, 6, 7, 8, 10, 12, 16, 24)
+
+
+@pytest.mark.parametrize(ORDER, by_turns(IN_PROCESS, FEW))
 def test_in_process_without_descriptors(opener: str, most: int, begins: str) -> None:
     failures(opener, "descriptors", most, begins)
 
@@ -106,11 +122,12 @@ def test_with_a_cache(kind: str, most: int, opener: str, tmp_path: Path) -> None
     failures(opener, kind, most, "open", tmp_path)
 
 
-@pytest.mark.parametrize("opener", ["default", "reference", "framework"])
-@pytest.mark.parametrize("begins", ["open", ""])
-@pytest.mark.parametrize("mib", [0, 1, 4, 9, 10, 12, 14, 18, 22, 27, 35, 50, 80, 160])
-def test_in_process_without_memory(mib: int, begins: str, opener: str) -> None:
-    failures(opener, "memory", mib * MIB, begins)
+LITTLE = (0, 1, 4, 9, 10, 12, 14, 18, 22, 27, 35, 50, 80, 160)
+
+
+@pytest.mark.parametrize(ORDER, by_turns(IN_PROCESS[:3], LITTLE))
+def test_in_process_without_memory(opener: str, most: int, begins: str) -> None:
+    failures(opener, "memory", most * MIB, begins)
 
 
 @pytest.mark.parametrize("opener", ["connect", "isolated"])

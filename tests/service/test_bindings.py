@@ -25,7 +25,7 @@ from asyncnn.memory.slabs import allocate_in_slab, shared_array
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service import Server, wire
-from asyncnn.service.client.prepared import RemoteExecution
+from asyncnn.service.client.remote_model import RemoteExecution
 from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import MAX_PLACES, Staged, Staging
 from asyncnn.service.limits import ServiceLimits

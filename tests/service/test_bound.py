@@ -15,7 +15,7 @@ from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from tests.networks import addition
 from tests.service.conftest import LIMITS, Connect
 from tests.service.fake_driver import FakeDriver, executed, welcome

@@ -16,6 +16,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     ResourceExhaustedPersistentError,
 )
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     DEFAULT_OPTIONS,
@@ -25,15 +26,14 @@ from asyncnn.hal.types import (
     Handle,
     MeasureTiming,
     Memory,
-    Model,
     Priority,
     Request,
 )
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemoteExecution, RemotePreparedModel
 from asyncnn.service.client.remote_device import _PreparationEnd
+from asyncnn.service.client.remote_model import RemoteExecution, RemotePreparedModel
 from asyncnn.service.client.sent_pools import Sendable
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed, until, welcome
@@ -52,15 +52,8 @@ class Recorder:
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         pass
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        self.outcomes.append((status, reason))
+    def done(self, outcome: wire.Prepared) -> None:
+        self.outcomes.append((ErrorStatus(outcome.status), outcome.reason))
 
     def took(self, route: Route) -> None:
         pass
@@ -113,13 +106,9 @@ def execute(
 
 
 def prepare(connection: Connection, listener: object) -> None:
-    connection.preparations.prepare(
-        MODEL,
-        ExecutionPreference.LOW_POWER,
-        Priority.MEDIUM,
-        None,
-        listener,  # type: ignore[arg-type]
-    )
+    order = ExecutionPreference.LOW_POWER, Priority.MEDIUM, None
+    asked = PrepareArguments(MODEL, *order)
+    connection.preparations.prepare(asked, listener)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service import RemoteDevice, Server
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.process import can_connect, driver_process, running_driver
 from tests.forks import in_child
 from tests.networks import addition, chain

@@ -32,7 +32,7 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.client.answers import DeferredExecutions
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.client.staging import Staged
 from tests.networks import addition
 from tests.service.raw import until

@@ -19,7 +19,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.memory.shared import allocate
 from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from tests.networks import addition
 from tests.service.fake_driver import FakeDriver, executed
 

@@ -34,8 +34,8 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.hal.operands import QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand
-from asyncnn.hal.operations.windows import SAME as HAL_SAME
-from asyncnn.hal.operations.windows import (
+from asyncnn.hal.operations.sliding_windows import SAME as HAL_SAME
+from asyncnn.hal.operations.sliding_windows import (
     Window,
     Window2D,
     convolution_window,

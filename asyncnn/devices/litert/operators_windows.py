@@ -24,8 +24,8 @@ from asyncnn.devices.litert.tflite_graph import (
 )
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
-from asyncnn.hal.operations.windows import SAME as HAL_SAME
-from asyncnn.hal.operations.windows import (
+from asyncnn.hal.operations.sliding_windows import SAME as HAL_SAME
+from asyncnn.hal.operations.sliding_windows import (
     Padding,
     Window,
     Window2D,

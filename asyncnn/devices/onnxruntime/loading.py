@@ -2,8 +2,10 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -30,8 +32,9 @@ class LoadedOnnxRuntime:
     These are by the providers that they are on; None is the CPU.
     """
 
-    def __init__(self, library: OnnxRuntimeLibrary, version: str) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary, path: Path, version: str) -> None:
         self.version = version
+        self.path = path
         self.library = library
         self.regions: dict[ExecutionProvider | None, OnnxRegions]
         self.regions = {None: OnnxRegions(library)}
@@ -53,30 +56,32 @@ def load_onnx_runtime(
             _loaded.append(_load())
         loaded = _loaded[0]
         if provider is not None and provider not in loaded.regions:
-            loaded.regions[provider] = _regions_on(loaded.library, provider)
+            loaded.regions[provider] = _regions_on(loaded, provider)
         return loaded
 
 
 def _load() -> LoadedOnnxRuntime:
     path, version = found()
-    with _tried(TRIED, version, f"{PACKAGE} {version}", KNOWN_HINT):
-        return LoadedOnnxRuntime(OnnxRuntimeLibrary(path), version)
+    reason = partial(TRIED.reason_against, path, version)
+    with _tried(reason, f"{PACKAGE} {version}", KNOWN_HINT):
+        return LoadedOnnxRuntime(OnnxRuntimeLibrary(path), path, version)
 
 
-def _regions_on(
-    library: OnnxRuntimeLibrary, provider: ExecutionProvider
-) -> OnnxRegions:
-    what = f"{library.name_of(provider)} of {TRIED.what}"
-    version = f"{found()[1]} {msgspec.json.encode(provider).decode()}"
-    with _tried(TRIED._replace(what=what), version, what, _PROVIDER_HINT):
-        return OnnxRegions(library.on(provider))
+def _regions_on(loaded: LoadedOnnxRuntime, provider: ExecutionProvider) -> OnnxRegions:
+    what = f"{loaded.library.name_of(provider)} of {TRIED.what}"
+    version = f"{loaded.version} {msgspec.json.encode(provider).decode()}"
+    tried = TRIED._replace(what=what)
+    with _tried(
+        partial(tried.reason_against, loaded.path, version), what, _PROVIDER_HINT
+    ):
+        return OnnxRegions(loaded.library.on(provider))
 
 
 @contextmanager
-def _tried(tried: Tried, version: str, what: str, hint: str) -> Iterator[None]:
+def _tried(reason_against: Callable[[], str], what: str, hint: str) -> Iterator[None]:
     """Enter the block once a test has been passed; say of what it, or that, fails."""
     try:
-        reason = tried.reason_against(found()[0], version)
+        reason = reason_against()
         if reason:
             raise RuntimeApiError(reason)
         yield

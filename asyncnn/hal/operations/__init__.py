@@ -24,8 +24,8 @@ computed data tell has None instead.
 
 One file for each family declares its operations. ``declaring`` says how and reads it
 into a ``signature``; ``bound`` is an operation with all that is known of its operands,
-which kernels read as well, and ``windows`` has the arithmetic of sliding windows that
-both share. Imports nothing of asyncnn but the HAL's data and the errors.
+which kernels read as well, and ``sliding_windows`` has the arithmetic that both share.
+Imports nothing of asyncnn but the HAL's data and the errors.
 
 >>> from asyncnn.hal import HalVersion, Operand, OperandLifeTime, OperandType
 >>> from asyncnn.hal import Operation, OperationType

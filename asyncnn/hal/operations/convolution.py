@@ -24,7 +24,7 @@ from asyncnn.hal.operations.signature import (
     TypedCheck,
     Usage,
 )
-from asyncnn.hal.operations.windows import (
+from asyncnn.hal.operations.sliding_windows import (
     Window2D,
     convolution_window,
     transpose_window,

@@ -10,7 +10,7 @@ from asyncnn.hal.operations.bound import BoundOperation, Shape
 from asyncnn.hal.operations.declaring import declare
 from asyncnn.hal.operations.shapes import in_layout
 from asyncnn.hal.operations.signature import INT32
-from asyncnn.hal.operations.windows import pool_window
+from asyncnn.hal.operations.sliding_windows import pool_window
 
 
 def _pool_shape(operation: BoundOperation) -> tuple[Shape]:

@@ -45,6 +45,11 @@ def same_as_input(operation: BoundOperation) -> tuple[Shape]:
     return (operation.shape(0),)
 
 
+def declared(operation: BoundOperation) -> tuple[Shape | None, ...]:
+    """Give the shapes that the model declares."""
+    return tuple(output.shape for output in operation.outputs)
+
+
 def data_dependent(operation: BoundOperation) -> tuple[None, ...]:
     """Give no shape: only the computed data tell how many results there are."""
     return (None,) * len(operation.outputs)

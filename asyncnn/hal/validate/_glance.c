@@ -17,17 +17,12 @@
  * Fields are read where they lie in the structs: asking for attributes would take as
  * long as all the rest. Where they lie is learned from samples. No code of others runs
  * within a call, and from one call to the next only numbers are kept.
- *
- * No Py_RETURN_NONE and the like; see asyncnn/fmq/_ring.c.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../../_native.h"
 #include <structmember.h>
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
 enum { OPERAND, OPERATION, LOCATION, STRUCTS, TYPES = STRUCTS + 3 };
@@ -516,10 +511,9 @@ static PyMethodDef functions[] = {
 static int
 execute(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &glance_spec, NULL);
-    int failed = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
-    Py_XDECREF(type);
-    return failed;
+    PyTypeObject *type = add_type(module, &glance_spec);
+    Py_XDECREF((PyObject *)type);
+    return type ? 0 : -1;
 }
 
 static int
@@ -541,21 +535,10 @@ clear(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_glance",
+NATIVE_MODULE(
+    _glance,
     .m_doc = "A glance at subgraphs, compiled.",
     .m_size = sizeof(State),
     .m_methods = functions,
-    .m_slots = module_slots,
     .m_traverse = traverse,
-    .m_clear = clear,
-};
-
-PyMODINIT_FUNC
-PyInit__glance(void)
-{
-    return PyModuleDef_Init(&module);
-}
+    .m_clear = clear)

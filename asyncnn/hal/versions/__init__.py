@@ -70,7 +70,7 @@ from asyncnn.hal.versions.convert import (
     noncompliant_operations,
 )
 from asyncnn.hal.versions.device import VersionedDevice
-from asyncnn.hal.versions.prepared import VersionedPreparedModel
+from asyncnn.hal.versions.versioned_model import VersionedPreparedModel
 
 __all__ = (
     "VersionedDevice",

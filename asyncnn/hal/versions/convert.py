@@ -101,12 +101,18 @@ def is_compliant_model(model: AnyModel, version: HalVersion) -> bool:
     allow it, and the full precision is always right.
     """
     newest = canonical_model(model)
+    return fits_beside_operations(newest, version) and not noncompliant_operations(
+        newest, version
+    )
+
+
+def fits_beside_operations(model: Model, version: HalVersion) -> bool:
+    """Return whether ``version`` can express all but maybe some operations."""
     return (
-        not (newest.referenced and version < HalVersion.V1_3)
-        and not (newest.extension_name_to_prefix and version < HalVersion.V1_2)
-        and _have_pools(newest.pools, version)
-        and all(_has_operand(operand, version) for operand in newest.main.operands)
-        and not noncompliant_operations(newest, version)
+        not (model.referenced and version < HalVersion.V1_3)
+        and not (model.extension_name_to_prefix and version < HalVersion.V1_2)
+        and _have_pools(model.pools, version)
+        and all(_has_operand(operand, version) for operand in model.main.operands)
     )
 
 

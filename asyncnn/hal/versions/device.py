@@ -14,16 +14,15 @@ from asyncnn.hal.interfaces import (
     IPreparedModelCallback,
 )
 from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
     CacheArguments,
     ForwardingDevice,
     PrepareArguments,
-    PreparingDevice,
     forwarding,
     refuse_preparation,
 )
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     ErrorStatus,
     ExecutionPreference,
     HalVersion,
@@ -39,7 +38,7 @@ from asyncnn.hal.versions.convert import (
     convert_capabilities,
     convert_status,
 )
-from asyncnn.hal.versions.prepared import VersionedPreparedModel
+from asyncnn.hal.versions.versioned_model import VersionedPreparedModel
 
 _NO_CACHE = CacheArguments()
 
@@ -47,7 +46,7 @@ OldCallback: TypeAlias = v1_0.IPreparedModelCallback | v1_2.IPreparedModelCallba
 """A callback that knows no status of HAL 1.3."""
 
 
-class VersionedDevice(PreparingDevice, ForwardingDevice):
+class VersionedDevice(BaseDevice, ForwardingDevice):
     """Offers every method of HAL 1.0 to 1.3; ``canonical`` does the work.
 
     Models that come through an older method have to be valid in its version, and their
@@ -157,14 +156,11 @@ class VersionedDevice(PreparingDevice, ForwardingDevice):
         return self._prepare_older(model, HalVersion.V1_2, preference, callback, cache)
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch it, unless an operation came after HAL 1.3."""
-        validate_model(arguments.model, HalVersion.V1_3)
-        return self.canonical.prepare_model_1_3(*arguments, *cache, callback)
+        validate_model(asked.model, HalVersion.V1_3)
+        return asked.by(self.canonical, callback)
 
     def _prepare_older(
         self,
@@ -178,13 +174,12 @@ class VersionedDevice(PreparingDevice, ForwardingDevice):
             return ErrorStatus.INVALID_ARGUMENT
         newest = canonical_model(model)
         adapted = _AdaptedCallback(callback, newest)
-        arguments = PrepareArguments(newest, preference, Priority.MEDIUM, None)
+        asked = PrepareArguments(newest, preference, Priority.MEDIUM, None, cache)
         try:
             validate_model(newest, version)
         except AsyncnnError as error:
             return refuse_preparation(adapted, error)
-        status = self.canonical.prepare_model_1_3(*arguments, *cache, adapted)
-        return convert_status(status, version)
+        return convert_status(asked.by(self.canonical, adapted), version)
 
     def prepare_model_from_cache(
         self,
@@ -202,19 +197,12 @@ class VersionedDevice(PreparingDevice, ForwardingDevice):
         )
         return convert_status(status, HalVersion.V1_2)
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Allocate a buffer of the device; see `IDevice.allocate`."""
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         models = [
             model.canonical if isinstance(model, VersionedPreparedModel) else model
-            for model in prepared_models
+            for model in asked.prepared_models
         ]
-        return await self.canonical.allocate(desc, models, input_roles, output_roles)
+        return await asked._replace(prepared_models=models).by(self.canonical)
 
 
 class _AdaptedCallback(IPreparedModelCallback):

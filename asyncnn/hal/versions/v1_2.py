@@ -22,7 +22,7 @@ from asyncnn.hal.types import (
     Operand,
     OperandPerformance,
     Operation,
-    OutputShape,
+    OutputShapes,
     PerformanceInfo,
     Timing,
 )
@@ -67,10 +67,7 @@ class IExecutionCallback(CallbackObject, ABC):
 
     @abstractmethod
     def notify_1_2(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Receive the outcome; shapes are empty unless NONE or insufficient size."""
 
@@ -88,7 +85,7 @@ class IPreparedModel(v1_0.IPreparedModel, Protocol):
 
     async def execute_synchronously(
         self, request: v1_0.Request, measure: MeasureTiming
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+    ) -> tuple[ErrorStatus, OutputShapes, Timing]:
         """Execute and return status, output shapes and timing."""
 
     async def configure_execution_burst(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperation, Shape
-from asyncnn.hal.operations.windows import (
+from asyncnn.hal.operations.sliding_windows import (
     Window,
     Window2D,
     convolution_window,

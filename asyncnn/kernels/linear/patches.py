@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 
 from asyncnn.hal.operations.bound import NCHW_TO_NHWC, Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NHWC_TO_NCHW, permuted
-from asyncnn.hal.operations.windows import Window, Window2D
+from asyncnn.hal.operations.sliding_windows import Window, Window2D
 from asyncnn.kernels.kernel import (
     Inputs,
     Outputs,

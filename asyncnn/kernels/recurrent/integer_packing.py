@@ -6,6 +6,7 @@ become fixed-point multipliers. The gates lie side by side as in a float cell.
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -93,14 +94,10 @@ class QuantizedWeights(msgspec.Struct, frozen=True, eq=False):
     projection: QuantizedProjection | None
 
 
-MakeProduct: TypeAlias = Callable[..., Product]
-"""`Product.of` or `Product.of_codes`."""
-
-
 def pack(
-    operation: BoundOperation, product: MakeProduct = Product.of
+    operation: BoundOperation, product: Callable[..., Product] = Product.of
 ) -> QuantizedWeights:
-    """Read and pack a QUANTIZED_LSTM.
+    """Read and pack a QUANTIZED_LSTM; ``product`` is `Product.of`.
 
     :raises ValueNeededError: if a weight is not constant.
     :raises OperationFailedError: if a scale is not positive, or that of the cell state
@@ -129,7 +126,7 @@ def _gate_sums(
     operation: BoundOperation,
     gates: Gates,
     bias: Integers | None,
-    product: MakeProduct,
+    product: Callable[..., Product],
 ) -> GateSums:
     data, output = operation.input(0), operation.input(_CELL.states)
     of_data = product(
@@ -165,7 +162,7 @@ def _gate_reals(
 
 
 def _projection(
-    operation: BoundOperation, product: MakeProduct
+    operation: BoundOperation, product: Callable[..., Product]
 ) -> QuantizedProjection | None:
     if not operation.has(_PROJECTION):
         return None
@@ -295,7 +292,7 @@ def compiled_step(operation: BoundOperation) -> NativeKernel | None:
     """
     if built is None:
         return None
-    weights = pack(operation, Product.of_codes)
+    weights = pack(operation, partial(Product.of, as_codes=True))
     try:
         step = built.Step(
             operation.shape(0)[0],

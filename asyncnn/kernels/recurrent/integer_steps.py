@@ -179,36 +179,28 @@ class Product(msgspec.Struct, frozen=True, eq=False):
         read: Callable[[], Array],
         data_zero_point: int,
         bias: Integers | None,
+        *,
+        as_codes: bool = False,
     ) -> "Product":
         """Pack weights [columns, inputs] for stored data of that zero point.
 
         ``read`` gives them; it is not called if a cache has what they are packed to.
+        What was compiled takes them ``as_codes``, as they are.
         """
 
         def make() -> tuple[Array, ...]:
-            weights = read().astype(np.int64)
-            reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
-            dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
-            fold = -data_zero_point * weights.sum(axis=1)
+            weights = read()
+            fold = weights.sum(axis=1, dtype=np.int64) * -data_zero_point
             if bias is not None:
                 fold = fold + bias
+            if as_codes:
+                return weights, fold
+            weights = weights.astype(np.int64)
+            reach = int(np.abs(weights).sum(axis=1).max(initial=0)) * _LARGEST_CODE
+            dtype = np.float32 if reach < _EXACT_FLOAT32 else np.float64
             return np.ascontiguousarray(weights.T, dtype), fold
 
-        return cls(*operation.pack(name, make))
-
-    @classmethod
-    def of_codes(
-        cls,
-        operation: BoundOperation,
-        name: str,
-        read: Callable[[], Array],
-        data_zero_point: int,
-        bias: Integers | None,
-    ) -> "Product":
-        """Return weights [columns, inputs] as they are, for what was compiled."""
-        weights = read()
-        fold = weights.sum(axis=1, dtype=np.int64) * -data_zero_point
-        return cls(weights, fold if bias is None else fold + bias)
+        return cls(*(make() if as_codes else operation.pack(name, make)))
 
 
 class ExactSums:

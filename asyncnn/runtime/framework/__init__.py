@@ -14,10 +14,10 @@
     `FrameworkDevice`, an `IDevice` over several devices
 `planning`, `steps`, `partition_preparing`, `caching`
     a model is planned, and prepared on its devices or loaded from their caches
-`prepared`, `stepping`, `fenced_chain`
+`divided_model`, `stepping`, `fenced_chain`
     it is executed partition by partition
 `spaces`, `reservations`, `managed_memory`, `outcomes`
-    the memory between partitions and of buffers, and who is told of an execution's end
+    the memory between partitions and of buffers, and the report of an execution's end
 `fallback`
     what goes to the CPU instead, for which reasons, and devices that are left out
 

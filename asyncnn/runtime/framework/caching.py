@@ -61,8 +61,8 @@ MOST_PARTITIONS = 8
 class DivisionRecord(ModelRecord, frozen=True, array_like=True):
     """How a model is divided, and the model.
 
-    ``made_for`` says what the plan depends on. ``devices`` are positions among those of
-    the framework, one for each partition; ``saved`` says which partitions' devices
+    ``made_for`` says what the plan depends on. ``devices`` are positions in the list of
+    the framework's, one for each partition; ``saved`` says which partitions' devices
     have saved them.
     """
 
@@ -178,7 +178,7 @@ class OpenCache:
         """Load plan and model, in steps.
 
         :raises GeneralFailureError: if they are not as they were saved, or the plan is
-            that of other devices or settings.
+            one of other devices or settings.
         """
         if self._unsealed is None:
             self._unsealed = yield from unsealing(DivisionRecord, self.own, key)

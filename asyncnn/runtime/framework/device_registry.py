@@ -130,7 +130,7 @@ async def _newest(opened: Opened, settings: DeviceSettings) -> AsyncIterator[IDe
 
 
 def registered_devices() -> dict[str, Registered]:
-    """Return all devices by name: those of asyncnn, then those of other packages.
+    """Return all devices by name: asyncnn's own, then other packages'.
 
     A package's device is not used, and logged, if its name is taken, or has a comma or
     a colon in it, which separate the names of a framework.
@@ -153,7 +153,7 @@ def registered_devices() -> dict[str, Registered]:
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows: those of asyncnn, then of packages.
+    """Return the names that `open_device` knows: asyncnn's own, then packages'.
 
     A device may be listed and yet fail to open: ``asyncnn devices`` says which do.
     ``framework:NAME,NAME`` is known as well: a framework of the devices named.
@@ -173,11 +173,12 @@ def opener_of(name: str) -> Opener:
     if name in BUILT_IN:
         return Registered(name, BUILT_IN[name], _HERE).open
     known = registered_devices()
-    if name not in known:
-        known |= _on_provider(name)
     scope, colon, parts = name.partition(":")
+    names = [part.strip() for part in parts.split(",") if part.strip()]
+    for each in (name, *names):
+        if each not in known:
+            known |= _on_provider(each)
     if colon and scope == FRAMEWORK:
-        names = [part.strip() for part in parts.split(",") if part.strip()]
         for part in names or [parts]:
             if part not in known or part == FRAMEWORK:
                 raise _unknown(part, known)

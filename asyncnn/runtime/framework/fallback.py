@@ -18,10 +18,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 from asyncnn.devices.statistics import FallbackCount
-from asyncnn.hal.errors import AsyncnnError, DeviceClosedError
+from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.types import DeviceType, ErrorStatus
 from asyncnn.runtime.framework import FrameworkSettings
@@ -60,11 +59,8 @@ one request may be a thousand times the work of the one before.
 LEAST_AMPLE_NS = 100_000_000
 """Nanoseconds that it has at least: less is lost by the way, or to other requests."""
 
-closed_error = partial(DeviceClosedError, "the device is closed")
-"""Makes a new error each time: one that is raised again keeps ever more frames."""
-
 _MOST_LOGGED = 256
-"""Reasons of one device that are told apart in the log."""
+"""Reasons of one device that the log distinguishes."""
 
 
 class Health:
@@ -96,7 +92,7 @@ class Health:
     def allows(self) -> bool:
         """Tell whether the device may be tried now.
 
-        After a pause one caller may, and the others not before that was told how it
+        After a pause one caller may, and the others not before that was notified how it
         went, or another pause has passed.
         """
         if not self._pauses:

@@ -3,7 +3,7 @@
 Where all devices do fenced executions, and no size is open, all partitions are launched
 at once, each with the fence of the one before: none of them takes a turn of this
 process. From the first partition that is refused or fails, or with device-managed
-buffers, the rest goes step by step, as any other execution does. Executions that tell a
+buffers, the rest goes step by step, as any other execution does. Those that notify a
 callback instead may go the same way.
 
 Source: HAL 1.3/IPreparedModel.hal (executeFenced).
@@ -18,7 +18,11 @@ from asyncnn.callbacks import ExecutionResult
 from asyncnn.deadlines import earlier
 from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.core import Gate
-from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
+from asyncnn.hal.errors import (
+    AsyncnnError,
+    ResourceExhaustedTransientError,
+    closed_error,
+)
 from asyncnn.hal.interfaces import ISyncFence
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -30,7 +34,7 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.qos import acting_for, calling_client
-from asyncnn.runtime.framework.fallback import MISSED, closed_error
+from asyncnn.runtime.framework.fallback import MISSED
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
 from asyncnn.runtime.framework.spaces import Space
 from asyncnn.runtime.framework.stepping import SteppedRun, failed
@@ -42,7 +46,7 @@ _NONE = ErrorStatus.NONE
 class FencedChain(FencedRun):
     """One fenced execution; it `is_done` once it has ended.
 
-    One that has ``ended`` is not fenced: that is told the result.
+    One that has ``ended`` is not fenced: that is given the result.
     """
 
     def __init__(
@@ -204,7 +208,7 @@ class FencedChain(FencedRun):
             self._end(failure)
         else:
             # A device may have taken down what this waits for as well; that falls back
-            # or fails, and its fence, which is not of the device, tells which.
+            # or fails, and its fence, which is not of the device, says which.
             self._failure = failure
             self._runs.clear()
             self._guarded(self._wait)
@@ -259,7 +263,7 @@ class FencedChain(FencedRun):
         self._end(failed(error))
 
     def _end(self, result: ExecutionResult, fenced: Timing = NO_TIMING) -> None:
-        """Tell the result, unless one was told before."""
+        """Report the result, unless one was reported before."""
         if self.is_done:
             return
         is_clean = result.status is _NONE

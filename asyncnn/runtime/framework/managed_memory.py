@@ -9,8 +9,11 @@ Where one device has all of the models, the buffer is that device's own instead,
 from collections.abc import Sequence
 
 from asyncnn.devices.buffer_use import BufferUse
+from asyncnn.devices.device_buffers import Buffers, ModelBuffers
 from asyncnn.hal.errors import GeneralFailureError
+from asyncnn.hal.interfaces import IBuffer
 from asyncnn.hal.operands import size_of_data_bytes
+from asyncnn.hal.refusals import AllocateArguments
 from asyncnn.hal.types import (
     BufferToken,
     DataLocation,
@@ -87,3 +90,43 @@ class BuffersInUse:
             location=DataLocation(at.pool_index, 0, length),
             dimensions=argument.dimensions,
         )
+
+
+class BufferUser:
+    """A prepared model whose ``buffers`` are memory of this process.
+
+    It ``has_buffers`` as soon as a request may name one; None if there can be none.
+    """
+
+    buffers: ModelBuffers | None = None
+    has_buffers = False
+
+    def in_use(self, request: Request) -> BuffersInUse | None:
+        """Return what a validated request does with buffers, not begun, if it has any.
+
+        :raises InvalidArgumentError: if one is unknown, or has no such role.
+        """
+        found = self.buffers.found(request) if self.buffers is not None else {}
+        if self.buffers is None or not found:
+            return None
+        return BuffersInUse(self.buffers.use(request, found), self.buffers.model)
+
+
+def allocate_fixed(
+    buffers: Buffers, asked: AllocateArguments, own: type[BufferUser]
+) -> tuple[IBuffer, int]:
+    """Allocate a buffer of a known shape for models that are all ``own``.
+
+    :raises AsyncnnError: as `Buffers.allocate`, and if the shape is open.
+    """
+    desc, prepared_models, *roles = asked
+    users: list[BufferUser | None]
+    users = [each if isinstance(each, own) else None for each in prepared_models]
+    models = [None if each is None else each.buffers for each in users]
+    buffer, token = buffers.allocate(desc, models, *roles)
+    if not buffer.is_fixed:
+        raise GeneralFailureError("the shape of the buffer is open")
+    for each in users:
+        if each is not None:
+            each.has_buffers = True
+    return buffer, token

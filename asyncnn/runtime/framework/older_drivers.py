@@ -22,12 +22,11 @@ from asyncnn.devices import DeviceSettings
 from asyncnn.devices.device_buffers import FREQUENCY, RELAXED, Buffers
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceClosedError,
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
-    MissedDeadlinePersistentError,
     PreparationFailedError,
+    closed_error,
     error_for,
     failure_of,
 )
@@ -41,14 +40,12 @@ from asyncnn.hal.interfaces import (
 )
 from asyncnn.hal.operations import check_operation
 from asyncnn.hal.refusals import (
-    CacheArguments,
+    AllocateArguments,
+    BaseDevice,
+    LoadArguments,
     PrepareArguments,
-    PreparingDevice,
-    refuse_preparation,
 )
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -58,17 +55,18 @@ from asyncnn.hal.types import (
     Model,
 )
 from asyncnn.hal.validate import (
-    validate_execution_preference,
     validate_model,
-    validate_priority,
 )
-from asyncnn.hal.versions import compliant_with, noncompliant_operations, v1_0, v1_2
+from asyncnn.hal.versions import noncompliant_operations, v1_0, v1_2
 from asyncnn.hal.versions.convert import (
+    AnyModel,
     canonical_capabilities,
     convert_model,
     convert_status,
+    fits_beside_operations,
 )
 from asyncnn.offload import offload
+from asyncnn.runtime.framework.managed_memory import allocate_fixed
 from asyncnn.runtime.framework.older_executions import OlderHost, told_in
 from asyncnn.runtime.framework.older_models import OlderPreparedModel
 from asyncnn.runtime.framework.submodels import build_submodels
@@ -119,7 +117,7 @@ async def newest(
         yield adapted
 
 
-class OlderDriver(PreparingDevice):
+class OlderDriver(BaseDevice):
     """An `IDevice` of what has the calls of an older version. A context manager.
 
     ``driver`` is one of `asyncnn.hal.versions.v1_0.IDevice` and its successors. One of
@@ -165,15 +163,15 @@ class OlderDriver(PreparingDevice):
         """End what is pending here, and ask the driver to stop the rest."""
         self._is_closed = True
         for preparation in tuple(self._preparations):
-            preparation.fail(DeviceClosedError("the device is closed"))
-        self._host.close()
+            preparation.fail(closed_error())
         self._buffers.close()
+        await self._host.aclose()
         await self._buffers.wait_ended()
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
         """Return why it takes no work any more; see `IMortal`."""
         if self._is_closed:
-            return DeviceClosedError("the device is closed")
+            return closed_error()
         return cause_of_death(self.driver)
 
     def get_status(self) -> DeviceStatus:
@@ -201,52 +199,36 @@ class OlderDriver(PreparingDevice):
         status, capabilities = self._call("get_capabilities")()
         return self._told(status), canonical_capabilities(capabilities)
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return which operations the driver would run, of those that it can know.
 
         Where it cannot know some, it is asked for a model of the others.
         """
-        try:
-            self._check_open()
-            validate_model(model)
-        except AsyncnnError as error:
-            return error.status, ()
+        self._check_open()
+        old, known = await offload(_offered, model, self.version)
         count = len(model.main.operations)
-        lacking = noncompliant_operations(model, self.version)
-        known = [index for index in range(count) if index not in lacking]
-        asked = model
-        if lacking and known:
-            parts = [known, sorted(lacking)]
-            asked = (await offload(build_submodels, model, parts)).steps[0].model
-        # Pools or extensions of others may be of no version of the driver's.
-        if not known or not compliant_with(asked, self.version):
-            return _NONE, (False,) * count
-        old = convert_model(asked, self.version)
+        none = (False,) * count
+        if old is None:
+            return none
         given, supports = await self._call("get_supported_operations")(old)
         status = self._told(given)
-        if status is not _NONE:
-            # Of a model that nobody has made, it tells nothing.
-            return (_NONE, (False,) * count) if lacking else (status, ())
-        if len(supports) != len(known):
-            return ErrorStatus.GENERAL_FAILURE, ()
+        if status is not _NONE and len(known) < count:
+            return none  # of a model that nobody has made, it tells nothing
+        if status is not _NONE or len(supports) != len(known):
+            failed = ErrorStatus.GENERAL_FAILURE if status is _NONE else status
+            raise error_for(failed, "the driver does not tell what it supports")
         answers = dict(zip(known, supports, strict=True))
-        return _NONE, tuple(answers.get(index, False) for index in range(count))
+        return tuple(answers.get(index, False) for index in range(count))
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
-        model, preference, priority, deadline = arguments
+        model, preference, _, deadline, cache = asked
         self._check_open()
-        validate_execution_preference(preference)
-        validate_priority(priority)
-        validate_model(model)
-        if not compliant_with(model, self.version):
-            raise GeneralFailureError(_lack(model, self.version))
+        asked.validate()
+        lacking = noncompliant_operations(model, self.version)
+        if lacking or not fits_beside_operations(model, self.version):
+            raise GeneralFailureError(_lack(model, self.version, sorted(lacking)))
         old = convert_model(model, self.version)
         more = () if self.version < HalVersion.V1_1 else (preference,)
         caches = () if self.version < HalVersion.V1_2 else cache
@@ -258,17 +240,14 @@ class OlderDriver(PreparingDevice):
         )
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         self._check_open()
         if self.version < HalVersion.V1_2:
             raise GeneralFailureError(f"{self.version.title} does not cache models")
         driver = cast("v1_2.IDevice", self.driver)
-        load = partial(driver.prepare_model_from_cache, *cache)
-        return self._launch(load, None, deadline, callback)
+        load = partial(driver.prepare_model_from_cache, *asked.cache)
+        return self._launch(load, None, asked.deadline, callback)
 
     def _launch(
         self,
@@ -278,11 +257,7 @@ class OlderDriver(PreparingDevice):
         callback: IPreparedModelCallback,
     ) -> ErrorStatus:
         """Have the driver prepare a model, of which nothing may be known."""
-        try:
-            check_deadline(deadline)
-        except MissedDeadlinePersistentError as error:
-            refuse_preparation(callback, error)  # an outcome, not an error of the call
-            return _NONE
+        check_deadline(deadline)
         ended = self._preparations.discard
         preparation = _OlderPreparation(self._host, model, deadline, callback, ended)
         self._preparations.add(preparation)
@@ -296,31 +271,8 @@ class OlderDriver(PreparingDevice):
             preparation.fail(preparation_error(status, told.reason))
         return status
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Allocate memory of this process, of a known shape; see `IDevice.allocate`."""
-        own = [m for m in prepared_models if isinstance(m, OlderPreparedModel)]
-        models = [
-            m.buffers if isinstance(m, OlderPreparedModel) else None
-            for m in prepared_models
-        ]
-        try:
-            buffer, token = self._buffers.allocate(
-                desc, models, input_roles, output_roles
-            )
-            if not buffer.is_fixed:
-                raise GeneralFailureError("the shape of the buffer is open")
-        except AsyncnnError as error:
-            logger.info("no buffer allocated: %s", error)
-            return error.status, None, 0
-        for each in own:
-            each.has_buffers = True
-        return _NONE, buffer, token
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        return allocate_fixed(self._buffers, asked, OlderPreparedModel)
 
     def _call(self, name: str) -> Any:
         """Return the driver's call of that name in its version."""
@@ -342,9 +294,29 @@ class OlderDriver(PreparingDevice):
             raise cause
 
 
-def _lack(model: Model, version: HalVersion) -> str:
+def _offered(
+    model: Model, version: HalVersion
+) -> tuple[AnyModel | None, Sequence[int]]:
+    """Return what a driver is asked of a model, and the operations that this has.
+
+    None if there are none, or pools or extensions of no version of the driver's.
+
+    :raises InvalidArgumentError: if a rule is broken.
+    """
+    validate_model(model)
+    lacking = noncompliant_operations(model, version)
+    every = range(len(model.main.operations))
+    known = [index for index in every if index not in lacking]
+    if lacking and known:
+        parts = [known, sorted(lacking)]
+        model = build_submodels(model, parts).steps[0].model
+    if not known or not fits_beside_operations(model, version):
+        return None, ()
+    return convert_model(model, version), known
+
+
+def _lack(model: Model, version: HalVersion, lacking: Sequence[int]) -> str:
     """Return what of a validated model a version does not have."""
-    lacking = sorted(noncompliant_operations(model, version))
     if not lacking:
         return f"{version.title} does not have the pools of the model"
     what, main = f"{version.title} does not have operations {lacking}", model.main

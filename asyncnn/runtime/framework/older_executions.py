@@ -1,7 +1,7 @@
 """Executions of drivers of HAL 1.0 to 1.2, and what is made of their results.
 
 A result that comes behind its deadline is a missed one. The driver may write to the
-outputs until then, so nobody is told before.
+outputs until it answers, so nobody is told before, unless it leaves that too long.
 """
 
 import asyncio
@@ -11,16 +11,18 @@ from typing import Any
 
 from asyncnn.burst.server import OpenBursts
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.deadlines import told_late
+from asyncnn.deadlines import DEADLINE_GRACE_S, told_late, unanswered
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.fenced_run import too_many_fenced
 from asyncnn.hal.errors import (
+    AsyncnnError,
     DeviceUnavailableError,
     GeneralFailureError,
+    closed_error,
     error_for,
     failure_of,
 )
-from asyncnn.hal.interfaces import CallbackObject
+from asyncnn.hal.interfaces import CallbackObject, IBurstContext
 from asyncnn.hal.types import (
     NO_TIMING,
     UINT64_MAX,
@@ -28,13 +30,13 @@ from asyncnn.hal.types import (
     ExecutionOptions,
     HalVersion,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Timing,
 )
 from asyncnn.hal.versions import v1_0, v1_2
 from asyncnn.hal.versions.convert import convert_status
 from asyncnn.runtime.framework.managed_memory import BuffersInUse
-from asyncnn.runtime.framework.steps import IClosable
+from asyncnn.runtime.framework.steps import ActiveExecutions, IClosable
 
 _NONE = ErrorStatus.NONE
 _FAILED = ErrorStatus.GENERAL_FAILURE
@@ -73,8 +75,10 @@ def told_in(version: HalVersion, take: Callable[..., None]) -> Told:
     return (Told1_0 if version < HalVersion.V1_2 else Told1_2)(take)
 
 
-class OlderHost:
+class OlderHost(ActiveExecutions):
     """What the prepared models of one driver share. It belongs to the event loop."""
+
+    active: "set[OlderExecution]"  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -84,12 +88,11 @@ class OlderHost:
         max_waiting: int,
         cause_of_death: Callable[[], DeviceUnavailableError | None],
     ) -> None:
+        super().__init__(buffers, bursts)
         self.version = version
-        self.buffers = buffers
-        self.bursts = bursts
         self.tells_shapes = version >= HalVersion.V1_2
         self.fenced: set[IClosable] = set()
-        self.executions: set[OlderExecution] = set()
+        self.served: set[ServedBurst] = set()
         self._max_waiting = max_waiting
         self.cause_of_death = cause_of_death
 
@@ -105,13 +108,45 @@ class OlderHost:
         if is_fenced and len(self.fenced) >= self._max_waiting:
             raise too_many_fenced(self._max_waiting)
 
-    def close(self) -> None:
-        """End bursts and what waits for fences; have the driver stop the rest."""
+    async def aclose(self) -> None:
+        """End bursts and what waits for fences; have the driver stop the rest.
+
+        What it does not stop soon is not waited for any more.
+        """
         self.bursts.close()
+        for burst in tuple(self.served):
+            burst.end()
         for run in tuple(self.fenced):
             run.close()
-        for execution in tuple(self.executions):
+        for execution in tuple(self.active):
             execution.die()
+        await self.wait_idle(DEADLINE_GRACE_S)
+        for run in tuple(self.active):
+            run.close()
+
+
+class ServedBurst:
+    """An `IBurstContext` of the driver's own, which ends with the device."""
+
+    def __init__(self, host: OlderHost, context: IBurstContext) -> None:
+        self._host = host
+        self._context = context
+        self._death = CallbackObject()
+        self.free_memory = context.free_memory
+        self.cancel = context.cancel
+        self.link_to_death = self._death.link_to_death
+        host.served.add(self)
+        context.link_to_death(self.end)
+
+    def close(self) -> None:
+        """Release it; see `IBurstContext.close`."""
+        self._host.served.discard(self)
+        self._context.close()
+
+    def end(self) -> None:
+        """Release it, and tell that no more results will come."""
+        self.close()
+        self._death.die()
 
 
 class OlderExecution:
@@ -121,7 +156,7 @@ class OlderExecution:
         self,
         host: OlderHost,
         options: ExecutionOptions,
-        completed: Callable[..., tuple[OutputShape, ...]],
+        completed: Callable[..., OutputShapes],
         use: BuffersInUse | None,
         told: Callable[[ExecutionResult], None],
     ) -> None:
@@ -130,7 +165,7 @@ class OlderExecution:
         self._completed = completed
         self._use = use
         self._tell = told
-        self._is_stopped = self._is_late = False
+        self._is_stopped = self._is_late = self._is_told = False
         self._timer: asyncio.TimerHandle | None = None
         self._asked_ns = time.monotonic_ns()
         self._callback = told_in(host.version, self._take)
@@ -144,7 +179,7 @@ class OlderExecution:
         :raises AsyncnnError: if it does not take it, whatever it has told its callback.
         """
         host, deadline, callback = self._host, self._options.deadline, self._callback
-        host.executions.add(self)
+        host.active.add(self)
         if deadline is not None:
             delay = (deadline - self._asked_ns) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
@@ -171,9 +206,24 @@ class OlderExecution:
             self._is_stopped = True
             self._callback.die()
 
+    def close(self) -> None:
+        """Tell that it has failed, as the device is closed."""
+        self._give_up(self._host.cause_of_death() or closed_error())
+
     def _expire(self) -> None:
         self._is_late = True
         self.die()
+        if self.is_pending:  # it may have stopped at once
+            late = unanswered(DEADLINE_GRACE_S)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(DEADLINE_GRACE_S, self._give_up, late)
+
+    def _give_up(self, error: AsyncnnError) -> None:
+        """Tell of an error; buffers are in use until the driver has answered."""
+        self._leave()
+        if not self._is_told:
+            self._is_told = True
+            self._tell(ExecutionResult(error.status, (), NO_TIMING, str(error)))
 
     def _take(self, *told: Any) -> None:
         if not self.is_pending:
@@ -194,19 +244,24 @@ class OlderExecution:
             return
         self.is_pending = False
         del self._completed  # has the request, and this goes with the next collection
-        self._host.executions.discard(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._host.ended(self)
         if self._timer is not None:
             self._timer.cancel()
 
     def _deliver(self, result: ExecutionResult) -> None:
         if self._use is not None:
             self._use.end(result.status, result.output_shapes)
-        self._tell(result)
+        if not self._is_told:
+            self._is_told = True
+            self._tell(result)
 
     def _result(
         self,
         status: ErrorStatus,
-        shapes: tuple[OutputShape, ...] = (),
+        shapes: OutputShapes = (),
         timing: Timing = NO_TIMING,
     ) -> ExecutionResult:
         """Return what is told of the end, just now, with what the driver has told."""

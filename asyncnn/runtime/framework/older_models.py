@@ -16,42 +16,43 @@ from msgspec.structs import replace
 
 from asyncnn.callbacks import (
     ExecutionResult,
-    IBurstCallback,
     IExecutionCallback,
-    SynchronousByCallback,
 )
 from asyncnn.deadlines import check_deadline, earlier
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.fences.core import Gate
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.errors import (
     AsyncnnError,
-    DeviceClosedError,
     DeviceUnavailableError,
     GeneralFailureError,
-    MissedDeadlinePersistentError,
     ResourceExhaustedTransientError,
+    closed_error,
     failure_of,
 )
 from asyncnn.hal.interfaces import IBurstContext, cause_of_death
 from asyncnn.hal.operands import combine_dimensions, size_of_data_bytes
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import BurstArguments, refuse_execution
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
     ExecutionOptions,
-    Handle,
     MeasureTiming,
     Model,
     OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
 from asyncnn.hal.validate import RequestRules, execution_options, signature_of
 from asyncnn.hal.versions import compliant_with, v1_0
 from asyncnn.hal.versions.convert import convert_request, convert_status
-from asyncnn.runtime.framework.managed_memory import BuffersInUse
-from asyncnn.runtime.framework.older_executions import OlderExecution, OlderHost
+from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
+from asyncnn.runtime.framework.older_executions import (
+    OlderExecution,
+    OlderHost,
+    ServedBurst,
+)
 from asyncnn.runtime.framework.outcomes import CallbackReport
 
 _NONE = ErrorStatus.NONE
@@ -59,7 +60,7 @@ _FAILED = ErrorStatus.GENERAL_FAILURE
 _NOTHING = Request((), (), ())
 
 
-class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
+class OlderPreparedModel(BufferUser, BasePreparedModel):
     """An `IPreparedModel` of a driver's ``prepared`` one.
 
     Without a ``model``, which came from a cache, the driver alone checks requests.
@@ -68,8 +69,6 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
     def __init__(self, host: OlderHost, prepared: Any, model: Model | None) -> None:
         self.host = host
         self.prepared = prepared
-        self.buffers = None
-        self.has_buffers = False
         self._rules: RequestRules | None = None
         self._signature: Model | None = None
         model = model or getattr(prepared, "signature", None)
@@ -107,10 +106,7 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         except AsyncnnError as error:
             if use is not None:
                 use.end(error.status, ())
-            status = refuse_execution(callback, error)
-            # A deadline that has passed is an outcome, not an error of the call.
-            missed = isinstance(error, MissedDeadlinePersistentError)
-            return _NONE if missed else status
+            return refuse_execution(callback, error)
         report.is_called = False
         if execution.is_pending:
             callback.link_to_death(execution.die)
@@ -130,21 +126,21 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         run.launch(awaited)
         return run
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
         """Have the driver serve a burst, if it can; see `IPreparedModel`.
 
         It cannot before HAL 1.2, nor if a request may have a buffer.
         """
-        channels = callback, request_channel, result_channel
         if self.host.tells_shapes and not self.has_buffers:
-            status, context = await self.prepared.configure_execution_burst(*channels)
-            return convert_status(status, self.host.version), context
-        return self.host.bursts.configure(self, *channels)
+            cause = self.cause_of_death()
+            if cause is not None:
+                return cause.status, None
+            status, context = await self.prepared.configure_execution_burst(*asked)
+            burst = None if context is None else ServedBurst(self.host, context)
+            return convert_status(status, self.host.version), burst
+        return self.host.bursts.configure(self, *asked)
 
     def checked(self, request: Request, *, is_fenced: bool) -> BuffersInUse | None:
         """Check a request; return its use of buffers, which is not begun, if any.
@@ -152,14 +148,10 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         :raises AsyncnnError: if it is not taken.
         """
         self.host.check(is_fenced=is_fenced)
-        if self._rules is None or self._signature is None or self.buffers is None:
-            return None
-        allows_open = self.host.tells_shapes and not is_fenced
-        self._rules.check(request, allow_unspecified_output=allows_open)
-        found = self.buffers.found(request)
-        if not found:
-            return None
-        return BuffersInUse(self.buffers.use(request, found), self._signature)
+        if self._rules is not None:
+            allows_open = self.host.tells_shapes and not is_fenced
+            self._rules.check(request, allow_unspecified_output=allows_open)
+        return self.in_use(request)
 
     def start(
         self,
@@ -185,8 +177,8 @@ class OlderPreparedModel(SynchronousByCallback, FencedByLaunch):
         return execution
 
     def completed(
-        self, request: Request, status: ErrorStatus, told: tuple[OutputShape, ...]
-    ) -> tuple[OutputShape, ...]:
+        self, request: Request, status: ErrorStatus, told: OutputShapes
+    ) -> OutputShapes:
         """Return the shapes of outputs that a driver has told, with what is known.
 
         If it has told none, they are what model and request tell.
@@ -265,7 +257,7 @@ class _OlderFencedRun(FencedRun):
     def close(self) -> None:
         """End what waits, as the device is closed."""
         if self._execution is None:
-            self._fail(DeviceClosedError("the device is closed"))
+            self._fail(closed_error())
 
     def _opened(self, failure: AsyncnnError | None) -> None:
         """Begin or fail, but not at once, as a long chain may."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.own_devices import CPU
+from asyncnn.devices.own_devices import AUTO, CPU, IN_AUTO
 from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import failure_of
 from asyncnn.hal.interfaces import IDevice
@@ -53,10 +53,11 @@ async def open_framework(
     framework: FrameworkSettings | None = None,
     clock: Clock = time.monotonic,
 ) -> AsyncIterator[FrameworkDevice]:
-    """Open a framework over ``devices``, and those of ``names``, in this order.
+    """Open a framework over ``devices`` and the devices of ``names``, in this order.
 
-    Without either, it is over all devices that are registered, but for samples; one of
-    those that cannot be opened is left out, and logged. The CPU is always the last.
+    Without either, it is over all devices that are registered, but for samples, and
+    for those of one engine beside ``auto``, which has them all; one that cannot be
+    opened is left out, and logged. The CPU is always the last.
 
     :raises InvalidArgumentError: if a name is unknown or occurs twice.
     :raises AsyncnnError: if a device that is named cannot be opened.
@@ -94,6 +95,8 @@ async def _all(
     members: list[Member] = []
     for name, registered in registered_devices().items():
         if name in (CPU, FRAMEWORK) or name.startswith(SAMPLE):
+            continue
+        if name in IN_AUTO and AUTO in [member.name for member in members]:
             continue
         try:
             hal = await opened.enter_async_context(registered.open(settings))

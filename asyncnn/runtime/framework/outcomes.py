@@ -1,7 +1,7 @@
-"""How executions of the framework end, as their callbacks are told.
+"""How executions of the framework end, as their callbacks are notified.
 
 `Watch` stands between a device that has all of a model and the client, and looks at the
-status alone. `CallbackReport` tells the result of what went step by step, as `begin`
+status alone. `CallbackReport` reports the result of what went step by step, as `begin`
 has it.
 """
 
@@ -15,7 +15,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -73,10 +73,7 @@ class Watch(IExecutionCallback):
         self._callback.link_to_death(self.die)
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Pass the outcome on, unless the CPU may do better."""
         self.is_waiting = False
@@ -101,7 +98,7 @@ class Watch(IExecutionCallback):
 
 
 class LaterWatch(Watch):
-    """The same for callbacks that must not be told before the call has returned."""
+    """The same for callbacks that must not be notified before the call returns."""
 
     takes_early_results: ClassVar[bool] = False
 
@@ -134,8 +131,8 @@ class CallbackReport:
         if result.route is not None:
             try:
                 callback.took(result.route)
-            except (Exception, asyncio.CancelledError):  # the result is still told
-                logger.exception("a callback failed as it was told a route")
+            except (Exception, asyncio.CancelledError):  # the result is still reported
+                logger.exception("a callback failed as it was notified of a route")
         OneShot(callback.notify_1_3)(result.status, result.output_shapes, result.timing)
 
 
@@ -147,7 +144,7 @@ def begin(
     use: BuffersInUse | None = None,
     failure: ExecutionResult | None = None,
 ) -> None:
-    """Execute step by step, and tell a callback; the first has failed by ``failure``.
+    """Execute step by step, and notify a callback; the first failed by ``failure``.
 
     :raises GeneralFailureError: as `SteppedRun`.
     """

@@ -61,7 +61,7 @@ _CONTROL_FLOW = frozenset({OperationType.IF, OperationType.WHILE})
 class DeviceCandidate(msgspec.Struct, frozen=True):
     """A device that operations may go to, and which of them it ``supports``.
 
-    One that ``tells_shapes`` reports those of outputs that the model leaves open, as
+    One that ``tells_shapes`` reports shapes of outputs that the model leaves open, as
     devices do since HAL 1.2.
     """
 

@@ -24,7 +24,7 @@ from asyncnn.hal.errors import (
     failure_of,
 )
 from asyncnn.hal.interfaces import IPreparedModel
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments
+from asyncnn.hal.refusals import CacheArguments, LoadArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import Model
 from asyncnn.logs import COMPILATION
@@ -181,7 +181,7 @@ class Preparer:
     async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> DeviceStep:
         member, arguments, usual, outputs, slot = part
         if is_saved:
-            prepared = await loaded_by(member, arguments.deadline, slot)
+            prepared = await loaded_by(member, LoadArguments(arguments.deadline, slot))
         else:
             prepared = await prepared_on(member, arguments)
         return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
@@ -238,7 +238,7 @@ class Preparer:
         """
         member, arguments, usual, outputs, slot = part
         try:
-            prepared = await prepared_on(member, arguments, slot)
+            prepared = await prepared_on(member, arguments._replace(cache=slot))
         except AsyncnnError as error:
             if not member.is_cpu:
                 place = f"partition {number}, {usual}"

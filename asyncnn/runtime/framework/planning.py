@@ -78,7 +78,7 @@ class Planner:
 
     async def _ask(self, member: Member, model: Model) -> DeviceCandidate | str:
         """Return what a device supports, or why it has no part."""
-        # Not `allows`: an answer tells nothing of how executions go.
+        # Not `allows`: an answer says nothing of how executions go.
         if not member.is_cpu and member.health.left_out_s:
             return LEFT_OUT
         try:

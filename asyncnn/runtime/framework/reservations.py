@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Use(msgspec.Struct, frozen=True):
-    """An argument of a partition: its number, and that of the argument."""
+    """An argument of a partition: the partition's number, and its own."""
 
     step: int
     argument: int

@@ -23,7 +23,7 @@ from asyncnn.devices.reference import ReferenceDevice
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operands import bodies_of, is_tensor
 from asyncnn.hal.performance import uniform_performance, with_performance
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments
+from asyncnn.hal.refusals import PrepareArguments
 from asyncnn.hal.types import (
     Capabilities,
     ErrorStatus,
@@ -70,31 +70,25 @@ class SampleDevice(ReferenceDevice):
             floats, floats, table, self.others, self.others
         )
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return which operations are of the sample's kind."""
-        status, supports = await super().get_supported_operations_1_3(model)
-        main = model.main
-        return status, tuple(
+        supports, main = await super()._supported(model), model.main
+        return tuple(
             can and self.takes(model, main, operation)
             for can, operation in zip(supports, main.operations, strict=False)
         )
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         """Launch the preparation, unless an operation is not of the sample's kind."""
-        model, main = arguments.model, arguments.model.main
+        model, main = asked.model, asked.model.main
         if not all(self.takes(model, main, operation) for operation in main.operations):
             raise GeneralFailureError(
                 f"{self.name} does not support all operations of the model: "
                 "asyncnn.explain says which"
             )
-        return super()._prepare(arguments, cache, callback)
+        return super()._prepare(asked, callback)
 
     def takes(self, model: Model, subgraph: Subgraph, operation: Operation) -> bool:
         """Tell whether an operation, and those within it, are of the sample's kind."""

@@ -22,7 +22,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     ExecutionOptions,
     MeasureTiming,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -56,7 +56,7 @@ def failed(error: Exception) -> ExecutionResult:
 
 
 class SteppedRun(IExecutionCallback):
-    """One execution of a prepared model; ``ended`` is told the result, once.
+    """One execution of a prepared model; ``ended`` is given the result, once.
 
     Its route is None if it is the usual one. A request that names device-managed
     buffers is executed with the memory that ``use`` claims.
@@ -127,10 +127,7 @@ class SteppedRun(IExecutionCallback):
         self._advance()
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Take the outcome of a partition, and begin the next."""
         self._is_outstanding = False
@@ -155,7 +152,7 @@ class SteppedRun(IExecutionCallback):
             self._task.cancel()
 
     def close(self) -> None:
-        """End at once, since the framework is closed; devices are told to stop."""
+        """End at once, since the framework is closed; devices are asked to stop."""
         self._end(ErrorStatus.DEVICE_UNAVAILABLE, (), "the device is closed")
         self.die()
 
@@ -270,8 +267,8 @@ class SteppedRun(IExecutionCallback):
             or self._model.fallback is Fallback.FORBID
         ):
             what = f"execution of {self._step.usual}"
-            told = answer.reason or unexplained(what, answer.status)
-            self._end(answer.status, (), told)
+            reason = answer.reason or unexplained(what, answer.status)
+            self._end(answer.status, (), reason)
         else:
             self._fall_back(answer)
 
@@ -395,9 +392,7 @@ class SteppedRun(IExecutionCallback):
             self._release()
         self._advance()
 
-    def _end(
-        self, status: ErrorStatus, shapes: tuple[OutputShape, ...], reason: str
-    ) -> None:
+    def _end(self, status: ErrorStatus, shapes: OutputShapes, reason: str) -> None:
         if self.is_over:
             return
         self.is_over = True

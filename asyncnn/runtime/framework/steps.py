@@ -10,12 +10,13 @@ from typing import Protocol
 import msgspec
 
 from asyncnn.burst.server import OpenBursts
-from asyncnn.callbacks import PreparedModelFuture, SynchronousByCallback
+from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices.device_buffers import Buffers
+from asyncnn.fenced_run import BasePreparedModel
 from asyncnn.hal.errors import AsyncnnError, failure_of
 from asyncnn.hal.interfaces import IPreparedModel
 from asyncnn.hal.operands import is_scalar
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments
+from asyncnn.hal.refusals import LoadArguments, PrepareArguments
 from asyncnn.hal.routes import RouteStep
 from asyncnn.hal.types import ErrorStatus, OutputShape
 from asyncnn.runtime.framework import Fallback, FrameworkSettings
@@ -24,8 +25,6 @@ from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.spaces import Reservation, Spaces
 from asyncnn.runtime.framework.submodels import SubModels
 from asyncnn.runtime.model_cache import prepare
-
-_NO_CACHE = CacheArguments()
 
 
 class OnCpu:
@@ -122,21 +121,13 @@ class IClosable(Protocol):
         ...
 
 
-class Host:
-    """What prepared models have of their framework: what ends with it.
+class ActiveExecutions:
+    """The executions of a device that are ``active``, and what it serves them with."""
 
-    ``active`` are executions under way. ``is_closed`` is set once it is closed.
-    """
-
-    def __init__(
-        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
-    ) -> None:
+    def __init__(self, buffers: Buffers, bursts: OpenBursts) -> None:
         self.buffers = buffers
         self.bursts = bursts
-        self.max_intermediate_bytes = settings.max_intermediate_bytes
-        self.chains_drivers = settings.chains_drivers
         self.active: set[IClosable] = set()
-        self.is_closed = False
         self._waiting: asyncio.Future[None] | None = None
 
     def ended(self, active: IClosable) -> None:
@@ -145,20 +136,35 @@ class Host:
         if self._waiting is not None and not self.active and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def wait_idle(self) -> None:
-        """Wait until nothing is executed; nothing more must be launched."""
+    async def wait_idle(self, most_s: float | None = None) -> None:
+        """Wait until nothing is executed, but no longer; nothing more is launched."""
         if self.active:
             if self._waiting is None:
                 self._waiting = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._waiting)
+            await asyncio.wait({self._waiting}, timeout=most_s)
 
 
-class Partitioned(SynchronousByCallback):
+class Host(ActiveExecutions):
+    """What prepared models have of their framework: what ends with it.
+
+    ``is_closed`` is set once it is closed.
+    """
+
+    def __init__(
+        self, buffers: Buffers, bursts: OpenBursts, settings: FrameworkSettings
+    ) -> None:
+        super().__init__(buffers, bursts)
+        self.max_intermediate_bytes = settings.max_intermediate_bytes
+        self.chains_drivers = settings.chains_drivers
+        self.is_closed = False
+
+
+class Partitioned(BasePreparedModel):
     """What executions have of a model; ``whole`` is all of it as one partition.
 
     ``declared`` is what the model says of its outputs. Without ``spaces`` there is one
     partition, which takes requests as they are: ``direct``, whose device's ``health``
-    is that of the first.
+    is the first's.
     """
 
     def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:
@@ -188,34 +194,27 @@ class Partitioned(SynchronousByCallback):
         )
 
 
-async def prepared_on(
-    member: Member,
-    arguments: PrepareArguments,
-    cache: CacheArguments = _NO_CACHE,
-) -> IPreparedModel:
-    """Prepare a model on a device, which saves it in its ``cache`` files, if any.
+async def prepared_on(member: Member, arguments: PrepareArguments) -> IPreparedModel:
+    """Prepare a model on a device, which saves it in its cache files, if any.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
-    files = cache.model_cache, cache.data_cache
     try:
-        return await prepare(member.hal, arguments, files, cache.token)
+        return await prepare(member.hal, arguments)
     except AsyncnnError:
         raise
     except Exception as error:
         raise failure_of(error) from error
 
 
-async def loaded_by(
-    member: Member, deadline: int | None, cache: CacheArguments
-) -> IPreparedModel:
+async def loaded_by(member: Member, asked: LoadArguments) -> IPreparedModel:
     """Have a device prepare a model from its cache.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
     callback = PreparedModelFuture()
     try:
-        member.hal.prepare_model_from_cache_1_3(deadline, *cache, callback)
+        asked.by(member.hal, callback)
     except Exception as error:
         raise failure_of(error) from error
     return await callback

@@ -54,7 +54,7 @@ class ArgumentSource(msgspec.Struct, frozen=True):
 
 
 class SubModel(msgspec.Struct, frozen=True):
-    """One partition's model; ``operations`` are those of the whole that it has."""
+    """One partition's model; ``operations`` are the ones of the whole that it has."""
 
     model: Model
     operations: tuple[int, ...]
@@ -73,7 +73,7 @@ class Intermediate(msgspec.Struct, frozen=True):
 class SubModels(msgspec.Struct, frozen=True):
     """All partitions of a model, and the tensors between them.
 
-    ``total_bytes`` are those of all intermediates of known size; with ``is_static``
+    ``total_bytes`` are of all intermediates of known size; with ``is_static``
     that is all of them, and ``outputs_read``, outputs of the model that a later
     partition reads, are of known size too.
     """

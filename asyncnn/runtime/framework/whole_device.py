@@ -4,7 +4,6 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Self
 
@@ -21,6 +20,8 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
+    closed_error,
+    error_for,
     failure_of,
 )
 from asyncnn.hal.interfaces import (
@@ -31,11 +32,14 @@ from asyncnn.hal.interfaces import (
     has_measured_capabilities,
 )
 from asyncnn.hal.performance import kernel_capabilities, performance_of, relative_to
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
+from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
+    LoadArguments,
+    PrepareArguments,
+)
 from asyncnn.hal.routes import EngineShare, IEngineShares, Route
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -48,9 +52,6 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.hal.validate import (
-    validate_execution_preference,
-    validate_model,
-    validate_priority,
     validating,
 )
 from asyncnn.logs import DRIVER
@@ -58,11 +59,12 @@ from asyncnn.offload import offload, offload_steps
 from asyncnn.qos import acting_for, calling_client
 from asyncnn.runtime.framework import FRAMEWORK, Fallback, FrameworkSettings
 from asyncnn.runtime.framework.caching import CacheLayout
-from asyncnn.runtime.framework.fallback import Member, closed_error
+from asyncnn.runtime.framework.divided_model import FrameworkPreparedModel
+from asyncnn.runtime.framework.fallback import Member
+from asyncnn.runtime.framework.managed_memory import allocate_fixed
 from asyncnn.runtime.framework.partition import DevicePlan
 from asyncnn.runtime.framework.partition_preparing import Preparer
 from asyncnn.runtime.framework.planning import Planner
-from asyncnn.runtime.framework.prepared import FrameworkPreparedModel
 from asyncnn.runtime.framework.steps import Host, PreparedSteps
 from asyncnn.runtime.framework.submodels import build_submodels
 from asyncnn.runtime.home import Home
@@ -73,7 +75,7 @@ CLOSING_S = 5.0
 """Seconds for which closing waits for devices that are closed by others."""
 
 
-class FrameworkDevice(PreparingDevice):
+class FrameworkDevice(BaseDevice):
     """An `IDevice` over ``members``, the last of which is the CPU. A context manager.
 
     Models are divided among them; where a device fails, the CPU computes instead.
@@ -130,13 +132,13 @@ class FrameworkDevice(PreparingDevice):
     @property
     def hal_hints(self) -> dict[str, str]:
         """What is made of hints of the HAL, for relaxed models by each device."""
-        told = {each.name: hal_hints(each.hal).get(RELAXED) for each in self.members}
-        of_each = "; ".join(f"{each} ({name})" for name, each in told.items() if each)
+        hints = {each.name: hal_hints(each.hal).get(RELAXED) for each in self.members}
+        of_each = "; ".join(f"{each} ({name})" for name, each in hints.items() if each)
         return {**HAL_HINTS, RELAXED: of_each or HAL_HINTS[RELAXED]}
 
     @property
     def has_measured_capabilities(self) -> bool:
-        """Whether those of all its devices were measured."""
+        """Whether all its devices' were measured."""
         return all(has_measured_capabilities(each.hal) for each in self.members)
 
     async def __aexit__(self, *_: object) -> None:
@@ -156,9 +158,7 @@ class FrameworkDevice(PreparingDevice):
             active.close()
         if self._preparations:
             await asyncio.wait(self._preparations)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING_S):
-                await host.wait_idle()
+        await host.wait_idle(CLOSING_S)
         await self._buffers.wait_ended()
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
@@ -217,19 +217,17 @@ class FrameworkDevice(PreparingDevice):
         )
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return those of all devices; the first one's description counts."""
+        """Return all devices' extensions; the first one's description counts."""
         extensions: dict[str, Extension] = {}
         for member in self.members:
             for extension in member.hal.get_supported_extensions()[1]:
                 extensions.setdefault(extension.name, extension)
         return ErrorStatus.NONE, tuple(extensions.values())
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return, for each operation, whether any device would run it."""
         if self._host.is_closed:
-            return ErrorStatus.DEVICE_UNAVAILABLE, ()
+            raise closed_error()
         answers = await asyncio.gather(
             *(
                 member.hal.get_supported_operations_1_3(model)
@@ -242,12 +240,12 @@ class FrameworkDevice(PreparingDevice):
         for answer in answers:
             if isinstance(answer, BaseException):
                 continue
-            status = answer[0]  # in the end, that of the CPU
+            status = answer[0]  # in the end, the CPU's
             if status is ErrorStatus.NONE:
                 supports.append(answer[1])
         if not supports:
-            return status, ()
-        return ErrorStatus.NONE, tuple(map(any, zip(*supports, strict=True)))
+            raise error_for(status, "no device tells which operations it supports")
+        return tuple(map(any, zip(*supports, strict=True)))
 
     async def plan(self, model: Model, preference: int) -> DevicePlan:
         """Return how a model would be divided.
@@ -287,19 +285,14 @@ class FrameworkDevice(PreparingDevice):
         return shares
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Files that are not as needed do not fail it; nothing is saved then.
-        model, preference, priority, deadline = arguments
+        model, preference, priority, deadline, cache = asked
         DRIVER("prepare_model", preference=preference, priority=priority)
         if self._host.is_closed:
             raise closed_error()
-        validate_execution_preference(preference)
-        validate_priority(priority)
-        validate_model(model, runtime_only_features=True)
+        asked.validate(runtime_only_features=True)
         opened = None
         if cache.model_cache or cache.data_cache:
             try:
@@ -313,16 +306,13 @@ class FrameworkDevice(PreparingDevice):
         return ErrorStatus.NONE
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         if self._host.is_closed:
             raise closed_error()
-        opened = self._caches.opened(cache)
+        opened = self._caches.opened(asked.cache)
         opened.check(self._key)
-        self._launch(self._preparer.load(deadline, opened), callback)
+        self._launch(self._preparer.load(asked.deadline, opened), callback)
         return ErrorStatus.NONE
 
     def get_number_of_cache_files_needed(self) -> tuple[ErrorStatus, int, int]:
@@ -334,7 +324,7 @@ class FrameworkDevice(PreparingDevice):
         work: Coroutine[None, None, PreparedSteps],
         callback: IPreparedModelCallback,
     ) -> None:
-        """Prepare a model in a task of its own, and tell the callback."""
+        """Prepare a model in a task of its own, and notify the callback."""
         notify = OneShot(callback.notify_1_3)
         loop = asyncio.get_running_loop()
         with acting_for(calling_client.get()):
@@ -390,18 +380,13 @@ class FrameworkDevice(PreparingDevice):
             return None
         return None if known is None else known[1]
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
         """Allocate a buffer; see `IDevice.allocate`.
 
         It is a device's own if that has all the models as they are. For models that are
         divided, or may fall back, it is memory of this process, of a known shape.
         """
+        prepared_models = asked.prepared_models
         owners = {
             self._own[each][0]
             for each in prepared_models
@@ -409,34 +394,15 @@ class FrameworkDevice(PreparingDevice):
         }
         divided = [m for m in prepared_models if isinstance(m, FrameworkPreparedModel)]
         if owners and not divided and len(owners) == 1:
-            return await owners.pop().hal.allocate(
-                desc, prepared_models, input_roles, output_roles
-            )
-        try:
-            if owners:
-                raise GeneralFailureError(
-                    "no buffer serves models of different devices"
-                )
-            models = [
-                each.buffers if isinstance(each, FrameworkPreparedModel) else None
-                for each in prepared_models
-            ]
-            buffer, token = self._buffers.allocate(
-                desc, models, input_roles, output_roles
-            )
-            if not buffer.is_fixed:
-                raise GeneralFailureError("the shape of the buffer is open")
-        except AsyncnnError as error:
-            logger.info("no buffer allocated: %s", error)
-            return error.status, None, 0
-        for model in divided:
-            model.has_buffers = True
-        return ErrorStatus.NONE, buffer, token
+            return await asked.by(owners.pop().hal)
+        if owners:
+            raise GeneralFailureError("no buffer serves models of different devices")
+        return allocate_fixed(self._buffers, asked, FrameworkPreparedModel)
 
     async def get_statistics(self) -> DeviceStatistics:
         """Return what the devices have done in all, and the fallbacks.
 
-        A device that keeps no statistics, or does not tell them, counts nothing. See
+        A device that keeps no statistics, or does not return them, counts nothing. See
         `IMeasured`.
         """
         if self._host.is_closed:

@@ -23,7 +23,7 @@ from asyncnn.memory.slabs import retire
 from asyncnn.offload import SerialOffload
 from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.client.staging import Staged
-from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.client.unanswered import Cause, Line, notify
 from asyncnn.service.limits import OwnedTasks
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class DeferredExecutions:
     ) -> None:
         alarm, staged = None, execution.staged
         if staged is None:
-            return  # the connection ended before this began: it was told
+            return  # the connection ended before this began: it was notified
         if deadline is not None:
             delay, late = (deadline - asked_ns) / 1e9, (execution, deadline, asked_ns)
             alarm = asyncio.get_running_loop().call_later(delay, self._expire, *late)
@@ -206,7 +206,7 @@ class DeferredExecutions:
                 await self._on_thread(staged.fill)
             if deadline is not None and time.monotonic_ns() >= deadline:
                 self._expire(execution, deadline, asked_ns)
-            # The connection may have ended during the copy: then it was told.
+            # The connection may have ended during the copy: then it was notified.
             if execution in self._waiting and not execution.is_abandoned:
                 launch()
                 self._waiting.discard(execution)
@@ -227,10 +227,7 @@ class DeferredExecutions:
         execution.is_abandoned = True
         late = told_late(deadline, asked_ns)
         error = MissedDeadlineTransientError(f"{late}; its inputs were being copied")
-        try:
-            execution.expire(error)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("a listener failed while it was notified")
+        notify(execution.expire, error)
 
     async def _finish(self, copy: Callable[[], None], then: Callable[[], None]) -> None:
         try:
@@ -248,8 +245,5 @@ class DeferredExecutions:
         """Report the failure, unless the end was reported before."""
         if execution in self._waiting:
             self._waiting.discard(execution)
-            status, reason = error.status, str(error)
-            try:
-                execution.take(ExecutionResult(status, (), NO_TIMING, reason))
-            except (Exception, asyncio.CancelledError):
-                logger.exception("a listener failed while it was notified")
+            failed = ExecutionResult(error.status, (), NO_TIMING, str(error))
+            notify(execution.take, failed)

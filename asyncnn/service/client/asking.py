@@ -1,6 +1,5 @@
 """The models that a client has prepared by its driver."""
 
-import asyncio
 import logging
 import os
 import stat
@@ -20,15 +19,16 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.refusals import CacheArguments, checked_descriptors
-from asyncnn.hal.routes import Route
+from asyncnn.hal.refusals import (
+    CacheArguments,
+    PrepareArguments,
+    checked_descriptors,
+)
 from asyncnn.hal.types import (
     ErrorStatus,
-    ExecutionPreference,
     Handle,
     Memory,
     Model,
-    Priority,
 )
 from asyncnn.logs import COMPILATION
 from asyncnn.memory.descriptors import Descriptor, duplicated
@@ -37,7 +37,7 @@ from asyncnn.offload import offload
 from asyncnn.service import wire
 from asyncnn.service.client.sent_pools import Numbers
 from asyncnn.service.client.staging import LARGE_BYTES
-from asyncnn.service.client.unanswered import Cause, Line
+from asyncnn.service.client.unanswered import Cause, Line, notify
 from asyncnn.service.decoding import MessageFile, encode_given
 from asyncnn.service.limits import OwnedTasks, is_large
 
@@ -144,9 +144,7 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
     _connection: Line
     _models: ModelSender
 
-    async def supported_operations(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
+    async def supported_operations(self, model: Model) -> tuple[bool, ...]:
         """Ask which operations of a model would run."""
         call = next(self._connection.numbers)
 
@@ -158,12 +156,15 @@ class ConnectionQueries(msgspec.Struct, frozen=True, eq=False):
         else:
             self._models.send_now(model, question)
         answer = await self._connection.answers.answer(call, wire.SupportedOperations)
-        return wire.status_of(answer.status), answer.supported
+        status = wire.status_of(answer.status)
+        if status is not ErrorStatus.NONE:
+            raise error_for(status, "the driver does not tell what it supports")
+        return answer.supported
 
     async def statistics(self) -> DeviceStatistics:
         """Ask what the driver does.
 
-        :raises AsyncnnError: if it does not tell.
+        :raises AsyncnnError: if it does not answer.
         """
         call = next(self._connection.numbers)
         self._connection.send(wire.GetStatistics(call))
@@ -195,18 +196,8 @@ class PreparationListener(Protocol):
         """Call ``cancel`` once nobody waits."""
         ...
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        """Take the outcome; the signature is that of a model from a cache.
-
-        The route is how executions usually go, if the device is made of several.
-        """
+    def done(self, outcome: wire.Prepared) -> None:
+        """Take the outcome."""
         ...
 
 
@@ -225,18 +216,18 @@ class RequestedPreparations(msgspec.Struct, eq=False):
 
     def prepare(
         self,
-        model: Model,
-        preference: ExecutionPreference,
-        priority: Priority,
-        deadline: int | None,
+        asked: PrepareArguments,
         listener: PreparationListener,
         cache: SentCache = NOTHING_SENT,
     ) -> None:
         """Have a model prepared; it is sent soon if that takes long.
 
+        Its files are those of ``cache``.
+
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
-            listener is not told then.
+            listener is not notified then.
         """
+        model, preference, priority, deadline, _ = asked
         number = next(self._connection.numbers)
         COMPILATION("send", model=number, operations=model.operation_count)
 
@@ -252,7 +243,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         self._tasks.check_room()
         files = duplicated(cache.fds)  # the caller may close its own
         # Before it is listened to: a callback that is dead already cancels within
-        # `_listen`, and the driver is not told of what it never got.
+        # `_listen`, and the driver hears nothing of what it never got.
         self._unsent.add(number)
         self._listen(number, listener, deadline)
         if number in self._listeners:
@@ -275,19 +266,13 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         """Take an answer of the driver."""
         status = wire.status_of(message.status)
         COMPILATION("answered", model=message.prepared, status=status.name)
-        self._tell(
-            message.prepared,
-            status,
-            message.reason,
-            message.signature,
-            message.route,
-        )
+        self._tell(message)
 
     def lose(self, cause: Cause) -> None:
         """Fail what waits: the connection has ended."""
         error = cause()
         for number in tuple(self._listeners):
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
 
     async def _send_soon(
         self,
@@ -302,10 +287,10 @@ class RequestedPreparations(msgspec.Struct, eq=False):
                 model, message, fds, is_wanted=lambda: number in self._listeners
             )
         except AsyncnnError as error:
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
         except Exception as error:
             logger.exception("a model was not sent")
-            self._tell(number, ErrorStatus.GENERAL_FAILURE, str(error))
+            self._fail(number, GeneralFailureError(str(error)))
         finally:
             self._unsent.discard(number)
 
@@ -316,7 +301,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
         if number in self._listeners:
             if number not in self._unsent:
                 self._release(number)
-            self._tell(number, error.status, str(error))
+            self._fail(number, error)
 
     def _listen(
         self, number: int, listener: PreparationListener, deadline: int | None
@@ -326,21 +311,15 @@ class RequestedPreparations(msgspec.Struct, eq=False):
             self._connection.deadlines.watch(number, deadline, self._expire)
         listener.link_to_death(partial(self.cancel, number))
 
-    def _tell(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        """Tell one listener; if it fails, the others are still told."""
+    def _fail(self, number: int, error: AsyncnnError) -> None:
+        self._tell(wire.Prepared(number, error.status, str(error)))
+
+    def _tell(self, outcome: wire.Prepared) -> None:
+        """Notify one listener; if it fails, the others are still notified."""
+        number = outcome.prepared
         self._unsent.discard(number)
         self._connection.deadlines.answered(number)
         # The first of answer, deadline, cancellation and end takes it.
         listener = self._listeners.pop(number, None)
         if listener is not None:
-            try:
-                listener.done(number, status, reason, signature, route)
-            except (Exception, asyncio.CancelledError):
-                logger.exception("a listener failed while it was notified")
+            notify(listener.done, outcome)

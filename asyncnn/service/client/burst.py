@@ -35,11 +35,11 @@ class RemoteBurst(CallbackObject):
 
     def free_memory(self, slot: int) -> None:
         """Have the driver forget the memory of a slot."""
-        self._bursts.tell(wire.FreeMemory(self._number, slot))
+        self._bursts.send(wire.FreeMemory(self._number, slot))
 
     def cancel(self, request: int) -> None:
         """Have the driver stop an execution."""
-        self._bursts.tell(wire.CancelBurstRequest(self._number, request))
+        self._bursts.send(wire.CancelBurstRequest(self._number, request))
 
     def close(self) -> None:
         """Have the driver release the burst."""
@@ -55,7 +55,7 @@ class RemoteBursts:
 
     def __init__(self, connection: Line, known: Numbers) -> None:
         self._send = connection.send
-        self.tell = connection.send_if_open
+        self.send = connection.send_if_open
         self._known = known
         self._numbers = itertools.count(1)
         self._callbacks: dict[int, IBurstCallback] = {}
@@ -81,7 +81,7 @@ class RemoteBursts:
                 raise InvalidArgumentError(f"there is no burst {message.burst}")
             self._tasks.check_room()
         except AsyncnnError as error:
-            self.tell(wire.Memories(message.call, error.status, ()))
+            self.send(wire.Memories(message.call, error.status, ()))
         else:
             self._tasks.start(self._answer(message, callback))
 
@@ -115,7 +115,7 @@ class RemoteBursts:
         except asyncio.CancelledError:
             # The answer may have come in this very turn, and nobody has the burst.
             self._open.pop(number, None)
-            self.tell(wire.ReleaseBurst(number))
+            self.send(wire.ReleaseBurst(number))
             raise
         finally:
             self._opening.pop(number, None)
@@ -131,7 +131,7 @@ class RemoteBursts:
             return
         burst = None
         if status is ErrorStatus.NONE:
-            # Here, not in `configure`: the next message may tell that it has ended.
+            # Here, not in `configure`: the next message may say that it has ended.
             burst = RemoteBurst(self, number, message.carries_deadlines)
             self._open[number] = burst
         answer.set_result((status, burst))
@@ -147,7 +147,7 @@ class RemoteBursts:
         """Have the driver release a burst, unless it has ended."""
         self.forget(number)
         if self._open.pop(number, None) is not None:
-            self.tell(wire.ReleaseBurst(number))
+            self.send(wire.ReleaseBurst(number))
 
     def close(self) -> None:
         """Let all bursts end, and forget what is about to be answered."""
@@ -180,4 +180,4 @@ class RemoteBursts:
             status = error.status
         except Exception:
             logger.exception("a burst callback failed")
-        self.tell(wire.Memories(message.call, status, numbers))
+        self.send(wire.Memories(message.call, status, numbers))

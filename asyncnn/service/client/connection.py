@@ -23,6 +23,7 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
     ResourceExhaustedTransientError,
+    closed_error,
 )
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -42,16 +43,16 @@ from asyncnn.service.client.asking import (
     RequestedPreparations,
 )
 from asyncnn.service.client.burst import RemoteBursts
-from asyncnn.service.client.fenced import Named, RemoteFenced, RemoteFences
+from asyncnn.service.client.fenced_calls import Named, RemoteFenced, RemoteFences
 from asyncnn.service.client.sent_pools import Numbers, RemoteBuffers
 from asyncnn.service.client.staging import Staging
 from asyncnn.service.client.unanswered import (
     DEAD_OBJECT,
     Cause,
     DeadlineWatch,
-    closed,
     died,
     forked,
+    notify,
 )
 from asyncnn.service.decoding import (
     MessageFile,
@@ -162,7 +163,7 @@ class Connection:
         """Hang up; what is pending ends with DEVICE_UNAVAILABLE."""
         if self._cause is not forked and not self._closed.is_set():
             self._channel.close()
-            self._end(closed)
+            self._end(closed_error)
 
     async def wait_ended(self) -> None:
         """Wait until no thread works for it any more, once it is closed."""
@@ -271,7 +272,7 @@ class Connection:
         self.cancel(number)
         execution = self._executing.get(number)  # sending may have failed it
         if execution is not None:
-            self._tell(execution.expire, unanswered(self.deadlines.grace_s))
+            notify(execution.expire, unanswered(self.deadlines.grace_s))
 
     def disown(self) -> None:
         """Send nothing more in a forked child, and have its loop do nothing."""
@@ -292,7 +293,7 @@ class Connection:
 
     def send_if_open(self, message: wire.ToDriver) -> None:
         """Send a message unless the driver is gone, or memory has run out."""
-        # What is sent so is of use to the driver alone. Callers have ends to tell.
+        # What is sent so is of use to the driver alone. Callers have ends to report.
         with contextlib.suppress(
             DeviceUnavailableError, ResourceExhaustedTransientError
         ):
@@ -346,8 +347,8 @@ class Connection:
             self._handle(message)
 
     def end(self, execution: int, result: ExecutionResult, *more: object) -> None:
-        """Tell an execution under way how it has ended; that of a fence has more."""
-        # Forgotten first: it may close the connection, which tells all it knows.
+        """Notify an execution under way of how it ended; a fenced one gets more."""
+        # Forgotten first: it may close the connection, which notifies all it knows.
         ended = self._executing.pop(execution, None)
         if ended is not None:
             if self.deadlines.due or self.deadlines.unanswered:
@@ -362,7 +363,7 @@ class Connection:
             case wire.Took():
                 executed = self._executing.get(message.execution)
                 if executed is not None:
-                    self._tell(executed.took, message.route)
+                    notify(executed.took, message.route)
             case wire.Prepared():
                 self.preparations.prepared(message)
             case wire.SupportedOperations() | wire.Statistics() | wire.ModelSaved():
@@ -388,20 +389,13 @@ class Connection:
                 self._fail_greeting(f"the driver refuses this client: {message.reason}")
                 self._channel.abandon(message.reason)
 
-    def _tell(self, listener: Callable[..., None], *outcome: object) -> None:
-        """Tell one listener; if it fails, the others are still told."""
-        try:
-            listener(*outcome)
-        except (Exception, asyncio.CancelledError):
-            logger.exception("a listener failed while it was notified")
-
     def _lost(self, reason: str) -> None:
         logger.warning("driver lost: %s", reason)
         self._end(died(reason))
 
     def _end(self, cause: Cause) -> None:
         """Answer everything that waits, whatever happens to some of it."""
-        # First: a listener that is told below and calls again is refused.
+        # First: a listener that is notified below and calls again is refused.
         self._cause, reason = cause, str(cause())
         self._closed.set()
         with ExitStack() as parts:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Self
 
 from asyncnn.callbacks import IPreparedModelCallback, OneShot
@@ -17,12 +17,16 @@ from asyncnn.hal.errors import (
     InvalidArgumentError,
     NoDriverError,
 )
-from asyncnn.hal.interfaces import IBuffer, IPreparedModel
-from asyncnn.hal.refusals import CacheArguments, PrepareArguments, PreparingDevice
+from asyncnn.hal.interfaces import IBuffer
+from asyncnn.hal.refusals import (
+    AllocateArguments,
+    BaseDevice,
+    CacheArguments,
+    LoadArguments,
+    PrepareArguments,
+)
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
-    BufferDesc,
-    BufferRole,
     Capabilities,
     DeviceStatus,
     DeviceType,
@@ -31,17 +35,16 @@ from asyncnn.hal.types import (
     Model,
 )
 from asyncnn.hal.validate import (
-    validate_execution_preference,
     validate_model,
-    validate_priority,
 )
 from asyncnn.hal.validate.buffers import plan_buffer
 from asyncnn.input_files import in_one, offload_abandonable
 from asyncnn.memory.pages import os_errors
 from asyncnn.offload import offload
+from asyncnn.service import wire
 from asyncnn.service.client.asking import NOTHING_SENT, SentCache, to_send
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import RemotePreparedModel
+from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.limits import is_large
 from asyncnn.service.process import is_abstract, peer_of, socket_address
 
@@ -54,7 +57,7 @@ GREETING_TIMEOUT_S = 10.0
 _RETRY_S = 0.005
 
 
-class RemoteDevice(PreparingDevice):
+class RemoteDevice(BaseDevice):
     """The device that a `Server` publishes at ``path``. Use as a context manager.
 
     When the driver dies, everything that is pending ends with DEVICE_UNAVAILABLE, and
@@ -65,7 +68,7 @@ class RemoteDevice(PreparingDevice):
     that even if the driver does not answer, because it was stopped, say.
 
     :raises InvalidArgumentError: if ``deadline_grace`` is negative.
-    :raises InvalidArgumentError: on entering, if ``path`` cannot be that of a socket.
+    :raises InvalidArgumentError: on entering, if ``path`` cannot be a socket's.
     :raises NoDriverError: on entering, if no driver that may be trusted serves
         ``path``, or it does not greet within ``greeting_timeout`` seconds.
     """
@@ -144,7 +147,7 @@ class RemoteDevice(PreparingDevice):
 
     @property
     def label(self) -> str:
-        """What tells the driver from others: its device, and its process.
+        """What distinguishes the driver from others: its device, and its process.
 
         The process's number is 0 if it is in another namespace than this one.
         """
@@ -157,7 +160,7 @@ class RemoteDevice(PreparingDevice):
 
     @property
     def seals_caches(self) -> bool:
-        """Whether model caches of the driver tell that they were changed."""
+        """Whether model caches of the driver show that they were changed."""
         return self._open().facts.seals_caches
 
     @property
@@ -182,7 +185,7 @@ class RemoteDevice(PreparingDevice):
         return None
 
     def get_status(self) -> DeviceStatus:
-        """Return OFFLINE if the driver is gone, and what it last told otherwise."""
+        """Return OFFLINE if the driver is gone, and what it last reported otherwise."""
         connection = self._connection
         if connection is None or connection.is_closed:
             return DeviceStatus.OFFLINE
@@ -205,7 +208,7 @@ class RemoteDevice(PreparingDevice):
         return ErrorStatus.NONE, self._open().facts.extensions
 
     async def get_statistics(self) -> DeviceStatistics:
-        """Ask the driver, which tells of others only its own user; see `IMeasured`.
+        """Ask the driver, which shows others only to its own user; see `IMeasured`.
 
         :raises GeneralFailureError: if its device keeps no statistics.
         :raises DeviceUnavailableError: if the driver is gone.
@@ -216,38 +219,26 @@ class RemoteDevice(PreparingDevice):
         """Return the driver's numbers."""
         return ErrorStatus.NONE, *self._open().cache_files
 
-    async def get_supported_operations_1_3(
-        self, model: Model
-    ) -> tuple[ErrorStatus, tuple[bool, ...]]:
-        """Ask the driver; see `IDevice.get_supported_operations_1_3`."""
-        try:
-            connection = self._open()
-            connection.check_open()
-            if is_large(model):
-                await offload(validate_model, model)
-            else:
-                validate_model(model)
-            return await connection.queries.supported_operations(model)
-        except AsyncnnError as error:
-            logger.info("supported operations not known: %s", error)
-            return error.status, ()
+    async def _supported(self, model: Model) -> tuple[bool, ...]:
+        connection = self._open()
+        connection.check_open()
+        if is_large(model):
+            await offload(validate_model, model)
+        else:
+            validate_model(model)
+        return await connection.queries.supported_operations(model)
 
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         # Validated here, so that the call returns what the HAL demands. The driver does
         # not trust its clients, and validates the model again.
         connection = self._open()
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
+        asked.validate()
         connection.check_open()
-        preparation = _PreparationEnd(connection, callback, arguments.model)
-        sent = self._cache_to_write(cache)
-        connection.preparations.prepare(*arguments, preparation, sent)
+        preparation = _PreparationEnd(connection, callback, asked.model)
+        sent = self._cache_to_write(asked.cache)
+        connection.preparations.prepare(asked, preparation, sent)
         return ErrorStatus.NONE
 
     def _cache_to_write(self, cache: CacheArguments) -> SentCache:
@@ -261,47 +252,32 @@ class RemoteDevice(PreparingDevice):
             return NOTHING_SENT
 
     def _load(
-        self,
-        deadline: int | None,
-        cache: CacheArguments,
-        callback: IPreparedModelCallback,
+        self, asked: LoadArguments, callback: IPreparedModelCallback
     ) -> ErrorStatus:
         connection = self._open()
         connection.check_open()
-        sent = to_send(*cache, connection.cache_files)
+        sent = to_send(*asked.cache, connection.cache_files)
         if connection.facts.seals_caches:
             # The driver does as well, but its answer comes after this returns.
             check_unchanged(sent.fds[0], sent.info.token)
         preparation = _PreparationEnd(connection, callback, None)
-        connection.preparations.prepare_from_cache(deadline, sent, preparation)
+        connection.preparations.prepare_from_cache(asked.deadline, sent, preparation)
         return ErrorStatus.NONE
 
-    async def allocate(
-        self,
-        desc: BufferDesc,
-        prepared_models: Sequence[IPreparedModel | None],
-        input_roles: Sequence[BufferRole],
-        output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, IBuffer | None, int]:
-        """Ask the driver, which checks once more; see `IDevice.allocate`."""
-        connection = self._open()
+    async def _allocate(self, asked: AllocateArguments) -> tuple[IBuffer, int]:
+        # The driver checks once more.
+        connection, (desc, prepared_models, *roles) = self._open(), asked
         own = [
             model
             for model in prepared_models
             if type(model) is RemotePreparedModel and model.is_on(connection)
         ]
-        try:
-            connection.check_open()
-            if len(own) < len(prepared_models):
-                raise InvalidArgumentError("a prepared model is not of this device")
-            models = [(model, model.signature) for model in own]
-            plan_buffer(desc, models, input_roles, output_roles)
-            return await connection.buffers.allocate(
-                desc, [model.number for model in own], input_roles, output_roles
-            )
-        except AsyncnnError as error:
-            logger.info("no buffer allocated: %s", error)
-            return error.status, None, 0
+        connection.check_open()
+        if len(own) < len(prepared_models):
+            raise InvalidArgumentError("a prepared model is not of this device")
+        plan_buffer(desc, [(model, model.signature) for model in own], *roles)
+        numbers = [model.number for model in own]
+        return await connection.buffers.allocate(desc, numbers, *roles)
 
 
 class _PreparationEnd:
@@ -322,20 +298,14 @@ class _PreparationEnd:
         """Have the preparation cancelled if nobody waits for it any more."""
         self._callback.link_to_death(cancel)
 
-    def done(
-        self,
-        number: int,
-        status: ErrorStatus,
-        reason: str,
-        signature: Model | None = None,
-        route: Route | None = None,
-    ) -> None:
+    def done(self, outcome: wire.Prepared) -> None:
         """Notify the callback."""
         connection, callback = self._connection, self._callback
         callback.unlink_to_death()
-        model = self._model or signature
+        status, reason = wire.status_of(outcome.status), outcome.reason
+        number, model = outcome.prepared, self._model or outcome.signature
         if status is ErrorStatus.NONE and model is not None:
-            prepared = RemotePreparedModel(connection, number, model, route)
+            prepared = RemotePreparedModel(connection, number, model, outcome.route)
             self._notify(status, prepared)
             return
         if status is ErrorStatus.NONE:

@@ -18,6 +18,7 @@ from asyncnn.hal.errors import (
     DeviceUnavailableError,
     GeneralFailureError,
     InvalidArgumentError,
+    error_for,
     too_many,
 )
 from asyncnn.hal.types import (
@@ -64,7 +65,7 @@ class Numbers:
     """What the driver knows by number: pools, buffers of its own, and requests.
 
     A pool gets its number when it is used first, a request when it is sent again. What
-    is gone here the driver is told to forget. ``most_pools`` is how many pools it
+    is gone here the driver is asked to forget. ``most_pools`` is how many pools it
     takes, ``most_bytes`` how large they may be together, ``most_requests`` how many
     requests. Before there are more pools, ``free_idle`` is called to give back those
     that nothing uses; more requests get no number, rather than others losing theirs:
@@ -127,7 +128,7 @@ class Numbers:
         sendable.uses += 1
         if sendable.uses == 1 or len(self._requests) >= self.most_requests:
             return None
-        self._forget()  # the driver counts those that it was not told to forget
+        self._forget()  # the driver counts what it was not asked to forget
         number = next(self._connection.numbers)
         sent = in_slabs(request)
         pools = self.of_pools(sent.pools)
@@ -305,7 +306,7 @@ class RemoteBuffers:
         models: Sequence[int],
         input_roles: Sequence[BufferRole],
         output_roles: Sequence[BufferRole],
-    ) -> tuple[ErrorStatus, RemoteBuffer | None, int]:
+    ) -> tuple[RemoteBuffer, int]:
         """Have a buffer allocated; ``models`` are numbers, and all else is checked."""
         number = next(self._connection.numbers)
         self._connection.send(
@@ -325,12 +326,12 @@ class RemoteBuffers:
             raise
         status = wire.status_of(allocated.status)
         if status is not ErrorStatus.NONE:
-            return status, None, 0
+            raise error_for(status, "the driver has allocated no buffer")
         token = allocated.token
         buffer = RemoteBuffer(self, number)
         self._numbers.adopt(token, number)
         weakref.finalize(buffer, self._numbers.lose_buffer, token)
-        return status, buffer, token
+        return buffer, token
 
     def place(self, pool: Memory) -> tuple[int, int]:
         """Return the number of a new call, and that of its pool, which travels.

@@ -4,16 +4,17 @@ A cause makes a new error for each call: one that is raised again keeps the fram
 all calls that it was raised by.
 """
 
+import asyncio
 import itertools
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import ParamSpec, Protocol, TypeAlias
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.hal.errors import (
-    DeviceClosedError,
     DeviceUnavailableError,
     DriverDiedError,
     NoDriverError,
@@ -25,14 +26,21 @@ from asyncnn.service import wire
 from asyncnn.service.decoding import MessageFile
 from asyncnn.service.limits import PendingAnswers
 
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
 Cause: TypeAlias = Callable[[], DeviceUnavailableError]
 
 DEAD_OBJECT = "the driver has died (DEAD_OBJECT)"
 
 
-def closed() -> DeviceUnavailableError:
-    """Return the error for what this application has closed."""
-    return DeviceClosedError("the device is closed")
+def notify(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Notify one listener; if it fails, the others are still notified."""
+    try:
+        listener(*args, **kwargs)
+    except (Exception, asyncio.CancelledError):
+        logger.exception("a listener failed while it was notified")
 
 
 def forked() -> DeviceUnavailableError:

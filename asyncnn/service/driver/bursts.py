@@ -61,7 +61,7 @@ class Bursts(SessionPart):
         return _MAPPINGS * len(self._bursts)
 
     def configure(self, message: wire.ConfigureBurst, fds: Sequence[int]) -> None:
-        """Open a burst and tell the client. The descriptors stay the caller's.
+        """Open a burst and answer the client. The descriptors stay the caller's.
 
         :raises InvalidArgumentError: if its number is in use, or the message does not
             fit its descriptors.
@@ -106,7 +106,7 @@ class Bursts(SessionPart):
 
     def close(self) -> None:
         """Release all bursts: the client is gone."""
-        # Forgotten first: a burst that is closed may tell of its death.
+        # Forgotten first: a burst that is closed may report its death.
         bursts = tuple(self._bursts.values())
         self._bursts.clear()
         for burst in bursts:
@@ -144,7 +144,7 @@ class Bursts(SessionPart):
         carries_deadlines = getattr(burst, "carries_deadlines", False)
         self._send(wire.BurstConfigured(number, status, carries_deadlines))
         if burst is not None:
-            # After the answer: one that is dead already is told of in this very call.
+            # After the answer: one that is dead already is reported in this very call.
             burst.link_to_death(partial(self._died, number))
 
     def _died(self, number: int) -> None:

@@ -17,7 +17,7 @@ from asyncnn.hal.types import (
     ErrorStatus,
     MeasureTiming,
     Memory,
-    OutputShape,
+    OutputShapes,
     Request,
     RequestArgument,
     Timing,
@@ -60,11 +60,11 @@ class Executions(SessionPart):
         self._kept: dict[int, _KeptRequest] = {}
 
     def execute(self, order: wire.Execute | wire.ExecuteBound) -> None:
-        """Launch an execution; the client is told of errors when it is told at all."""
+        """Launch an execution; the client is notified of errors if it is at all."""
         number = order.execution
         if number in self._executing:
             raise InvalidArgumentError(f"execution {number} exists already")
-        # Known before it is launched: its end may be told within that call.
+        # Known before it is launched: its end may be reported within that call.
         callback = self._executing[number] = _Executing(self, order)
         try:
             self._quota.check(self._executing, more=0)
@@ -84,7 +84,7 @@ class Executions(SessionPart):
         """
         if message.bound in self._kept:
             raise InvalidArgumentError(f"request {message.bound} is bound already")
-        # The client forgets those of a pool that is gone a little before we do.
+        # The client forgets executions on a pool that is gone a little before we do.
         if len(self._kept) >= 2 * self._limits.max_bound_requests:
             raise InvalidArgumentError("too many requests are bound")
         bound: Bound | Unusable
@@ -129,7 +129,7 @@ class Executions(SessionPart):
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
-        # Forgotten before they die, so that what they notify is told to nobody.
+        # Forgotten before they die, so that what they notify reaches nobody.
         executing = tuple(self._executing.values())
         self._executing.clear()
         self._kept.clear()
@@ -140,7 +140,7 @@ class Executions(SessionPart):
         self,
         callback: "_Executing",
         status: ErrorStatus,
-        shapes: tuple[OutputShape, ...],
+        shapes: OutputShapes,
         timing: Timing,
     ) -> None:
         """Tell the client, once outputs that were not computed in place are."""
@@ -181,7 +181,7 @@ class Executions(SessionPart):
             callback.fail(explained(error))
 
     async def _write_back(
-        self, callback: "_Executing", shapes: tuple[OutputShape, ...], timing: Timing
+        self, callback: "_Executing", shapes: OutputShapes, timing: Timing
     ) -> None:
         copies, callback.copies = callback.copies, ()
         try:
@@ -219,10 +219,7 @@ class _Executing(IExecutionCallback):
         prepared.execute_1_3(request, *times, self)  # type: ignore[arg-type]
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         if status is not ErrorStatus.NONE:
             warn_if_refused(self._executions.client_name, self, status)
@@ -232,6 +229,6 @@ class _Executing(IExecutionCallback):
         self._executions.took(self, route)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Tell the client of a failure, unless it was told of an outcome before."""
+        """Notify the client of a failure, unless an outcome was reported before."""
         self.reason = str(error)
         self._executions.finish(self, error.status, (), NO_TIMING)

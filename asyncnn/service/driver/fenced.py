@@ -2,7 +2,7 @@
 
 A client names a fence by the number of the execution that signals it, and may do so
 until it has heard of the end. So fences are kept until a later message says that it
-has: the client counts the ends that it was told of, and tells how many there were.
+has: the client counts the ends that it was notified of, and reports how many.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ class FencedOrders(SessionPart):
         fds: Sequence[int],
         refusal: AsyncnnError | None = None,
     ) -> None:
-        """Launch an execution; its fence tells of errors, or of a ``refusal``.
+        """Launch an execution; its fence reports errors, or a ``refusal``.
 
         :raises InvalidArgumentError: if its number is in use, or the client has seen
             more ends than there were.
@@ -196,7 +196,7 @@ class FencedOrders(SessionPart):
             fenced.exported = source
             self.descriptors += 1
         else:
-            # The client may be told of the end later than this pipe.
+            # The client may be notified of the end later than this pipe.
             pass_on(fenced.run, source, fenced.run.ended_ns)
 
     def cancel(self, number: int) -> None:
@@ -207,7 +207,7 @@ class FencedOrders(SessionPart):
 
     def close(self) -> None:
         """Let go of everything, and stop what is under way."""
-        # Forgotten first: their ends are told to nobody.
+        # Forgotten first: their ends are reported to nobody.
         known = tuple(self._known.values())
         self._known.clear()
         self._untold.clear()
@@ -275,7 +275,7 @@ class FencedOrders(SessionPart):
             self._end(number, fenced)
 
     def _end(self, number: int, fenced: _Fenced) -> None:
-        """Note the end, to be told outside of whatever has brought it."""
+        """Note the end, to be reported outside of whatever has brought it."""
         run = fenced.run
         fenced.borrowed = ()
         if fenced.exported is not None:

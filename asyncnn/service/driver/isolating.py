@@ -5,7 +5,7 @@ foreseen. Those that the HAL's operations can say were checked by its rules, ope
 operator: the driver's device runs them. All others of a client are prepared, and run,
 by a device in a process of its own, which is started for the first of them and ends
 with the connection. What is prepared there is to the driver a model like any other,
-that of a device beyond a socket. If the process ends before, calls end with
+of a device beyond a socket. If the process ends before, calls end with
 DEVICE_UNAVAILABLE, and the next region has another one started.
 """
 

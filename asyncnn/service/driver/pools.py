@@ -287,7 +287,7 @@ class ReceivedCache:
 
     @property
     def descriptors(self) -> int:
-        """How many it keeps open: those of the files and of their copies."""
+        """How many it keeps open: of the files and of their copies."""
         return 2 * len(self._files)
 
     @property
@@ -341,7 +341,7 @@ class ReceivedCache:
     def write(self) -> None:
         """Write all copies back, or empty the files; keep them if nothing was saved.
 
-        The first one tells: a device may have had no use for others.
+        The first one decides: a device may have had no use for others.
 
         :raises GeneralFailureError: if that fails.
         """

@@ -21,6 +21,7 @@ from asyncnn.hal.errors import (
     too_many,
 )
 from asyncnn.hal.interfaces import IDescribed, IDevice, IPreparedModel, ISavable
+from asyncnn.hal.refusals import LoadArguments, PrepareArguments
 from asyncnn.hal.routes import IRouting
 from asyncnn.hal.types import ErrorStatus, Memory, Model
 from asyncnn.hal.validate import validate_model
@@ -57,7 +58,7 @@ class Preparations(SessionPart):
         self._begin(number).fail(error)
 
     def prepare(self, message: wire.PrepareModel[Model], fds: Sequence[int]) -> None:
-        """Have a model prepared and tell the client; ``fds`` stay the caller's."""
+        """Have a model prepared and answer the client; ``fds`` stay the caller's."""
         callback = self._begin(message.prepared)
         try:
             self._check_room()
@@ -112,7 +113,7 @@ class Preparations(SessionPart):
 
     def close(self) -> None:
         """Stop what is under way: the client is gone."""
-        # Forgotten before they die, so that what they notify is told to nobody.
+        # Forgotten before they die, so that what they notify reaches nobody.
         preparing = tuple(self._preparing.values())
         self._preparing.clear()
         for callback in preparing:
@@ -121,7 +122,7 @@ class Preparations(SessionPart):
     def finish(
         self, callback: "_Preparing", status: ErrorStatus, model: IPreparedModel | None
     ) -> None:
-        """Keep a prepared model and tell the client, unless it released it."""
+        """Keep a prepared model and answer the client, unless it released it."""
         number = callback.number
         if self._preparing.get(number) is not callback:
             return
@@ -210,14 +211,14 @@ class Preparations(SessionPart):
         callback: "_Preparing",
     ) -> None:
         # What is no enumerator is refused by the device, like everything else.
-        callback.device.prepare_model_1_3(
+        asked = PrepareArguments(
             model,
             message.preference,  # type: ignore[arg-type]
             message.priority,  # type: ignore[arg-type]
             message.deadline,
-            *cache.arguments,
-            callback,
+            cache.arguments,
         )
+        asked.by(callback.device, callback)
 
     async def _load(
         self, deadline: int | None, cache: ReceivedCache, callback: "_Preparing"
@@ -227,9 +228,7 @@ class Preparations(SessionPart):
             if self._isolated is not None:
                 isolated = deadline, cache, callback, self._isolated
                 callback.otherwise = partial(self._load_isolated, *isolated)
-            self._device.prepare_model_from_cache_1_3(
-                deadline, *cache.arguments, callback
-            )
+            LoadArguments(deadline, cache.arguments).by(self._device, callback)
         except Exception as error:
             callback.fail(explained(error))
 
@@ -242,9 +241,7 @@ class Preparations(SessionPart):
     ) -> None:
         try:
             callback.device = await isolated.device()
-            callback.device.prepare_model_from_cache_1_3(
-                deadline, *cache.arguments, callback
-            )
+            LoadArguments(deadline, cache.arguments).by(callback.device, callback)
         except Exception as error:
             callback.fail(explained(error))
 
@@ -304,6 +301,6 @@ class _Preparing(IPreparedModelCallback):
         self._preparations.finish(self, status, prepared_model)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Tell the client of a failure, unless it was told of an outcome before."""
+        """Notify the client of a failure, unless an outcome was reported before."""
         self.reason = str(error)
         self._preparations.finish(self, error.status, None)

@@ -82,8 +82,8 @@ class Queries(SessionPart):
                 device = self._device
                 if isolated is not None:
                     model, device = await isolated.place(model, device)
-                told = await device.get_supported_operations_1_3(model)
-                self._send(answer(*told))
+                found = await device.get_supported_operations_1_3(model)
+                self._send(answer(*found))
         finally:
             self._large -= large
 
@@ -107,7 +107,7 @@ class ClientBuffers(SessionPart):
         self._buffers: CountedTable[IBuffer | None] = quota.table()
 
     def allocate(self, message: wire.Allocate) -> None:
-        """Allocate a buffer and tell the client."""
+        """Allocate a buffer and answer the client."""
         number = message.buffer
         if number in self._buffers:
             raise InvalidArgumentError(f"buffer {number} exists already")
@@ -118,7 +118,7 @@ class ClientBuffers(SessionPart):
             self._tasks.start(self._allocate(message))
 
     def copy(self, message: wire.CopyBufferTo | wire.CopyBufferFrom) -> None:
-        """Copy the contents of a buffer to a pool, or from it, and tell the client."""
+        """Copy a buffer's contents to a pool, or from it, and answer the client."""
         with self._answering(partial(wire.BufferCopied, message.call)):
             self._tasks.check_room()
             buffer = self._buffers.get(message.buffer)

@@ -5,7 +5,7 @@ the driver itself can run out of, descriptors and mappings, and leaves some for 
 Neither counts what comes and goes, where a way out could be forgotten: it looks at what
 each connection has when one wants more.
 
-`Clients` are processes, told by the kernel's credentials of a connection and by when
+`Clients` are processes, known by the kernel's credentials of a connection and by when
 the process started, since numbers of processes are used again. All connections of a
 process are one client, with one share of the lanes; all clients of a uid are of one
 user, and share its quotas.
@@ -43,7 +43,7 @@ from asyncnn.service.limits import (
     UserLimits,
     least_limit,
 )
-from asyncnn.service.process import Peer
+from asyncnn.service.process import Peer, process_status
 
 _RECOUNT_S = 0.1
 """Counting everybody's takes long where there are hundreds of connections."""
@@ -376,10 +376,10 @@ class Clients:
     """The clients and users that there are, for as long as anything refers to them.
 
     A client is a process: the kernel's credentials of a connection say which, and the
-    time when it started tells it from a later one of the same number. All of its
+    time when it started separates it from a later one of the same number. All of its
     connections share one part of the lanes. A user is a uid, with quotas of its own.
 
-    ``weights`` are those of users, by uid; 1 unless given.
+    ``weights`` are users', by uid; 1 unless given.
 
     :raises InvalidArgumentError: if a weight is not positive.
     """
@@ -442,10 +442,5 @@ class Clients:
 
 
 def started_at(pid: int) -> int:
-    """Return when a process started, in the kernel's ticks; 0 if it does not tell."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return 0
-    # The name, in brackets, may contain anything.
-    return int(status[status.rindex(b")") + 1 :].split()[_STARTED])
+    """Return when a process started, in the kernel's ticks; 0 if it does not say."""
+    return int((process_status(pid)[_STARTED:] or [b"0"])[0])

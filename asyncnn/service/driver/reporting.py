@@ -1,4 +1,4 @@
-"""What a driver tells its operator: one line on standard error for each record.
+"""What a driver reports to its operator: a line on standard error for each record.
 
 A line is dropped, and counted, rather than waited for: a slow reader must not be able
 to stop the driver. Refusals and failures of clients are explained here in one wording.
@@ -211,7 +211,7 @@ _REFUSALS = ResourceExhaustedTransientError, ResourceExhaustedPersistentError
 
 
 def explained(error: Exception) -> AsyncnnError:
-    """Return the error to tell the calling client of.
+    """Return the error to report to the calling client.
 
     What it was refused for want of room is logged, and what nobody expected.
     """

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
-"""Connections that a driver serves at a time, unless it is told otherwise."""
+"""Connections that a driver serves at a time by default."""
 
 _FOR_OTHERS_DIVISOR = 8
 """That part of all places is for processes that have no connection yet."""
@@ -69,7 +69,7 @@ _LEAVING_S = 0.2
 class Server:
     """Serves ``device`` to every client that connects to ``path``. A context manager.
 
-    Only processes of ``allowed_uids`` may connect, by default those of this process's
+    Only processes of ``allowed_uids`` may connect, by default this process's
     user; the socket's mode is 0600, or 0666 if other users are allowed, and an address
     like ``@name`` has none. Connections beyond ``max_connections`` are refused, and
     before that those of a process that has one, from the last eighth on. Leaving the
@@ -87,8 +87,8 @@ class Server:
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
-    what is theirs; see `RunQueue`. ``limits`` are those of each connection, and
-    ``user_limits`` those of all connections of a user. Clients of this process's user,
+    what is theirs; see `RunQueue`. ``limits`` are each connection's, and
+    ``user_limits`` for all connections of a user. Clients of this process's user,
     and of root, may see what others do; see `IMeasured`.
 
     Entering raises the process's limit of open files as far as it may, because clients
@@ -277,7 +277,7 @@ class Server:
         return left > 0 and not self._clients.has(peer)
 
     def _refuse_for_want(self, error: OSError) -> bool:
-        """Accept a client with a descriptor of the reserve, to tell it of the want."""
+        """Accept a client with a descriptor of the reserve, to report the want."""
         assert self._resources is not None
         assert self._listener is not None
         if error.errno == errno.EMFILE:
@@ -306,7 +306,7 @@ class Server:
             client=client,
             setting=setting,
         )
-        self._refusals.tell(connection, reason)
+        self._refusals.send(connection, reason)
 
     def _session(self, connection: socket.socket, peer: Peer) -> ClientSession:
         assert self._resources is not None
@@ -419,12 +419,12 @@ class RefusedConnections:
         self._lingering: dict[socket.socket, asyncio.TimerHandle] = {}
         self._packets: Counter[socket.socket] = Counter()
 
-    def tell(self, connection: socket.socket, reason: str) -> None:
+    def send(self, connection: socket.socket, reason: str) -> None:
         """Tell a client why it is not served, and hang up soon."""
         connection.setblocking(False)
         try:
-            connection.send(inline_packet(wire.encode(wire.Refused(reason))))
-            # The peer finds the end behind what it was told; this side still reads.
+            connection.send(inline_packet(wire.encode_flat(wire.Refused(reason))))
+            # The peer finds the end behind the refusal; this side still reads.
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             hang_up(connection)

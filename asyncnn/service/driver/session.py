@@ -70,8 +70,8 @@ _REPLACEABLE = {wire.Prepared, wire.Statistics, wire.SupportedOperations}
 class ServedClient(msgspec.Struct, frozen=True, eq=False):
     """A client and what it may do.
 
-    ``quotas`` are those of its user, ``resources`` what its process may take of the
-    driver. One that ``sees_others`` is told of the work of other clients, too. If it
+    ``quotas`` are its user's, ``resources`` what its process may take of the
+    driver. One that ``sees_others`` is shown the work of other clients, too. If it
     ``may_run_regions``, they are run by a device that is ``isolated``, or else by that
     of all.
     """
@@ -261,7 +261,7 @@ class ClientSession:
     def _may_hold(self, count: int) -> bool:
         """Tell whether what came beside a message can be kept until it is decoded.
 
-        Each connection may have such a message, and those of a process take turns.
+        Each connection may have such a message, and a process's take turns.
         """
         try:
             self._descriptors.check_room(count)

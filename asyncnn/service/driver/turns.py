@@ -77,7 +77,7 @@ class ReadingTurns:
 
     def closed(self) -> None:
         """Count one less, in a while."""
-        # In no context: that of the caller would keep the client for as long.
+        # In no context: the caller's would keep the client for as long.
         self._loop.call_later(_MEMORY_S, self._forget, context=Context())
 
     def take(self, proceed: Callable[[], bool]) -> bool:
@@ -149,6 +149,6 @@ class DecodingTurns:
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
         """Wait for a turn, and have it inside the block."""
-        # Only one of a process waits beside those of others.
+        # Only one of a process waits beside other processes'.
         async with self._own, self._driver:
             yield

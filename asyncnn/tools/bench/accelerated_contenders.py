@@ -52,6 +52,7 @@ from asyncnn.tools.bench.measured_models import (
     ModelCandidate,
     in_executor,
     inputs_of,
+    on_device,
     on_one_thread,
     small_model,
 )
@@ -59,13 +60,13 @@ from asyncnn.tools.bench.noop import LENGTH, tiny_addition
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
 from asyncnn.tools.bench.processes import (
     cached_in,
-    hold_interpreter,
+    hold_interpreters,
     hold_prepared,
     process,
     temporary_folder,
     told,
 )
-from asyncnn.tools.bench.rounds import Batches, Once, percentile
+from asyncnn.tools.bench.rounds import Batches, Once
 from asyncnn.tools.other_runtimes import LiteRt
 
 CONCURRENCIES = 8, 64
@@ -91,7 +92,7 @@ async def alone(candidate: ModelCandidate, place: Place) -> Started:
     device = await place.device()
     with place.noted("device", "awaited", "bound"):
         prepared = await device.prepare(candidate.named)
-        started["device"] = _on_device(prepared, inputs)
+        started["device"] = on_device(prepared, inputs)
         started["awaited"] = partial(prepared.run, inputs)
         started["bound"] = prepared.reusable(inputs).run
     if "device" not in place.refusals and 0 < candidate.us < INLINE_BELOW_US:
@@ -109,15 +110,6 @@ async def alone(candidate: ModelCandidate, place: Place) -> Started:
         started["onnx"] = session.bound(feed)
         started["to_thread"] = session.awaited(feed)
     return started
-
-
-def _on_device(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        outputs = [await prepared.run(inputs, measure=True) for _ in range(runs)]
-        timings = [each.timing for each in outputs if each.timing is not None]
-        return {"device": [(each.on_device_ns or 0) / 1000 for each in timings]}
-
-    return Batches(batch)
 
 
 async def tiny(candidate: ModelCandidate, place: Place) -> Started:
@@ -238,9 +230,9 @@ async def priorities(candidate: ModelCandidate, place: Place) -> Started:
 
     async def turn() -> Mapping[str, float]:
         part_us = qos_load.longest_step_us(parted, inputs)
-        idle_us = await _p99_us(run)
+        idle_us = await qos_load.p99_us(run, _URGENT_RUNS, _PAUSE_S)
         async with qos_load.saturated(partial(low.run, inputs), _BACKGROUND):
-            busy_us = await _p99_us(run)
+            busy_us = await qos_load.p99_us(run, _URGENT_RUNS, _PAUSE_S)
         return {
             "saturated": busy_us,
             "idle": idle_us,
@@ -248,10 +240,6 @@ async def priorities(candidate: ModelCandidate, place: Place) -> Started:
         }
 
     return {"saturated": Once(turn)}
-
-
-async def _p99_us(run: qos_load.Run) -> float:
-    return percentile(await qos_load.latencies_us(run, _URGENT_RUNS, _PAUSE_S), 0.99)
 
 
 async def serving(candidate: ModelCandidate, place: Place) -> Started:
@@ -323,8 +311,7 @@ async def memory(candidate: ModelCandidate, place: Place) -> Started:
     models = candidate.file, place.stack.enter_context(small_model())
 
     async def held(hold: Callable[..., object]) -> float:
-        kib: float = told(hold, *models)
-        return kib
+        return float(told(hold, *models))
 
     async def sharing() -> Mapping[str, float]:
         with temporary_folder() as folder, ExitStack() as stack:
@@ -334,7 +321,7 @@ async def memory(candidate: ModelCandidate, place: Place) -> Started:
 
     return {
         "device": Once(partial(held, hold_prepared)),
-        "litert": Once(partial(held, hold_interpreter)),
+        "litert": Once(partial(held, hold_interpreters)),
         "first": Once(sharing),
     }
 

@@ -7,8 +7,7 @@ section of the report, with its contenders, the models that it suits, and goals.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,14 +15,13 @@ from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
 from asyncnn.tools.bench import accelerated_contenders as contenders
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Place, Started, measure_workload
+from asyncnn.tools.bench.environment import ALL_CPUS, ONE_CPU
+from asyncnn.tools.bench.measured_models import ModelCandidate
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES
-from asyncnn.tools.bench.rounds import MIN_ROUNDS, Figures, Progress
+from asyncnn.tools.bench.report import Goal
+from asyncnn.tools.bench.rounds import Figures, Order
 from asyncnn.tools.other_runtimes import litert_version
-
-Picks: TypeAlias = Callable[
-    [Sequence[measured_models.ModelCandidate]], Sequence[measured_models.ModelCandidate]
-]
 
 
 class Section(NamedTuple):
@@ -32,201 +30,190 @@ class Section(NamedTuple):
     title: str
     cpus: str
     contenders: Mapping[str, str]
-    goals: Sequence[report.Goal]
-    picks: Picks
-    start: Callable[[measured_models.ModelCandidate, Place], Awaitable[Started]]
+    goals: Sequence[Goal]
+    picks: Callable[[Sequence[ModelCandidate]], Sequence[ModelCandidate]]
+    start: Callable[[ModelCandidate, Place], Awaitable[Started]]
 
+
+def _titles(names: str, titles: str = "") -> dict[str, str]:
+    """Return titles by name; names are the titles where there are none."""
+    given = titles.split(", ") if titles else names.split()
+    return dict(zip(names.split(), given, strict=True))
+
+
+def _goals(limits: Mapping[str, Sequence[Sequence[float]]]) -> list[Goal]:
+    """Return goals by ratio: limit, gate, and from and to what LiteRT takes."""
+    goals = []
+    for ratio, those in limits.items():
+        figure, peer = ratio.split(" / ")
+        goals += [Goal(figure, peer, *each) for each in those]
+    return goals
+
+
+_SERVED = {
+    **_titles("awaited one_lane one_thread", "device, one lane, one thread"),
+    "executor": "executor",
+    "to_thread": "ONNX, to_thread",
+}
 
 SECTIONS = {
     "alone": Section(
         "one run at a time, microseconds",
-        environment.ONE_CPU,
-        {
-            "device": "device",
-            "awaited": "awaited",
-            "bound": "bound once",
-            "inline": "inline",
-            "litert": "LiteRT",
-            "one_thread": "one thread",
-            "executor": "executor",
-            "onnx": "ONNX",
-            "to_thread": "to_thread",
-        },
-        (
-            report.Goal("device", "litert", 1.03, 1.08, above_us=200),
-            report.Goal("awaited", "litert", 1.20, inf, above_us=150, below_us=200),
-            report.Goal("awaited", "litert", 1.10, 1.20, above_us=200, below_us=400),
-            report.Goal("awaited", "litert", 1.20, inf, above_us=400, below_us=500),
-            report.Goal("awaited", "litert", 1.03, 1.08, above_us=2000),
-            report.Goal("inline", "litert", 1.02, 1.05, above_us=50, below_us=100),
-            report.Goal("awaited", "executor", 0.15, 0.25, below_us=10),
-            report.Goal("awaited", "executor", 1.0, inf, above_us=10, below_us=50),
-            report.Goal("awaited", "executor", 0.8, inf, above_us=50, below_us=200),
-            report.Goal("awaited", "executor", 0.75, 0.85, above_us=200, below_us=400),
-            report.Goal("awaited", "executor", 0.8, inf, above_us=400, below_us=500),
-            report.Goal("awaited", "executor", 1.0, inf, above_us=500),
-            report.Goal("bound", "executor", 0.2, inf, below_us=10),
-            report.Goal("bound", "executor", 0.75, inf, above_us=50, below_us=500),
-            report.Goal("awaited", "to_thread", inf, inf),
+        ONE_CPU,
+        _titles(
+            "device awaited bound inline litert one_thread executor onnx to_thread",
+            "device, awaited, bound once, inline, LiteRT, one thread, executor, ONNX, "
+            "to_thread",
+        ),
+        _goals(
+            {
+                "device / litert": [(1.03, 1.08, 200)],
+                "awaited / litert": [
+                    (1.2, inf, 150, 200),
+                    (1.1, 1.2, 200, 400),
+                    (1.2, inf, 400, 500),
+                    (1.03, 1.08, 2000),
+                ],
+                "inline / litert": [(1.02, 1.05, 50, 100)],
+                "awaited / executor": [
+                    (0.15, 0.25, 0, 10),
+                    (1.0, inf, 10, 50),
+                    (0.8, inf, 50, 200),
+                    (0.75, 0.85, 200, 400),
+                    (0.8, inf, 400, 500),
+                    (1.0, inf, 500),
+                ],
+                "bound / executor": [(0.2, inf, 0, 10), (0.75, inf, 50, 500)],
+                "awaited / to_thread": [(inf, inf)],
+            }
         ),
         list,
         contenders.alone,
     ),
     "tiny": Section(
         "an addition of four floats, microseconds",
-        environment.ONE_CPU,
-        {"awaited": "awaited", "to_thread": "asyncio.to_thread(np.add)"},
-        (report.Goal("awaited", "to_thread", 0.3, 0.3),),
-        lambda models: [measured_models.ModelCandidate("ADD [4]", tiny_addition())],
+        ONE_CPU,
+        _titles("awaited to_thread", "awaited, asyncio.to_thread(np.add)"),
+        _goals({"awaited / to_thread": [(0.3, 0.3)]}),
+        lambda models: [ModelCandidate("ADD [4]", tiny_addition())],
         contenders.tiny,
     ),
     "preparing": Section(
         "preparing, microseconds",
-        environment.ONE_CPU,
-        {"prepared": "device.prepare", "created": "interpreter created"},
-        (
-            report.Goal("prepared", "created", 6.0, 6.0, below_us=2000),
-            report.Goal("prepared", "created", 2.0, 3.0, above_us=2000),
-        ),
+        ONE_CPU,
+        _titles("prepared created", "device.prepare, interpreter created"),
+        _goals({"prepared / created": [(6.0, 6.0, 0, 2000), (2.0, 3.0, 2000)]}),
         list,
         contenders.preparing,
     ),
     "cached": Section(
         "preparing float models with 1 MB of weights, binding included, microseconds",
-        environment.ONE_CPU,
-        {"cached": "from the cache", "anew": "anew"},
-        (report.Goal("cached", "anew", 0.15, 0.3),),
+        ONE_CPU,
+        _titles("cached anew", "from the cache, anew"),
+        _goals({"cached / anew": [(0.15, 0.3)]}),
         measured_models.heavy_floats,
         contenders.cached,
     ),
     "memory": Section(
         "private memory of a process with a prepared model, KiB",
-        environment.ALL_CPUS,
-        {
-            "device": "device",
-            "litert": "LiteRT",
-            "first": "first with a cache",
-            "second": "second",
-        },
-        (
-            report.Goal("device", "litert", 1.1, 1.5),
-            report.Goal("second", "first", 0.3, 0.5),
+        ALL_CPUS,
+        _titles(
+            "device litert first second", "device, LiteRT, first with a cache, second"
         ),
+        _goals({"device / litert": [(1.1, 1.5)], "second / first": [(0.3, 0.5)]}),
         measured_models.heavy,
         contenders.memory,
     ),
     "cancelling": Section(
         "until the lane is free, 95th percentile, microseconds",
-        environment.ALL_CPUS,
+        ALL_CPUS,
         {
             "cancelled": "cancelled",
             "deadline": "deadline",
             "cancelled_cpu": "cancelled, CPU",
             "deadline_cpu": "deadline, CPU",
-            "part": "measured_models.longest part",
+            "part": "longest part",
         },
-        (
-            report.Goal("cancelled", "part", 1.2, 2.0),
-            report.Goal("deadline", "part", 1.2, 2.0),
-        ),
+        _goals({"cancelled / part": [(1.2, 2.0)], "deadline / part": [(1.2, 2.0)]}),
         measured_models.long_ones,
         contenders.cancelling,
     ),
     "priorities": Section(
         "HIGH beside LOW, which saturates the device, 99th percentile, microseconds",
-        environment.ALL_CPUS,
+        ALL_CPUS,
         {
             "saturated": "HIGH, saturated",
             "idle": "HIGH, idle",
             "idle_and_part": "idle and a part of LOW",
         },
-        (report.Goal("saturated", "idle_and_part", 1.5, 2.0),),
+        _goals({"saturated / idle_and_part": [(1.5, 2.0)]}),
         measured_models.longest,
         contenders.priorities,
     ),
     "framework": Section(
         "through a framework, in one partition and in two, microseconds",
-        environment.ALL_CPUS,
-        {"awaited": "device", "whole": "whole model", "halves": "two partitions"},
-        (
-            report.Goal("whole", "awaited", 1.03, 1.05, above_us=200),
-            report.Goal("halves", "awaited", inf, inf),
+        ALL_CPUS,
+        _titles("awaited whole halves", "device, whole model, two partitions"),
+        _goals(
+            {"whole / awaited": [(1.03, 1.05, 200)], "halves / awaited": [(inf, inf)]}
         ),
         list,
         contenders.framework,
     ),
     "serving": Section(
         "served at a concurrency of 8 and 64, microseconds for each request",
-        environment.ALL_CPUS,
+        ALL_CPUS,
         {
             f"{name}_{count}": f"{title}, {count}"
             for count in contenders.CONCURRENCIES
-            for name, title in (
-                ("awaited", "device"),
-                ("one_lane", "one lane"),
-                ("one_thread", "one thread"),
-                ("executor", "executor"),
-                ("to_thread", "ONNX, to_thread"),
-            )
+            for name, title in _SERVED.items()
         },
-        (
-            report.Goal("one_lane_8", "executor_8", 0.8, inf),
-            *(
-                report.Goal(f"awaited_{count}", f"{peer}_{count}", goal, gate)
-                for count in contenders.CONCURRENCIES
-                for peer, goal, gate in (
-                    ("executor", 0.52, 1 / 1.5),
-                    ("to_thread", 1 / 2.5, 1 / 2.0),
-                )
-            ),
+        _goals(
+            {
+                "one_lane_8 / executor_8": [(0.8, inf)],
+                "awaited_8 / executor_8": [(0.52, 1 / 1.5)],
+                "awaited_8 / to_thread_8": [(1 / 2.5, 1 / 2.0)],
+                "awaited_64 / executor_64": [(0.52, 1 / 1.5)],
+                "awaited_64 / to_thread_64": [(1 / 2.5, 1 / 2.0)],
+            }
         ),
         measured_models.servable,
         contenders.serving,
     ),
     "driver": Section(
         "through a driver process, microseconds",
-        environment.ALL_CPUS,
-        {
-            "burst": "by burst",
-            "remote": "awaited",
-            "awaited": "awaited in this process",
-        },
-        (
-            report.Goal("burst", "awaited", 1.05, 1.10),
-            report.Goal("burst", "remote", 1.0, inf),
-        ),
+        ALL_CPUS,
+        _titles("burst remote awaited", "by burst, awaited, awaited in this process"),
+        _goals({"burst / awaited": [(1.05, 1.10)], "burst / remote": [(1.0, inf)]}),
         measured_models.long_ones,
         contenders.driver,
     ),
     "beside": Section(
         "awaited while the loop is busy in pieces of 90 us, microseconds",
-        environment.ALL_CPUS,
-        {"awaited": "awaited", "executor": "executor"},
-        (report.Goal("awaited", "executor", 0.75, inf),),
+        ALL_CPUS,
+        _titles("awaited executor"),
+        _goals({"awaited / executor": [(0.75, inf)]}),
         measured_models.servable,
         contenders.beside,
     ),
     "starting": Section(
         "from starting a process, or a driver, to the first result, milliseconds",
-        environment.ALL_CPUS,
+        ALL_CPUS,
         {
             "device": "device",
             "litert": "LiteRT",
             "connected": "connect",
             "a second": "a second",
         },
-        (
-            report.Goal("device", "litert", 2.0, inf),
-            report.Goal("connected", "a second", 0.5, inf),
-        ),
+        _goals({"device / litert": [(2.0, inf)], "connected / a second": [(0.5, inf)]}),
         measured_models.first_servable,
         contenders.starting,
     ),
     "heartbeat": Section(
         "lag of the loop, 99th percentile, microseconds",
-        environment.ALL_CPUS,
-        {"busy": "serving at full load", "idle": "idle"},
-        (report.Goal("busy", "idle", 1.5, 3.0),),
+        ALL_CPUS,
+        _titles("busy idle", "serving at full load, idle"),
+        _goals({"busy / idle": [(1.5, 3.0)]}),
         measured_models.first_servable,
         contenders.heartbeat,
     ),
@@ -252,7 +239,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[report.GoalVerdict, ...]
     refusals: dict[str, str] = {}
 
-    def cell(self, goal: report.Goal) -> report.Cell:
+    def cell(self, goal: Goal) -> report.Cell:
         """Return the cell of the ratio of a figure to its peer."""
         pair = f"{goal.figure} / {goal.peer}"
         cell = report.verdict_cell(self.verdicts, goal.figure, goal.peer)
@@ -322,7 +309,7 @@ class AcceleratedReport(report.BenchReport, frozen=True, kw_only=True):
 
 def judge_section(
     name: str,
-    candidate: measured_models.ModelCandidate,
+    candidate: ModelCandidate,
     figures: Figures,
     refusals: dict[str, str],
     *,
@@ -359,42 +346,32 @@ def judge_section(
     )
 
 
-def bench(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    rounds: int = MIN_ROUNDS,
-    gates: bool = False,
-    section: Sequence[str] | None = None,
-    progress: Progress = iter,
-) -> AcceleratedReport:
-    """Measure the models of a folder, see `model_files`.
+def bench(order: Order) -> AcceleratedReport:
+    """Measure models, see `model_files`, in the sections that are named, or all.
 
-    :param gates: judge by what any machine has to reach, not by what is wanted.
-    :param section: names of `SECTIONS`; all if there are none.
     :raises PeerMissingError: if LiteRT is not installed.
     :raises InvalidArgumentError: if there is no such folder, model or section.
     """
-    chosen = _chosen(section or (), SECTIONS)
+    chosen = _chosen(order.section or (), SECTIONS)
     peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
     measured: dict[str, list[Measurement]] = {name: [] for name in chosen}
     placements: dict[str, str] = {}
     refusals: dict[str, str] = {}
-    with measured_models.model_files(folder, pattern, mobilenet=mobilenet) as paths:
+    with measured_models.model_files(order) as paths:
         found = measured_models.candidates(paths, refusals)
         turns = [
             (name, each) for name in chosen for each in SECTIONS[name].picks(found)
         ]
         labels = [f"{name}: {each.name}" for name, each in turns]
-        for (name, each), _ in zip(turns, progress(labels), strict=True):
+        for (name, each), _ in zip(turns, order.progress(labels), strict=True):
             with environment.placement(SECTIONS[name].cpus) as where:
-                result = asyncio.run(_measured(SECTIONS[name], each, rounds))
+                result = asyncio.run(_measured(SECTIONS[name], each, order.rounds))
             placements[name] = where
-            measured[name].append(judge_section(name, each, *result, gates=gates))
+            judged = judge_section(name, each, *result, gates=order.gates)
+            measured[name].append(judged)
     return AcceleratedReport(
         environment=environment.describe_environment(**peers),
-        rounds=rounds,
+        rounds=order.rounds,
         sections={name: tuple(each) for name, each in measured.items()},
         placements=placements,
         refusals=refusals,
@@ -402,7 +379,7 @@ def bench(
 
 
 async def _measured(
-    section: Section, candidate: measured_models.ModelCandidate, rounds: int
+    section: Section, candidate: ModelCandidate, rounds: int
 ) -> tuple[Figures, dict[str, str]]:
     """Measure a model; one that nobody could measure has the reason for everybody."""
     try:

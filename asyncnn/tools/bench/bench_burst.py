@@ -49,7 +49,7 @@ from asyncnn.tools.bench.environment import (
 from asyncnn.tools.bench.peers import Exchange
 from asyncnn.tools.bench.processes import READY, Pipe, hogs, process
 from asyncnn.tools.bench.report import Goal, GoalVerdict, ReportTable, judge
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call, Figure, Figures
+from asyncnn.tools.bench.rounds import Call, Figure, Figures, Order
 
 MESSAGE_BYTES = 256
 MESSAGES = 2000
@@ -62,7 +62,7 @@ EXCHANGE = Exchange(MESSAGE_BYTES, MESSAGE_BYTES)
 _QUANTUM, _COUNT = 8, 3072
 _STREAM_COUNT = 1024
 _ACKNOWLEDGED = bytes(_QUANTUM)
-
+_STREAM = Exchange(MESSAGE_BYTES, _QUANTUM)
 
 PART_REQUEST = "part_request_queue"
 PART_BIND = "part_bind"
@@ -178,20 +178,6 @@ async def queue_stream(cpu: int, batch: int) -> AsyncIterator[Call]:
         yield call
 
 
-@contextlib.asynccontextmanager
-async def pipe_stream(cpu: int) -> AsyncIterator[Call]:
-    """`multiprocessing.Pipe` one way, blocking at both ends."""
-    message = bytes(MESSAGE_BYTES)
-    with process(cpu, _serve_pipe_stream) as pipe:
-
-        def call() -> bytes:
-            for _ in range(MESSAGES):
-                pipe.send_bytes(message)
-            return pipe.recv_bytes()
-
-        yield call
-
-
 class _Unheard(IExecutionCallback):
     """Takes results, early ones too, and does nothing with them."""
 
@@ -209,17 +195,20 @@ def _send(pipe: Pipe, *queues: MessageQueue) -> None:
 
 
 @contextlib.contextmanager
-def _received(pipe: Pipe) -> Iterator[MessageQueue]:
-    ints = pipe.recv()
-    fds = tuple(recv_handle(pipe) for _ in range(3))
-    with MessageQueue.open(hal.Handle(fds, ints)) as queue:
-        yield queue
+def _received(pipe: Pipe) -> Iterator[list[MessageQueue]]:
+    pipe.send_bytes(READY)
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(2):
+            ints = pipe.recv()
+            handle = hal.Handle(tuple(recv_handle(pipe) for _ in range(3)), ints)
+            opened.append(stack.enter_context(MessageQueue.open(handle)))
+        yield opened
 
 
 def _serve_echo(pipe: Pipe, response: int) -> None:
-    pipe.send_bytes(READY)
     answer = bytes(response)
-    with _received(pipe) as requests, _received(pipe) as answers:
+    with _received(pipe) as (requests, answers):
 
         def on_ready() -> None:
             requests.read_nowait()
@@ -229,8 +218,7 @@ def _serve_echo(pipe: Pipe, response: int) -> None:
 
 
 def _serve_stream(pipe: Pipe) -> None:
-    pipe.send_bytes(READY)
-    with _received(pipe) as messages, _received(pipe) as answers:
+    with _received(pipe) as (messages, answers):
         total = MESSAGES * MESSAGE_BYTES
         unread = total
 
@@ -247,15 +235,6 @@ def _serve_stream(pipe: Pipe) -> None:
 async def _serve(queue: MessageQueue, on_ready: Call) -> None:
     LoopPoller.running().serve(queue, on_ready)
     await asyncio.Event().wait()
-
-
-def _serve_pipe_stream(pipe: Pipe) -> None:
-    pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
-            for _ in range(MESSAGES):
-                pipe.recv_bytes()
-            pipe.send_bytes(READY)
 
 
 def _echo(make: Callable[[int, Exchange], Starting]) -> Start:
@@ -304,7 +283,7 @@ _GROUPS = (
         {
             QUEUE_STREAM: lambda place: queue_stream(place.cpu, 1),
             QUEUE_BATCHES: lambda place: queue_stream(place.cpu, BATCH),
-            PIPE_STREAM: lambda place: pipe_stream(place.cpu),
+            PIPE_STREAM: lambda place: peers.pipe_echo(place.cpu, _STREAM, MESSAGES),
         },
         per=MESSAGES,
     ),
@@ -400,19 +379,17 @@ class BurstReport(PlacedReport, frozen=True, kw_only=True):
         yield from super().notes()
 
 
-def burst(*, rounds: int = DEFAULT_ROUNDS, gates: bool = False) -> BurstReport:
-    """Measure with the two processes on different CPUs, then on the same one.
-
-    :param gates: judge by what any machine has to reach, not by what is wanted.
-    """
-    judged = partial(judge_burst, gates=gates)
-    found = tuple(placements(_GROUPS, judged, rounds))
+def burst(order: Order) -> BurstReport:
+    """Measure with the two processes on different CPUs, then on the same one."""
+    judged = partial(judge_burst, gates=order.gates)
+    found = tuple(placements(_GROUPS, judged, order.rounds))
+    both = [(each.is_apart, each.figures) for each in found]
     return BurstReport(
         environment=describe_environment(**installed_versions(*_PACKAGES)),
-        rounds=rounds,
+        rounds=order.rounds,
         exchange=EXCHANGE,
         placements=found,
-        headline=judge_headline([(p.is_apart, p.figures) for p in found], gates=gates),
+        headline=judge_headline(both, gates=order.gates),
     )
 
 

@@ -28,7 +28,7 @@ from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import Dimensions
 from asyncnn.runtime.model_file import load
 from asyncnn.tools.bench import report
-from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
+from asyncnn.tools.bench.environment import ONE_CPU
 from asyncnn.tools.bench.measured_models import (
     LITERT,
     Difference,
@@ -36,13 +36,7 @@ from asyncnn.tools.bench.measured_models import (
     largest_difference,
     random_inputs,
 )
-from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    Call,
-    Figures,
-    Progress,
-    measure,
-)
+from asyncnn.tools.bench.rounds import Call, Figures, Order, measure
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 from asyncnn.tools.tflite_writer import Quantization, TfliteWriter
 
@@ -224,10 +218,6 @@ class MeasuredKernel(report.Subject, frozen=True, kw_only=True):
     verdict: report.GoalVerdict
     difference_to_ref: Difference | None
 
-    def outcomes(self) -> Iterator[bool]:
-        """Yield that of the one goal."""
-        yield self.verdict.met
-
     def cells(self) -> report.Row:
         """Return the difference and the verdict."""
         differs = difference_text(self.difference_to_ref)
@@ -242,13 +232,10 @@ class KernelsReport(report.SubjectsReport, frozen=True, kw_only=True):
 
     CONTENDERS = CONTENDERS
     OTHERS = ("differs", "/ LiteRT")
+    FIELD = "kernels"
 
     kernels: tuple[MeasuredKernel, ...]
     median_verdict: report.GoalVerdict | None
-
-    def subjects(self) -> dict[str, report.Subject]:
-        """Return the kernels by name."""
-        return {kernel.kernel: kernel for kernel in self.kernels}
 
     def tables(self) -> Iterator[report.ReportTable]:
         """Yield the one table; the median comes last if it was judged."""
@@ -256,33 +243,27 @@ class KernelsReport(report.SubjectsReport, frozen=True, kw_only=True):
         yield table.ended("median", self.median_verdict, -1)
 
 
-def kernels(
-    *, pattern: str = "*", rounds: int = DEFAULT_ROUNDS, progress: Progress = iter
-) -> KernelsReport:
-    """Measure the kernels whose name matches ``pattern``.
-
-    ``progress`` iterates over them.
+def kernels(order: Order) -> KernelsReport:
+    """Measure the kernels whose name matches the pattern.
 
     :raises InvalidArgumentError: if there are none.
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    cases = [case for case in CASES if fnmatchcase(case.name, pattern)]
+    cases = [case for case in CASES if fnmatchcase(case.name, order.pattern)]
     if not cases:
-        raise InvalidArgumentError(f"there is no kernel {pattern!r} to measure")
-    environment = describe_environment(litert=litert_version())
-    # As many threads of the BLAS as the device gives it.
-    with placement(ONE_CPU) as where, threadpool_limits(1, user_api="blas"):
-        measured = [_bench_kernel(case, rounds) for case in progress(cases)]
-    return KernelsReport(
-        environment=environment,
-        rounds=rounds,
-        placement=where,
-        kernels=tuple(measured),
-        median_verdict=judge_median(measured),
-    )
+        raise InvalidArgumentError(f"there is no kernel {order.pattern!r} to measure")
+    peers = {"litert": litert_version()}
+
+    def measured() -> dict[str, Any]:
+        # As many threads of the BLAS as the device gives it.
+        with threadpool_limits(1, user_api="blas"):
+            found = [_kernel(case, order.rounds) for case in order.progress(cases)]
+        return {"kernels": tuple(found), "median_verdict": judge_median(found)}
+
+    return KernelsReport.measured(ONE_CPU, order.rounds, measured, peers)
 
 
-def _bench_kernel(case: OpCase, rounds: int) -> MeasuredKernel:
+def _kernel(case: OpCase, rounds: int) -> MeasuredKernel:
     calls, difference = _contenders(case)
     figures = asyncio.run(measure(calls, rounds=rounds, batch_us=_BATCH_US))
     return judge_kernel(case.name, figures, difference)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
@@ -19,19 +19,16 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.model import InputShapes, NamedModel, open_model_file
+from asyncnn.runtime.model import NamedModel, open_model_file
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench import environment, measured_models, report
 from asyncnn.tools.bench.benches import Started
 from asyncnn.tools.bench.measured_models import LITERT, LITERT_REF
 from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
-    Batches,
     Call,
     Figures,
-    Progress,
+    Order,
     measure,
 )
 from asyncnn.tools.other_runtimes import (
@@ -246,48 +243,19 @@ def judge_model(
     )
 
 
-def bench(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    input_shapes: InputShapes = None,
-    rounds: int = DEFAULT_ROUNDS,
-    progress: Progress = iter,
-) -> ModelsReport:
-    """Measure the models of a folder, or one file, see `model_files`.
-
-    ``progress`` iterates over their paths. Goals are judged if no folder is named.
-    """
+def bench(order: Order) -> ModelsReport:
+    """Measure models, see `model_files`. Goals are judged if no folder is named."""
     peers = environment.installed_versions("onnxruntime")
     with suppress(environment.PeerMissingError):
         peers["litert"] = litert_version()
-    found = measured_models.model_files(
-        folder, pattern, mobilenet=mobilenet, suffixes=measured_models.MODEL_SUFFIXES
-    )
-    with found as paths, environment.placement(environment.ALL_CPUS) as where:
-        order = _Order(input_shapes, rounds, is_own=folder is None)
-        devices, models = asyncio.run(_measure(paths, order, progress))
-    return ModelsReport(
-        environment=environment.describe_environment(**peers),
-        rounds=rounds,
-        placement=where,
-        devices=tuple(devices),
-        models=tuple(models),
-    )
+    with measured_models.model_files(order, measured_models.MODEL_SUFFIXES) as paths:
+        measured = partial(asyncio.run, _measured(paths, order))
+        return ModelsReport.measured(
+            environment.ALL_CPUS, order.rounds, measured, peers
+        )
 
 
-class _Order(NamedTuple):
-    """How every file is measured."""
-
-    input_shapes: InputShapes
-    rounds: int
-    is_own: bool
-
-
-async def _measure(
-    paths: Sequence[Path], order: _Order, progress: Progress
-) -> tuple[list[str], list[MeasuredModel]]:
+async def _measured(paths: Sequence[Path], order: Order) -> dict[str, Any]:
     """Measure files on the default device, and on the two that come with asyncnn."""
     names = list(dict.fromkeys((await usual_device_name(), ACCELERATED, _REFERENCE)))
     devices: dict[str, Device] = {}
@@ -299,15 +267,15 @@ async def _measure(
                 devices[name] = await stack.enter_async_context(opened)
         models = [
             await _File(path, order, dict(refusals)).measured(names[0], devices)
-            for path in progress(paths)
+            for path in order.progress(paths)
         ]
-    return names, models
+    return {"devices": tuple(names), "models": tuple(models)}
 
 
 class _File:
     """A file as it is measured: by whom, what they computed, and who cannot run it."""
 
-    def __init__(self, path: Path, order: _Order, refusals: dict[str, str]) -> None:
+    def __init__(self, path: Path, order: Order, refusals: dict[str, str]) -> None:
         self._path = path
         self._order = order
         self._refusals = refusals
@@ -341,7 +309,7 @@ class _File:
             self._path.stem,
             figures,
             self._refusals,
-            is_own=self._order.is_own,
+            is_own=self._order.folder is None,
             file=self._path.name,
             engine=engine,
             ratio=figures[ours].ratio_to(figures[engine]) if has_both else None,
@@ -360,10 +328,7 @@ class _File:
         opening: dict[str, Callable[[], LiteRt | OnnxFile]] = {}
         if kind is FileKind.TFLITE:
             opening[EXECUTOR] = partial(litert, threads=None)
-            opening |= {
-                LITERT: litert,
-                LITERT_REF: partial(litert, reference=True),
-            }
+            opening |= {LITERT: litert, LITERT_REF: partial(litert, reference=True)}
         elif kind is FileKind.ONNX:
             opening[TO_THREAD] = partial(OnnxFile, self._path, threads=None)
         peers = {}
@@ -380,7 +345,8 @@ class _File:
         outputs = await _tried(run)
         self._outputs[figure_of(name)] = list(outputs.values())
         if name == _REFERENCE:
-            self._started[name] = _reference_batches(prepared, inputs)
+            both = measured_models.on_device(prepared, inputs, awaited=AWAITED)
+            self._started[name] = both
         else:
             self._started[name] = run
 
@@ -417,9 +383,8 @@ def _inputs(
     """Return reproducible inputs of a model, or else of what could open its file."""
     if named is not None:
         return list(random_sample(named.inputs).values())
-    return next(
-        (measured_models.random_inputs(peer.input_kinds()) for peer in peers), []
-    )
+    kinds = [peer.input_kinds() for peer in peers]
+    return measured_models.random_inputs(kinds[0]) if kinds else []
 
 
 def _as_taken(peer: LiteRt | OnnxFile, inputs: Sequence[Array]) -> list[Array]:
@@ -447,20 +412,3 @@ async def _tried(run: Run) -> Any:
     raise GeneralFailureError(
         f"a run takes {format_duration(taken_s * 1e6)}, too long to be repeated"
     )
-
-
-def _reference_batches(prepared: PreparedModel, inputs: Sequence[Array]) -> Batches:
-    """Return what gives both figures of the reference device."""
-
-    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
-        clock = time.perf_counter_ns
-        on_device, awaited = [], []
-        for _ in range(runs):
-            started = clock()
-            outputs = await prepared.run(inputs, measure=True)
-            awaited.append((clock() - started) / 1000)
-            assert outputs.timing is not None
-            on_device.append((outputs.timing.on_device_ns or 0) / 1000)
-        return {DEVICE: on_device, AWAITED: awaited}
-
-    return Batches(batch)

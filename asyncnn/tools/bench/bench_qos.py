@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain, count
 from math import inf
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec import structs
 
 from asyncnn.deadlines import format_duration
 from asyncnn.devices import OWN_PROCESS
@@ -38,6 +38,7 @@ from asyncnn.tools.bench.qos_load import (
     DETECTOR,
     SMALL,
     URGENT,
+    Layers,
     Run,
     dense,
     detecting,
@@ -46,8 +47,8 @@ from asyncnn.tools.bench.qos_load import (
 )
 from asyncnn.tools.bench.report import Bars, Outcome, ReportTable, SingleReport
 from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
     Once,
+    Order,
     in_rounds,
     measure,
     percentile,
@@ -212,8 +213,9 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
         }
 
 
-def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
+def bench(order: Order) -> QosReport:
     """Measure with threads wherever the system puts them."""
+    rounds = order.rounds
     with environment.placement(environment.ALL_CPUS) as where:
         longest_us, latencies = asyncio.run(_measure_latencies(rounds))
         misses = asyncio.run(_measure_misses(rounds))
@@ -221,6 +223,7 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
     with environment.placement(environment.ONE_CPU) as pinned:
         overhead = asyncio.run(_measure_overhead(rounds))
     device, low_us, beside = _measure_beside(rounds)
+    verdicts = judge_qos(latencies, longest_us, misses, overhead, lost)
     return QosReport(
         environment=environment.describe_environment(),
         placement=f"{where}; what scheduling costs, {pinned}",
@@ -230,10 +233,7 @@ def bench(*, rounds: int = DEFAULT_ROUNDS) -> QosReport:
         misses=misses,
         overhead=overhead,
         lost=lost,
-        verdicts=(
-            *judge_qos(latencies, longest_us, misses, overhead, lost),
-            *judge_beside(low_us, beside),
-        ),
+        verdicts=(*verdicts, *judge_beside(low_us, beside)),
         device=device,
         low_us=low_us,
         beside=tuple(beside),
@@ -268,18 +268,20 @@ async def _measure_latencies(rounds: int) -> tuple[float, dict[str, UrgentLatenc
     async with open_device("reference", settings=OWN_PROCESS) as device:
         program = Program(BACKGROUND.build().model)
         longest_us = longest_step_us(program, [BACKGROUND.input()])
-        low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
-        high = await device.prepare(URGENT.build(), priority=Priority.HIGH)
-        device_low = partial(low.run, [BACKGROUND.input()])
-        device_high = partial(high.run, [URGENT.input()])
-        with closing(qos_load.FifoPool()) as pool:
-            in_pool, pool_low = pool.run(URGENT), pool.run(BACKGROUND)
+        low = await _run_of(device, BACKGROUND, Priority.LOW)
+        high = await _run_of(device, URGENT, Priority.HIGH)
+        with qos_load.fifo_pool() as pool:
             contenders = {
-                IDLE: (device_high,),
-                SATURATED: (device_high, partial(saturated, device_low, _DEPTH)),
-                POOL: (in_pool, partial(saturated, pool_low, _DEPTH)),
+                IDLE: (high,),
+                SATURATED: (high, partial(saturated, low, _DEPTH)),
+                POOL: (pool(URGENT), partial(saturated, pool(BACKGROUND), _DEPTH)),
             }
             return longest_us, await _latencies(contenders, _URGENT_RUNS, rounds)
+
+
+async def _run_of(device: Device, model: Layers, priority: Priority) -> Run:
+    prepared = await device.prepare(model.build(), priority=priority)
+    return partial(prepared.run, [model.input()])
 
 
 def _measure_beside(rounds: int) -> tuple[str, dict[str, float], list[Beside]]:
@@ -287,20 +289,19 @@ def _measure_beside(rounds: int) -> tuple[str, dict[str, float], list[Beside]]:
     name = asyncio.run(usual_device_name())
     with hogs(os.sched_getaffinity(0)) as programs:
 
-        async def in_process() -> tuple[float, list[Beside]]:
-            async with open_device(name, settings=OWN_PROCESS) as device:
-                return await _beside(IN_PROCESS, device, None, programs, rounds)
+        async def measured(path: str, other: "Pipe | None") -> Any:
+            opened = connect(path) if other else open_device(name, settings=OWN_PROCESS)
+            where = DRIVER if other else IN_PROCESS
+            async with opened as device:
+                return await _beside(where, device, other, programs, rounds)
 
-        async def through(path: str, other: Pipe) -> tuple[float, list[Beside]]:
-            async with connect(path) as device:
-                return await _beside(DRIVER, device, other, programs, rounds)
-
-        here_us, here = asyncio.run(in_process())
+        found = {IN_PROCESS: asyncio.run(measured("", None))}
         with driver_process(device=name) as driver:
             path = os.fspath(driver.path)
             with process(None, qos_load.detect, path, DETECTOR, _DEPTH) as other:
-                there_us, there = asyncio.run(through(path, other))
-    return name, {IN_PROCESS: here_us, DRIVER: there_us}, [*here, *there]
+                found[DRIVER] = asyncio.run(measured(path, other))
+    low_us = {where: us for where, (us, _) in found.items()}
+    return name, low_us, [each for _, those in found.values() for each in those]
 
 
 async def _median_us(run: Run) -> float:
@@ -316,9 +317,8 @@ async def _beside(
     rounds: int,
 ) -> tuple[float, list[Beside]]:
     """Return what a LOW execution takes, and urgent ones: beside those of ``other``."""
-    low = await device.prepare(DETECTOR.build(), priority=Priority.LOW)
-    high = await device.prepare(SMALL.build(), priority=Priority.HIGH)
-    long, run = partial(low.run, [DETECTOR.input()]), partial(high.run, [SMALL.input()])
+    long = await _run_of(device, DETECTOR, Priority.LOW)
+    run = await _run_of(device, SMALL, Priority.HIGH)
     low_us = await _median_us(long)
     await _median_us(run)
     detects = partial(detecting, other) if other else partial(saturated, long, _DEPTH)
@@ -332,10 +332,9 @@ async def _beside(
     idle = found[IDLE]
     return low_us, [
         Beside(
+            **structs.asdict(each),
             where=where,
             load=load,
-            p50_us=each.p50_us,
-            p99_us=each.p99_us,
             p50_ratio=each.p50_us / idle.p50_us,
             p99_ratio=each.p99_us / idle.p99_us,
         )
@@ -344,13 +343,13 @@ async def _beside(
 
 
 async def _measure_misses(rounds: int) -> tuple[Misses, ...]:
-    settings = replace(OWN_PROCESS, inline_below_us=0)
+    settings = structs.replace(OWN_PROCESS, inline_below_us=0)
     async with open_device(
         "reference", settings=settings, max_in_flight=4096
     ) as device:
         prepared, x = await device.prepare(URGENT.build()), URGENT.input()
-        with closing(qos_load.FifoPool()) as pool:
-            in_pool = pool.run(URGENT)
+        with qos_load.fifo_pool() as pool:
+            in_pool = pool(URGENT)
             contenders: dict[str, qos_load.RunUntil] = {
                 "device": qos_load.within(
                     lambda budget_s: prepared.run([x], timeout=budget_s)
@@ -416,23 +415,18 @@ async def _measure_overhead(rounds: int) -> Overhead:
     await scheduler.aclose()
     alone, scheduled_us, threaded_us = map(np.array, taken.values())
     added_us, to_thread_us = scheduled_us - alone, threaded_us - alone
-    return Overhead(
-        scheduled_us=median(added_us),
-        to_thread_us=median(to_thread_us),
-        ratio=median(added_us / to_thread_us),
-    )
+    every = added_us, to_thread_us, added_us / to_thread_us
+    return Overhead(*(float(median(each)) for each in every))
 
 
 async def _measure_loss(rounds: int) -> float:
     """Return the share of time that a mix takes longer with priorities than without."""
-    large, small = BACKGROUND.input(), URGENT.input()
     async with open_device("reference", settings=OWN_PROCESS) as device:
-        low = await device.prepare(BACKGROUND.build(), priority=Priority.LOW)
+        low = await _run_of(device, BACKGROUND, Priority.LOW)
         mixes: Started = {}
         for name in (Priority.LOW, Priority.HIGH):
-            urgent = await device.prepare(URGENT.build(), priority=name)
-            runs = partial(low.run, [large]), partial(urgent.run, [small])
-            mixes[name.name] = Once(partial(_mixed_us, *runs))
+            run = await _run_of(device, URGENT, name)
+            mixes[name.name] = Once(partial(_mixed_us, low, run))
         figures = await measure(mixes, rounds=rounds)
     return figures["HIGH"].ratio_to(figures["LOW"]) - 1
 

@@ -8,7 +8,7 @@ is how late the beats are, beside those of loops that have nothing else to do.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -18,10 +18,10 @@ from contextlib import (
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
 from asyncnn.devices import OWN_PROCESS, DeviceSettings
 from asyncnn.devices.device_settings import with_options
@@ -39,10 +39,10 @@ from asyncnn.tools.bench.activities import (
     Watched,
     beating_driver,
 )
-from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
+from asyncnn.tools.bench.environment import ALL_CPUS
 from asyncnn.tools.bench.processes import temporary_folder
 from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
-from asyncnn.tools.bench.rounds import FEW_ROUNDS, rotated
+from asyncnn.tools.bench.rounds import Order, rotated
 
 MAX_ATTEMPTS = 3
 """Attempts of one round, of which the one with the shortest gap counts."""
@@ -56,8 +56,6 @@ _RESTING_S = 0.5
 
 Pulses: TypeAlias = dict[str, Pulse]
 """What was heard in one attempt, by side."""
-
-Progress: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 
 IN_PROCESS = "in_process"
 APPLICATION = "application"
@@ -132,60 +130,39 @@ class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
             yield "the machine is too busy to tell: idle loops miss the goals as well"
 
 
-def bench(
-    *,
-    rounds: int = FEW_ROUNDS,
-    pattern: str = "*",
-    setting: Sequence[str] | None = None,
-    sizes: Sizes | None = None,
-    progress: Progress = iter,
-) -> ResponsivenessReport:
-    """Measure the activities whose names match ``pattern``, and idle loops.
+def bench(order: Order, sizes: Sizes | None = None) -> ResponsivenessReport:
+    """Measure the activities whose names match the pattern, and idle loops.
 
-    The devices have the settings of a driver process, but for those that ``setting``
+    The devices have the settings of a driver process, but for those that the order
     lists as NAME=VALUE.
 
     :raises InvalidArgumentError: if there is no such setting.
     """
-    settings = with_options(OWN_PROCESS, setting or ())
-    chosen = [a for a in ACTIVITIES if a == IDLE or fnmatchcase(a, pattern)]
+    settings = with_options(OWN_PROCESS, order.setting or ())
+    chosen = [a for a in ACTIVITIES if a == IDLE or fnmatchcase(a, order.pattern)]
+    turns = [a for number in range(order.rounds) for a in rotated(chosen, number)]
     sizes = sizes or Sizes()
-    attempts: list[tuple[str, list[Pulses]]] = []
-    with placement(ALL_CPUS) as where:
+
+    async def attempts(has_driver: bool) -> list[tuple[str, list[Pulses]]]:
+        async with _opened(settings, sizes, has_driver=has_driver) as (stage, watch):
+            return [
+                (activity, await _attempts(activity, stage, watch))
+                for activity in order.progress(turns)
+            ]
+
+    def measured() -> dict[str, Any]:
+        pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
+        repeated: Counter[str] = Counter()
         for has_driver in (False, True):
-            bench = _opened(settings, sizes, has_driver=has_driver)
-            attempts += asyncio.run(_measure(bench, chosen, rounds, progress))
-    pulses: defaultdict[tuple[str, str], list[Pulse]] = defaultdict(list)
-    repeated: Counter[str] = Counter()
-    for activity, tried in attempts:
-        best = min(tried, key=lambda a: max(p.longest_ms for p in a.values()))
-        for side, pulse in best.items():
-            pulses[activity, side].append(pulse)
-        repeated[activity] += len(tried) - 1
-    return ResponsivenessReport(
-        environment=describe_environment(),
-        rounds=rounds,
-        placement=where,
-        operations=sizes.operations,
-        input_bytes=sizes.input_bytes,
-        heard=tuple(judge_pulses(*place, each) for place, each in pulses.items()),
-        repeated=dict(repeated),
-    )
+            for activity, tried in asyncio.run(attempts(has_driver)):
+                best = min(tried, key=lambda a: max(p.longest_ms for p in a.values()))
+                for side, pulse in best.items():
+                    pulses[activity, side].append(pulse)
+                repeated[activity] += len(tried) - 1
+        heard = tuple(judge_pulses(*place, each) for place, each in pulses.items())
+        return {"heard": heard, "repeated": dict(repeated), **structs.asdict(sizes)}
 
-
-async def _measure(
-    bench: "AbstractAsyncContextManager[tuple[Scene, _Watch]]",
-    activities: Sequence[str],
-    rounds: int,
-    progress: Progress,
-) -> list[tuple[str, list[Pulses]]]:
-    """Return the attempts of each round and activity."""
-    turns = [a for number in range(rounds) for a in rotated(activities, number)]
-    async with bench as (stage, watch):
-        return [
-            (activity, await _attempts(activity, stage, watch))
-            for activity in progress(turns)
-        ]
+    return ResponsivenessReport.measured(ALL_CPUS, order.rounds, measured)
 
 
 async def _attempts(activity: str, stage: Scene, watch: "_Watch") -> list[Pulses]:
@@ -246,7 +223,7 @@ async def _opened(
         heartbeat = stack.enter_context(closing(Heartbeat()))
         path, cache = root / "driver.sock", root / "models"
         cache.mkdir(mode=0o700)
-        settings = replace(settings, cache_key_file=str(root / "key"))
+        settings = structs.replace(settings, cache_key_file=str(root / "key"))
         watch = _Watch(IN_PROCESS, heartbeat)
         opened: Callable[..., AbstractAsyncContextManager[Device]]
         opened = partial(open_device, settings=settings)

@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
@@ -24,17 +26,15 @@ import numpy as np
 
 import asyncnn
 from asyncnn.devices import OWN_PROCESS
-from asyncnn.hal.errors import AsyncnnError
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import bundled_file, load
 from asyncnn.runtime.opening_devices import connect, open_device
-from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
-from asyncnn.tools.bench.environment import ALL_CPUS, describe_environment, placement
+from asyncnn.tools.bench.environment import ALL_CPUS
 from asyncnn.tools.bench.noop import hal_execution
-from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport
-from asyncnn.tools.bench.rounds import FEW_ROUNDS
+from asyncnn.tools.bench.report import Cell, Outcome, ReportTable, SingleReport, noted
+from asyncnn.tools.bench.rounds import Order
 
 ROOT = f"{Path(asyncnn.__file__).parent}/"
 MODEL = "digits_float.asyncnn"
@@ -139,8 +139,14 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
         """Yield the one table, with a section for each device and transport."""
         sections: dict[tuple[str, str], list[list[Cell]]] = {}
         for steps in self.steps:
-            rows = sections.setdefault((steps.device, steps.transport), [])
-            rows.append(_row(steps))
+            place = steps.device, steps.transport
+            functions, files, loop = steps.limited
+            on_loop, on_lanes, turns = (
+                f"{each:.1f}" for each in (steps.on_loop, steps.on_lanes, steps.turns)
+            )
+            counted = functions, on_loop, on_lanes, files, turns, loop
+            row: list[Cell] = [*place, TITLES[steps.way], *counted]
+            sections.setdefault(place, []).append(row)
         headings = (
             *("device", "transport", "way", "functions", "loop", "lanes"),
             *("files", "turns", "loop, us"),
@@ -153,15 +159,6 @@ class StepsReport(SingleReport, frozen=True, kw_only=True):
         yield f"an empty turn of the loop takes {self.turn_us:.1f} us of its processor"
         for device, reason in self.refusals.items():
             yield f"{device} was not measured: {reason}"
-
-
-def _row(steps: PassedSteps) -> list[Cell]:
-    functions, files, loop = steps.limited
-    return [
-        *(steps.device, steps.transport, TITLES[steps.way], functions),
-        *(f"{steps.on_loop:.1f}", f"{steps.on_lanes:.1f}", files),
-        *(f"{steps.turns:.1f}", loop),
-    ]
 
 
 class Passed(NamedTuple):
@@ -253,30 +250,23 @@ def _module_of(owner: type, method: str) -> str:
     return (owners or [owner])[0].__module__
 
 
-def bench(*, rounds: int = FEW_ROUNDS) -> StepsReport:
+def bench(order: Order) -> StepsReport:
     """Count and time each way on each device, in process and to a driver."""
+    return StepsReport.measured(
+        ALL_CPUS, order.rounds, partial(_measured, order.rounds)
+    )
+
+
+def _measured(rounds: int) -> dict[str, Any]:
     model = load(bundled_file(MODEL))
     steps: list[PassedSteps] = []
     refusals: dict[str, str] = {}
-    with placement(ALL_CPUS) as where:
-        turn_us = asyncio.run(_turn_us(rounds))
-        for device in DEVICES:
-            for transport in (INPROCESS, REMOTE):
-                try:
-                    steps += asyncio.run(
-                        _measure(device, transport, model, rounds, turn_us)
-                    )
-                except AsyncnnError as error:
-                    refusals[f"{device}, {transport}"] = str(error)
-    return StepsReport(
-        environment=describe_environment(),
-        rounds=rounds,
-        placement=where,
-        model=MODEL,
-        turn_us=turn_us,
-        steps=tuple(steps),
-        refusals=refusals,
-    )
+    turn_us = asyncio.run(_least_us(lambda: asyncio.sleep(0), rounds))
+    for device, transport in product(DEVICES, (INPROCESS, REMOTE)):
+        with noted(refusals, f"{device}, {transport}"):
+            steps += asyncio.run(_steps(device, transport, model, rounds, turn_us))
+    fields = {"turn_us": turn_us, "steps": tuple(steps), "refusals": refusals}
+    return {"model": MODEL, **fields}
 
 
 async def count(device: str, transport: str, model: NamedModel) -> dict[str, Passed]:
@@ -284,14 +274,12 @@ async def count(device: str, transport: str, model: NamedModel) -> dict[str, Pas
     profile = _Profile()
     passed: dict[str, Passed] = {}
     with profile.installed():
-        async with _opened(device, transport) as opened:
-            prepared = await opened.prepare(model)
-            async for name, way in _ways(prepared):
-                for _ in range(_WARM_RUNS):
-                    await way()
-                batches = [await _batch(profile, way) for _ in range(_BATCHES)]
-                # A lane that is kept from its CPU finds the next run in the queue.
-                passed[name] = min(batches, key=lambda each: each.functions)
+        async for name, way in _ways(device, transport, model):
+            for _ in range(_WARM_RUNS):
+                await way()
+            batches = [await _batch(profile, way) for _ in range(_BATCHES)]
+            # A lane that is kept from its CPU finds the next run in the queue.
+            passed[name] = min(batches, key=lambda each: each.functions)
     return passed
 
 
@@ -303,12 +291,14 @@ async def _batch(profile: _Profile, way: Way) -> Passed:
     return profile.passed(_COUNTED_RUNS)
 
 
-async def _measure(
+async def _steps(
     device: str, transport: str, model: NamedModel, rounds: int, turn_us: float
 ) -> list[PassedSteps]:
     passed = await count(device, transport, model)
-    times = await _times(device, transport, model, rounds)
-    goals, is_local = GOALS if device == DEVICES[0] else {}, transport == INPROCESS
+    ways = _ways(device, transport, model)
+    times = {name: await _least_us(way, rounds) async for name, way in ways}
+    goals = GOALS if device == DEVICES[0] else {}
+    limited: dict[str, Any] = {"most_files": MOST_FILES, "most_us": MOST_US + turn_us}
     return [
         PassedSteps(
             device=device,
@@ -320,25 +310,10 @@ async def _measure(
             turns=seen.turns,
             loop_us=times[way],
             most=goals.get((transport, way)),
-            most_files=MOST_FILES if goals and way == RUN and is_local else None,
-            most_us=MOST_US + turn_us if goals and way == RUN and is_local else None,
+            **(limited if goals and (transport, way) == (INPROCESS, RUN) else {}),
         )
         for way, seen in passed.items()
     ]
-
-
-async def _times(
-    device: str, transport: str, model: NamedModel, rounds: int
-) -> dict[str, float]:
-    async with _opened(device, transport) as opened:
-        prepared = await opened.prepare(model)
-        return {
-            name: await _least_us(way, rounds) async for name, way in _ways(prepared)
-        }
-
-
-async def _turn_us(rounds: int) -> float:
-    return await _least_us(lambda: asyncio.sleep(0), rounds)
 
 
 async def _least_us(way: Way, rounds: int) -> float:
@@ -354,28 +329,30 @@ async def _least_us(way: Way, rounds: int) -> float:
     return least_ns / _TIMED_RUNS / 1000
 
 
-def _opened(device: str, transport: str) -> AbstractAsyncContextManager[Device]:
+async def _ways(
+    device: str, transport: str, model: NamedModel
+) -> AsyncIterator[tuple[str, Way]]:
+    """Open a device and yield each way to run the model, while all is open."""
     settings = msgspec.structs.replace(OWN_PROCESS, inline_below_us=0)
+    opening: Callable[..., AbstractAsyncContextManager[Device]]
+    opening = partial(open_device, device)
     if transport == REMOTE:
-        return connect(device=device, settings=settings)
-    return open_device(device, settings=settings)
-
-
-async def _ways(prepared: PreparedModel) -> AsyncIterator[tuple[str, Way]]:
-    """Yield each way to run the model, while what it needs is open."""
-    inputs: dict[str, Any] = {
-        tensor.name: np.zeros(tensor.dimensions, tensor.dtype)
-        for tensor in prepared.inputs
-    }
-    yield RUN, lambda: prepared.run(inputs)
-    reusable = prepared.reusable(inputs)
-    yield EXECUTION, reusable.run
-    yield FENCED, lambda: prepared.run_fenced(inputs)
-    outputs = [np.empty(t.dimensions, t.dtype) for t in prepared.outputs]
-    build = RequestBuilder(prepared.inputs, prepared.outputs)
-    request = build(list(inputs.values()), outputs)
-    yield CALLBACK, hal_execution(prepared, request)
-    async with prepared.burst() as burst:
-        await burst.run(inputs)
-        yield BURST, lambda: burst.run(inputs)
-        yield BURST_IN_PLACE, burst.run_in_place
+        opening = partial(connect, device=device)
+    async with opening(settings=settings) as opened:
+        prepared = await opened.prepare(model)
+        inputs: dict[str, Any] = {
+            tensor.name: np.zeros(tensor.dimensions, tensor.dtype)
+            for tensor in prepared.inputs
+        }
+        yield RUN, lambda: prepared.run(inputs)
+        reusable = prepared.reusable(inputs)
+        yield EXECUTION, reusable.run
+        yield FENCED, lambda: prepared.run_fenced(inputs)
+        outputs = [np.empty(t.dimensions, t.dtype) for t in prepared.outputs]
+        build = RequestBuilder(prepared.inputs, prepared.outputs)
+        request = build(list(inputs.values()), outputs)
+        yield CALLBACK, hal_execution(prepared, request)
+        async with prepared.burst() as burst:
+            await burst.run(inputs)
+            yield BURST, lambda: burst.run(inputs)
+            yield BURST_IN_PLACE, burst.run_in_place

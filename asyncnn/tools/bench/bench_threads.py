@@ -13,17 +13,11 @@ import random
 import signal
 import threading
 import time
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,12 +27,13 @@ from asyncnn.hal.types import Priority
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
-from asyncnn.tools.bench import environment, processes, qos_load, report
+from asyncnn.tools.bench import processes, qos_load, report
 from asyncnn.tools.bench.benches import Place, Started, measure_workload
+from asyncnn.tools.bench.environment import ALL_CPUS, installed_versions
 from asyncnn.tools.bench.measured_models import inputs_of, small_model
 from asyncnn.tools.bench.noop import tiny_addition
 from asyncnn.tools.bench.onnx_models import PACKAGES, OnnxRuntime
-from asyncnn.tools.bench.rounds import FEW_ROUNDS, Once, Progress, percentile
+from asyncnn.tools.bench.rounds import Once, Order, Runs, percentile
 from asyncnn.tools.mobilenets import mobilenet_v1
 from asyncnn.tools.other_runtimes import LiteRt, litert_version
 
@@ -72,6 +67,9 @@ class Files(NamedTuple):
 
     small: Path
     large: Path
+
+
+Start: TypeAlias = Callable[[Files, Place], Awaitable[Started]]
 
 
 class _ModelRuns(NamedTuple):
@@ -137,37 +135,28 @@ async def _contenders(files: Files, place: Place) -> dict[str, _ModelRuns]:
     return found
 
 
-async def alone(files: Files, place: Place) -> Started:
-    """Run the small model, one run after the other, in microseconds."""
-    contenders = await _contenders(files, place)
-    return {name: runs.small for name, runs in contenders.items()}
+def _of_each(runs_of: Callable[[_ModelRuns], Runs]) -> Start:
+    """Return what starts, for each contender, what is measured of its runs."""
+
+    async def start(files: Files, place: Place) -> Started:
+        contenders = await _contenders(files, place)
+        return {name: runs_of(runs) for name, runs in contenders.items()}
+
+    return start
 
 
-async def serving(files: Files, place: Place) -> Started:
-    """Answer requests of the small model from many tasks, in microseconds."""
-    return await _each_in_turn(
-        files,
-        place,
-        lambda runs: qos_load.request_us(runs.small, _CONCURRENCY, _ALONE_US),
-    )
+async def _urgent_ms(runs: _ModelRuns) -> float:
+    async with qos_load.saturated(runs.large, _LONG_RUNS):
+        return await qos_load.p99_us(runs.small, _URGENT_RUNS, _PAUSE_S) / 1000
 
 
-async def urgent(files: Files, place: Place) -> Started:
-    """Run the small model beside long runs, in milliseconds."""
-
-    async def p99_ms(runs: _ModelRuns) -> float:
-        async with qos_load.saturated(runs.large, _LONG_RUNS):
-            samples = await qos_load.latencies_us(runs.small, _URGENT_RUNS, _PAUSE_S)
-        return percentile(samples, 0.99) / 1000
-
-    return await _each_in_turn(files, place, p99_ms)
+async def _request_us(runs: _ModelRuns) -> float:
+    return await qos_load.request_us(runs.small, _CONCURRENCY, _ALONE_US)
 
 
-async def _each_in_turn(
-    files: Files, place: Place, value: Callable[[_ModelRuns], Awaitable[float]]
-) -> Started:
-    contenders = await _contenders(files, place)
-    return {n: Once(partial(value, runs)) for n, runs in contenders.items()}
+alone = _of_each(lambda runs: runs.small)
+serving = _of_each(lambda runs: Once(partial(_request_us, runs)))
+urgent = _of_each(lambda runs: Once(partial(_urgent_ms, runs)))
 
 
 async def stopping(files: Files, place: Place) -> Started:
@@ -272,57 +261,59 @@ async def crash(files: Files, place: Place) -> Started:
 
 async def memory(files: Files, place: Place) -> Started:
     """Have processes tell what they take, their shares of common pages, in MiB."""
-
     for name, runner in _PEERS.items():
         with place.noted(name):
             runner(files.small)
-    holders = {n: h for n, h in _HOLDERS.items() if n not in place.refusals}
-
-    return {n: Once(partial(_held_mib, h, files.large)) for n, h in holders.items()}
+    return {
+        name: Once(partial(_held_mib, hold, files.large))
+        for name, hold in _HOLDERS.items()
+        if name not in place.refusals
+    }
 
 
 async def _held_mib(hold: Callable[..., object], model: Path) -> float:
     with processes.temporary_folder() as folder, ExitStack() as stack:
         socket = folder / "driver.sock"
-        pipes: list[processes.Pipe] = []
-        if hold is _hold_prepared:
-            pipes.append(stack.enter_context(processes.process(None, _serve, socket)))
-        pipes += [
-            stack.enter_context(processes.process(None, hold, model, socket))
-            for _ in range(_PROCESSES)
+        serving = [_serve] if hold is _hold_prepared else []
+        pipes = [
+            stack.enter_context(processes.process(None, each, socket, model))
+            for each in (*serving, *[hold] * _PROCESSES)
         ]
         for pipe in pipes:
             pipe.send_bytes(processes.READY)
         return sum(int(pipe.recv()) for pipe in pipes) / 1024
 
 
-async def _serve(pipe: processes.Pipe, socket: Path) -> None:
+async def _serve(pipe: processes.Pipe, socket: Path, model: Path) -> None:
     """Be a driver, whose clients share a cache, until the pipe closes."""
-    settings = replace(
-        OWN_PROCESS,
-        cache_key_file=str(socket.parent / "key"),
-        packed_weights_dir=str(socket.parent / "weights"),
-    )
+    settings, _ = processes.cached_in(socket.parent)
+    settings = replace(settings, maps_cache_files=False)
     opened = open_device("accelerated", settings=settings)
     async with opened as device, Server(device.hal, socket):
-        await processes.until_closed(pipe, partial(_tell, pipe))
+        await _tell(pipe)
 
 
-async def _hold_prepared(pipe: processes.Pipe, model: Path, socket: Path) -> None:
-    cache = socket.parent / "models"
-    cache.mkdir(mode=0o700, exist_ok=True)
+async def _hold_prepared(pipe: processes.Pipe, socket: Path, model: Path) -> None:
+    _, cache = processes.cached_in(socket.parent)
     async with connect(socket, cache_dir=cache) as device:
         prepared = await device.prepare(load(model))
         await prepared.run(inputs_of(prepared))
-        await processes.until_closed(pipe, partial(_tell, pipe))
+        await _tell(pipe)
 
 
 async def _hold_peer(
-    name: str, pipe: processes.Pipe, model: Path, socket: Path
+    name: str, pipe: processes.Pipe, socket: Path, model: Path
 ) -> None:
     run = _PEERS[name](model)
     run()
-    await processes.until_closed(pipe, partial(_tell, pipe))
+    await _tell(pipe)
+
+
+async def _tell(pipe: processes.Pipe) -> None:
+    """Send what this process takes when it is asked; end with the pipe."""
+    await processes.until_closed(
+        pipe, lambda order: pipe.send(processes.proportional_kib())
+    )
 
 
 _HOLDERS: dict[str, Callable[..., object]] = {
@@ -331,43 +322,23 @@ _HOLDERS: dict[str, Callable[..., object]] = {
 }
 
 
-def _tell(pipe: processes.Pipe, order: bytes) -> None:
-    pipe.send(processes.proportional_kib())
+_FREE = "until the thread is free, 95th percentile"
 
-
-class Rows(NamedTuple):
-    """Figures that are measured together, and their titles and units.
-
-    Where there are several rows, figures are by row and contender.
-    """
-
-    titles: Mapping[str, tuple[str, str]]
-    start: Callable[[Files, Place], Awaitable[Started]]
-
-
-_UNTIL_FREE = "until the thread is free, 95th percentile"
-
-SECTIONS = {
-    "alone": Rows({"alone": ("one run, median", "us")}, alone),
-    "serving": Rows(
-        {"serving": ("64 tasks at once, time for each request", "us")}, serving
-    ),
-    "urgent": Rows(
-        {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")}, urgent
-    ),
-    "stopping": Rows(
-        {
-            "cancelled": (f"after a cancel, {_UNTIL_FREE}", "ms"),
-            "deadline": (f"after a missed deadline, {_UNTIL_FREE}", "ms"),
-        },
-        stopping,
-    ),
-    "crash": Rows(
-        {"crash": ("after a crash of the engine, until the next result", "ms")}, crash
-    ),
-    "memory": Rows({"memory": ("four processes with a model of 17 MB", "MiB")}, memory),
+SECTIONS: dict[Start, dict[str, tuple[str, str]]] = {
+    alone: {"alone": ("one run, median", "us")},
+    serving: {"serving": ("64 tasks at once, time for each request", "us")},
+    urgent: {"urgent": ("an urgent run beside 16 long ones, 99th percentile", "ms")},
+    stopping: {
+        "cancelled": (f"after a cancel, {_FREE}", "ms"),
+        "deadline": (f"after a missed deadline, {_FREE}", "ms"),
+    },
+    crash: {"crash": ("after a crash of the engine, until the next result", "ms")},
+    memory: {"memory": ("four processes with a model of 17 MB", "MiB")},
 }
-"""What is measured together, by name, in the order in which it is."""
+"""Titles and units of the rows that are measured together, by what starts them.
+
+Where there are several rows, figures are by row and contender.
+"""
 
 
 _CRASH_NOTE = "a crash in a thread of the application ends the application: no figure"
@@ -409,28 +380,28 @@ class ThreadsReport(report.SubjectsReport, frozen=True, kw_only=True):
         yield from report.refusal_notes(refusals, TITLES)
 
 
-def bench(*, rounds: int = FEW_ROUNDS, progress: Progress = iter) -> ThreadsReport:
+def bench(order: Order) -> ThreadsReport:
     """Measure on models that are made for it, wherever the system puts the threads.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    peers = {"litert": litert_version(), **environment.installed_versions(*PACKAGES)}
+    peers = {"litert": litert_version(), **installed_versions(*PACKAGES)}
+    by_name = {"/".join(titles): start for start, titles in SECTIONS.items()}
     rows: dict[str, ThreadsRow] = {}
-    with model_pair() as files, environment.placement(environment.ALL_CPUS) as where:
-        for name in progress(list(SECTIONS)):
-            rows |= asyncio.run(_rows(SECTIONS[name], files, rounds))
-    return ThreadsReport(
-        environment=environment.describe_environment(**peers),
-        rounds=rounds,
-        placement=where,
-        rows=rows,
-    )
+    with model_pair() as files:
+
+        def measured() -> dict[str, Any]:
+            for name in order.progress(list(by_name)):
+                rows.update(asyncio.run(_rows(by_name[name], files, order.rounds)))
+            return {"rows": rows}
+
+        return ThreadsReport.measured(ALL_CPUS, order.rounds, measured, peers)
 
 
-async def _rows(section: Rows, files: Files, rounds: int) -> dict[str, ThreadsRow]:
-    measured, refusals = await measure_workload(section.start, files, rounds)
+async def _rows(start: Start, files: Files, rounds: int) -> dict[str, ThreadsRow]:
+    measured, refusals = await measure_workload(start, files, rounds)
     rows = {}
-    for row, (title, unit) in section.titles.items():
+    for row, (title, unit) in SECTIONS[start].items():
         names = {name: name if name in measured else f"{row} {name}" for name in TITLES}
         figures = {n: measured[key] for n, key in names.items() if key in measured}
         rows[row] = ThreadsRow(

@@ -40,7 +40,7 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.bench import benches, environment, noop, peers
 from asyncnn.tools.bench.peers import IMAGE_SHAPE, RESULT_SHAPE, Exchange
 from asyncnn.tools.bench.report import Goal
-from asyncnn.tools.bench.rounds import DEFAULT_ROUNDS, Call
+from asyncnn.tools.bench.rounds import Call, Order
 
 Wait = Callable[[], Awaitable[object]]
 
@@ -116,13 +116,13 @@ class AwaitingReport(benches.PlacedReport, frozen=True, kw_only=True):
     placements: tuple[AwaitingPlacement, ...]
 
 
-def awaiting(*, rounds: int = DEFAULT_ROUNDS) -> AwaitingReport:
+def awaiting(order: Order) -> AwaitingReport:
     """Measure with all threads on one CPU, then wherever the system puts them."""
     return AwaitingReport(
         environment=environment.describe_environment(),
-        rounds=rounds,
+        rounds=order.rounds,
         placements=tuple(
-            _awaiting(cpus, rounds)
+            _awaiting(cpus, order.rounds)
             for cpus in (environment.ONE_CPU, environment.ALL_CPUS)
         ),
     )
@@ -335,9 +335,9 @@ class FenceReport(benches.PlacedReport, frozen=True, kw_only=True):
     GOALS = FENCE_GOALS
 
 
-def fence(*, rounds: int = DEFAULT_ROUNDS) -> FenceReport:
+def fence(order: Order) -> FenceReport:
     """Measure with a driver process on another CPU, then on the same one."""
-    return FenceReport.measured(rounds)
+    return FenceReport.measured(order.rounds)
 
 
 _IMAGE = np.random.default_rng(0).random(IMAGE_SHAPE, np.float32)
@@ -432,6 +432,6 @@ class ServiceReport(benches.PlacedReport, frozen=True, kw_only=True):
         yield from super().notes()
 
 
-def service(*, rounds: int = DEFAULT_ROUNDS) -> ServiceReport:
+def service(order: Order) -> ServiceReport:
     """Measure with the two processes on different CPUs, then on the same one."""
-    return ServiceReport.measured(rounds, "grpcio", exchange=_EXCHANGE)
+    return ServiceReport.measured(order.rounds, "grpcio", exchange=_EXCHANGE)

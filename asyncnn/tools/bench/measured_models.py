@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -37,6 +38,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench.report import noted
+from asyncnn.tools.bench.rounds import Batches, Order
 from asyncnn.tools.mobilenets import MOBILENETS, mobilenet_v1
 from asyncnn.tools.other_runtimes import InputKind, LiteRt
 from asyncnn.tools.samples import random_array
@@ -53,20 +55,17 @@ _TRIED_RUNS = 10
 
 @contextmanager
 def model_files(
-    folder: Path | None,
-    pattern: str = "*",
-    *,
-    mobilenet: bool | None = None,
-    suffixes: Sequence[str] = (TFLITE,),
+    order: Order, suffixes: Sequence[str] = (TFLITE,)
 ) -> Iterator[list[Path]]:
-    """Yield the model files whose name without suffix matches ``pattern``, sorted.
+    """Yield the model files whose name without suffix matches the pattern, sorted.
 
-    ``folder`` may be a single file. Generated MobileNets come last and are removed in
+    The folder may be a single file. Generated MobileNets come last and are removed in
     the end; None has them where no folder is named.
 
     :raises InvalidArgumentError: if there is no such folder, or nothing to measure.
     :raises PeerMissingError: if MobileNets are wanted but LiteRT is not installed.
     """
+    folder, pattern, mobilenet = order.folder, order.pattern, order.mobilenet
     looking = in_one(_found, folder, suffixes)
     found = call_abandonable(f"looking into {folder}", looking)
     files = [path for path in found if fnmatchcase(path.stem, pattern)]
@@ -225,38 +224,37 @@ HEAVY_BYTES = 1_000_000
 """Weights of models that are cached and whose memory is measured."""
 
 
-def long_ones(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+Models: TypeAlias = Sequence[ModelCandidate]
+
+
+def long_ones(models: Models) -> Models:
     """Return those that LiteRT takes more than `LONG_US` for."""
     return [each for each in models if each.us > LONG_US]
 
 
-def longest(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+def longest(models: Models) -> Models:
     """Return the longest of these."""
     return sorted(long_ones(models), key=lambda each: each.us)[-1:]
 
 
-def servable(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+def servable(models: Models) -> Models:
     """Return those of `SERVABLE_US` to `LONG_US`."""
     return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
 
 
-def first_servable(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+def first_servable(models: Models) -> Models:
     """Return one of these."""
     return servable(models)[-1:]
 
 
-def heavy(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+def heavy(models: Models) -> Models:
     """Return those of weights that matter."""
     return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
 
 
-def heavy_floats(models: Sequence[ModelCandidate]) -> Sequence[ModelCandidate]:
+def heavy_floats(models: Models) -> Models:
     """Return those of these with inputs of floats alone."""
-    return [
-        each
-        for each in heavy(models)
-        if all(info.dtype.kind == "f" for info in each.named.inputs)
-    ]
+    return [m for m in heavy(models) if {i.dtype.kind for i in m.named.inputs} <= {"f"}]
 
 
 LITERT = "litert"
@@ -312,3 +310,25 @@ def _unless_cancelled(
 ) -> None:
     if not future.cancelled():
         answer()
+
+
+def on_device(
+    prepared: PreparedModel, inputs: Sequence[Array], awaited: str = ""
+) -> Batches:
+    """Return what gives the time on the device, and that ``awaited`` if it has a name.
+
+    The former is HAL Timing's ``time_on_device``, whole microseconds.
+    """
+
+    async def batch(runs: int) -> Mapping[str, Sequence[float]]:
+        clock = time.perf_counter_ns
+        found: dict[str, list[float]] = {"device": [], awaited: []}
+        for _ in range(runs):
+            started = clock()
+            outputs = await prepared.run(inputs, measure=True)
+            found[awaited].append((clock() - started) / 1000)
+            assert outputs.timing is not None
+            found["device"].append((outputs.timing.on_device_ns or 0) / 1000)
+        return {name: each for name, each in found.items() if name}
+
+    return Batches(batch)

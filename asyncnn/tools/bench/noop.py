@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -23,23 +22,17 @@ from asyncnn.callbacks import (
     OneShot,
     SynchronousByCallback,
 )
-from asyncnn.devices.measured_capabilities import reference_capabilities
+from asyncnn.devices import ReferenceDevice
 from asyncnn.execution import reusable
 from asyncnn.fences import SyncFence, merge
 from asyncnn.fences.fence import active_fences
 from asyncnn.hal.refusals import (
-    CacheArguments,
-    NoCachesNorDomains,
-    NoFencesNorBursts,
     PrepareArguments,
     refuse_execution,
 )
 from asyncnn.hal.validate import (
     RequestRules,
-    validate_execution_preference,
     validate_measure_timing,
-    validate_model,
-    validate_priority,
 )
 from asyncnn.memory.slabs import shared_array
 from asyncnn.runtime.builder import ModelBuilder
@@ -50,8 +43,6 @@ from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service.driver.server import Server
 from asyncnn.tools.bench.processes import Pipe, process, temporary_folder, until_closed
-
-MAX_BURSTS = 64
 
 LENGTH = 4
 """Floats in each vector of the addition."""
@@ -110,7 +101,7 @@ async def no_op_driver_on(cpu: int) -> AsyncIterator[Device]:
             yield device
 
 
-class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
+class NoOpPreparedModel(SynchronousByCallback):
     """Completes every valid request at once."""
 
     def __init__(self, model: hal.Model, bursts: OpenBursts) -> None:
@@ -139,12 +130,11 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
             validate_measure_timing(measure)
         except hal.AsyncnnError as error:
             return refuse_execution(callback, error)
+        result = hal.ErrorStatus.NONE, self._shapes, hal.NO_TIMING
         if callback.takes_early_results:
-            notify(hal.ErrorStatus.NONE, self._shapes, hal.NO_TIMING)
+            notify(*result)
         else:
-            asyncio.get_running_loop().call_soon(
-                partial(notify, hal.ErrorStatus.NONE, self._shapes, hal.NO_TIMING)
-            )
+            asyncio.get_running_loop().call_soon(notify, *result)
         return hal.ErrorStatus.NONE
 
     def execute_fenced(
@@ -180,65 +170,17 @@ class NoOpPreparedModel(SynchronousByCallback, NoFencesNorBursts):
         return self._bursts.configure(self, callback, request_channel, result_channel)
 
 
-class NoOpDevice(NoCachesNorDomains):
+class NoOpDevice(ReferenceDevice):
     """Prepares every valid model without looking at what it computes."""
 
-    def __init__(self) -> None:
-        self._bursts = OpenBursts(MAX_BURSTS)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._bursts.close()
-
-    def get_status(self) -> hal.DeviceStatus:
-        """Return AVAILABLE."""
-        return hal.DeviceStatus.AVAILABLE
-
-    def get_version_string(self) -> tuple[hal.ErrorStatus, str]:
-        """Return the version of an algorithm that there is not."""
-        return hal.ErrorStatus.NONE, "no-op"
-
-    def get_type(self) -> tuple[hal.ErrorStatus, hal.DeviceType]:
-        """Return that it is none of the usual kinds."""
-        return hal.ErrorStatus.NONE, hal.DeviceType.OTHER
-
-    def get_capabilities_1_3(self) -> tuple[hal.ErrorStatus, hal.Capabilities]:
-        """Return those of the reference device."""
-        return hal.ErrorStatus.NONE, reference_capabilities()
-
-    def get_supported_extensions(
-        self,
-    ) -> tuple[hal.ErrorStatus, tuple[hal.Extension, ...]]:
-        """Return none."""
-        return hal.ErrorStatus.NONE, ()
-
-    async def get_supported_operations_1_3(
-        self, model: hal.Model
-    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
-        """Return that it takes everything."""
-        try:
-            validate_model(model)
-        except hal.AsyncnnError as error:
-            return error.status, ()
-        return hal.ErrorStatus.NONE, (True,) * len(model.main.operations)
-
     def _prepare(
-        self,
-        arguments: PrepareArguments,
-        cache: CacheArguments,
-        callback: hal.IPreparedModelCallback,
+        self, asked: PrepareArguments, callback: hal.IPreparedModelCallback
     ) -> hal.ErrorStatus:
         """Validate the model and notify soon."""
-        validate_execution_preference(arguments.preference)
-        validate_priority(arguments.priority)
-        validate_model(arguments.model)
-        prepared: hal.IPreparedModel
-        prepared = NoOpPreparedModel(arguments.model, self._bursts)
-        asyncio.get_running_loop().call_soon(
-            partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
-        )
+        asked.validate()
+        prepared = NoOpPreparedModel(asked.model, self._bursts)
+        notify = partial(OneShot(callback.notify_1_3), hal.ErrorStatus.NONE, prepared)
+        asyncio.get_running_loop().call_soon(notify)
         return hal.ErrorStatus.NONE
 
 

@@ -15,7 +15,11 @@ from asyncnn.engine import Program
 from asyncnn.engine.delegation import Step
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
 from asyncnn.hal.operations.shapes import NCHW_TO_NHWC, NHWC_TO_NCHW
-from asyncnn.hal.operations.windows import Window2D, convolution_window, pool_window
+from asyncnn.hal.operations.sliding_windows import (
+    Window2D,
+    convolution_window,
+    pool_window,
+)
 from asyncnn.hal.types import FusedActivationFunc, OperationType
 from asyncnn.pacing import completed
 from asyncnn.runtime.model import NamedModel, TensorInfo
@@ -163,15 +167,11 @@ class _OnnxGraph:
         """Add a node with one output, which gets a name if it has none."""
         output = output or f"n{len(self._nodes)}"
         contributed = kind.startswith("Q") and kind != "QLinearConv"
-        self._nodes.append(
-            self._helper.make_node(
-                kind,
-                [*inputs],
-                [output],
-                domain=_CONTRIBUTED if contributed else "",
-                **attributes,
-            )
+        domain = _CONTRIBUTED if contributed else ""
+        made = self._helper.make_node(
+            kind, [*inputs], [output], domain=domain, **attributes
         )
+        self._nodes.append(made)
         return output
 
     def quantization(self, operand: BoundOperand) -> list[str]:
@@ -205,18 +205,22 @@ class _OnnxGraph:
         limits = [self.constant(each, dtype) for each in bounds]
         self.node("Clip", [made, *limits], name)
 
+    def finish_linear(self, step: Step, *what: Any, **attributes: Any) -> None:
+        """Do so with a node that, for codes, takes their quantization at last."""
+        activation, kind, inputs = what
+        output = step.operation.outputs[0]
+        if _has_codes(output):
+            kind, inputs = f"QLinear{kind}", [*inputs, *self.quantization(output)]
+        self.finish(step, activation, kind, inputs, **attributes)
+
     def file(self, *sides: Sequence[tuple[int, Any, Shape | None]]) -> bytes:
+        helper = self._helper
         inputs, outputs = ([self._value(*each) for each in ports] for ports in sides)
-        graph = self._helper.make_graph(
+        graph = helper.make_graph(
             self._nodes, "model", inputs, outputs, self._constants
         )
-        opsets = [
-            self._helper.make_opsetid("", _OPSET),
-            self._helper.make_opsetid(_CONTRIBUTED, 1),
-        ]
-        model = self._helper.make_model(
-            graph, opset_imports=opsets, ir_version=_IR_VERSION
-        )
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIBUTED, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
         contents: bytes = model.SerializeToString()
         return contents
 
@@ -266,15 +270,12 @@ def _windowed(window: Window2D) -> dict[str, Any]:
 
 
 def _convolution(graph: _OnnxGraph, step: Step) -> None:
-    operation = step.operation
-    window = convolution_window(operation)
-    _convolve(graph, step, window, (0, 3, 1, 2), 1)
+    _convolve(graph, step, convolution_window(step.operation), (0, 3, 1, 2), 1)
 
 
 def _depthwise(graph: _OnnxGraph, step: Step) -> None:
-    channels = step.operation.shape(0)[3]
     window = convolution_window(step.operation, "depth_multiplier")
-    _convolve(graph, step, window, (3, 0, 1, 2), channels)
+    _convolve(graph, step, window, (3, 0, 1, 2), step.operation.shape(0)[3])
 
 
 def _convolve(
@@ -288,28 +289,22 @@ def _convolve(
         "dilations": [window.height.dilation, window.width.dilation],
     }
     weights = graph.constant(filters.transpose(order), filters.dtype)
-    if not _has_codes(operation.outputs[0]):
-        inputs = [*graph.operand(step, 0), weights, graph.constant(bias, np.float32)]
-        graph.finish(step, window.activation, "Conv", inputs, **attributes)
-        return
-    inputs = [
-        *graph.operand(step, 0),
-        weights,
-        *_of_weights(graph, operation.input(1)),
-        *graph.quantization(operation.outputs[0]),
-        graph.constant(bias, np.int32),
-    ]
-    graph.finish(step, window.activation, "QLinearConv", inputs, **attributes)
+    inputs, kind = [*graph.operand(step, 0), weights], "Conv"
+    if _has_codes(operation.outputs[0]):
+        inputs += _of_weights(graph, operation.input(1))
+        inputs += graph.quantization(operation.outputs[0])
+        kind = "QLinearConv"
+    inputs.append(graph.constant(bias, bias.dtype))
+    graph.finish(step, window.activation, kind, inputs, **attributes)
 
 
 def _of_weights(graph: _OnnxGraph, filters: BoundOperand) -> list[str]:
     """Return scales and zero points of filters, one each or one for each channel."""
-    quantization = filters.channel_quant
-    if quantization is None:
-        zero: Any = np.array(filters.zero_point, filters.dtype)
-        return [graph.constant(filters.scale, np.float32), graph.constant(zero, None)]
-    scales = np.array(quantization.scales, np.float32)
-    zeros = np.zeros(scales.shape, filters.dtype)
+    scales: Any = filters.scale
+    zeros: Any = np.array(filters.zero_point, filters.dtype)
+    if filters.channel_quant is not None:
+        scales = filters.channel_quant.scales
+        zeros = np.zeros(len(scales), filters.dtype)
     return [graph.constant(scales, np.float32), graph.constant(zeros, None)]
 
 
@@ -321,51 +316,36 @@ def _fully_connected(graph: _OnnxGraph, step: Step) -> None:
         shape = graph.constant([-1, weights.shape[1]], np.int64)
         rows = graph.node("Reshape", [_channels_last(graph, step, rows), shape])
     inputs = [rows, *quantization, graph.constant(weights, weights.dtype)]
-    kind = "Gemm"
-    if quantization:
-        kind = "QGemm"
-        inputs += [
-            *_of_weights(graph, operation.input(1)),
-            graph.constant(bias, np.int32),
-            *graph.quantization(operation.outputs[0]),
-        ]
-    else:
-        inputs.append(graph.constant(bias, np.float32))
-    graph.finish(step, operation.activation(3), kind, inputs, transB=1)
+    sums = graph.constant(bias, bias.dtype)
+    if not quantization:
+        graph.finish(step, operation.activation(3), "Gemm", [*inputs, sums], transB=1)
+        return
+    inputs += [*_of_weights(graph, operation.input(1)), sums]
+    inputs += graph.quantization(operation.outputs[0])
+    graph.finish(step, operation.activation(3), "QGemm", inputs, transB=1)
 
 
 def _average(graph: _OnnxGraph, step: Step) -> None:
     window = pool_window(step.operation)
-    inputs = graph.operand(step, 0)
-    quantization = inputs[1:] and graph.quantization(step.operation.outputs[0])
-    kind = "QLinearAveragePool" if quantization else "AveragePool"
-    attributes = _windowed(window)
-    inputs += quantization
-    graph.finish(step, window.activation, kind, inputs, **attributes)
+    what = window.activation, "AveragePool", graph.operand(step, 0)
+    graph.finish_linear(step, *what, **_windowed(window))
 
 
 def _add(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
-    first, second = graph.operand(step, 0), graph.operand(step, 1)
     if len(operation.shape(0)) != len(operation.shape(1)):
         raise _has_no_onnx_form("ADD of two ranks")
-    quantization = first[1:] and graph.quantization(operation.outputs[0])
-    kind = "QLinearAdd" if quantization else "Add"
-    inputs = [*first, *second, *quantization]
-    graph.finish(step, operation.activation(2), kind, inputs)
+    inputs = [*graph.operand(step, 0), *graph.operand(step, 1)]
+    graph.finish_linear(step, operation.activation(2), "Add", inputs)
 
 
 def _softmax(graph: _OnnxGraph, step: Step) -> None:
     operation = step.operation
     if operation.real(1) != 1 or len(operation.shape(0)) != 2:
         raise _has_no_onnx_form("SOFTMAX of such a rank or factor")
-    inputs = graph.operand(step, 0)
-    none = FusedActivationFunc.NONE
-    if len(inputs) == 1:
-        graph.finish(step, none, "Softmax", inputs, axis=-1)
-        return
-    inputs += graph.quantization(operation.outputs[0])
-    graph.finish(step, none, "QLinearSoftmax", inputs, axis=-1, opset=13)
+    contributed = {"opset": 13} if _has_codes(operation.outputs[0]) else {}
+    what = FusedActivationFunc.NONE, "Softmax", graph.operand(step, 0)
+    graph.finish_linear(step, *what, axis=-1, **contributed)
 
 
 def _reshape(graph: _OnnxGraph, step: Step) -> None:

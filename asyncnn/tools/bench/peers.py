@@ -62,13 +62,16 @@ def exchanged_bytes() -> Exchange:
 
 
 @contextlib.asynccontextmanager
-async def pipe_echo(cpu: int, exchange: Exchange) -> AsyncIterator[Call]:
-    """`multiprocessing.Pipe`, blocking at both ends."""
+async def pipe_echo(
+    cpu: int, exchange: Exchange, messages: int = 1
+) -> AsyncIterator[Call]:
+    """`multiprocessing.Pipe`, blocking at both ends; so many messages, one answer."""
     request = bytes(exchange.request)
-    with process(cpu, _serve_pipe, exchange.response) as pipe:
+    with process(cpu, _serve_pipe, exchange.response, messages) as pipe:
 
         def call() -> bytes:
-            pipe.send_bytes(request)
+            for _ in range(messages):
+                pipe.send_bytes(request)
             return pipe.recv_bytes()
 
         yield call
@@ -207,13 +210,13 @@ def _zmq() -> Any:
     return peer_module("zmq", "pyzmq", "pyzmq")
 
 
-def _serve_pipe(pipe: Pipe, response: int) -> None:
+def _serve_pipe(pipe: Pipe, response: int, messages: int) -> None:
     answer = bytes(response)
     pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
+    while True:
+        for _ in range(messages):
             pipe.recv_bytes()
-            pipe.send_bytes(answer)
+        pipe.send_bytes(answer)
 
 
 async def _serve_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
@@ -265,16 +268,14 @@ async def _call_streams(pipe: Pipe, path: Path, exchange: Exchange) -> None:
     request = bytes(exchange.request)
     clock = time.perf_counter_ns
     pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
-            samples = []
-            for _ in range(pipe.recv()):
-                started = clock()
-                writer.write(request)
-                await reader.readexactly(exchange.response)
-                samples.append((clock() - started) / 1000)
-            pipe.send(samples)
-    writer.close()
+    while True:
+        samples = []
+        for _ in range(pipe.recv()):
+            started = clock()
+            writer.write(request)
+            await reader.readexactly(exchange.response)
+            samples.append((clock() - started) / 1000)
+        pipe.send(samples)
 
 
 async def _serve_zmq(pipe: Pipe, address: str, response: int) -> None:
@@ -293,16 +294,15 @@ def _serve_iceoryx(pipe: Pipe, name: str, exchange: Exchange) -> None:
     server = service.server_builder().create()
     answer = bytes(exchange.response)
     pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
-            pipe.recv_bytes()
-            is_last = False
-            while not is_last:
-                request = _polled(server.receive)
-                is_last = ctypes.string_at(request.payload_ptr, 1)[0] == _LAST
-                loan = request.loan_uninit()
-                ctypes.memmove(loan.payload_ptr, answer, len(answer))
-                loan.assume_init().send()
+    while True:
+        pipe.recv_bytes()
+        is_last = False
+        while not is_last:
+            request = _polled(server.receive)
+            is_last = ctypes.string_at(request.payload_ptr, 1)[0] == _LAST
+            loan = request.loan_uninit()
+            ctypes.memmove(loan.payload_ptr, answer, len(answer))
+            loan.assume_init().send()
 
 
 def _iceoryx_service(iceoryx: Any, name: str, exchange: Exchange) -> Any:
@@ -360,6 +360,5 @@ async def executor_image(cpu: int, image: Array) -> AsyncIterator[Call]:
 
 def _serve_pipe_image(pipe: Pipe) -> None:
     pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
-            pipe.send(cut(pipe.recv()))
+    while True:
+        pipe.send(cut(pipe.recv()))

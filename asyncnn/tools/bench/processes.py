@@ -6,9 +6,8 @@ import gc
 import inspect
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,11 +42,10 @@ def process(
     """Run ``serve`` with one end of a pipe in a process on a CPU; yield the other end.
 
     Without a CPU it runs on any. ``serve`` may be a coroutine function; it sends
-    `READY` once it is ready.
+    `READY` once it is ready, and may end with an EOFError.
     """
     ours, theirs = SPAWN.Pipe()
-    target = partial(_run, serve) if inspect.iscoroutinefunction(serve) else serve
-    process = SPAWN.Process(target=target, args=(theirs, *args), daemon=True)
+    process = SPAWN.Process(target=_run, args=(serve, theirs, *args), daemon=True)
     with contextlib.nullcontext() if cpu is None else pinned(cpu):
         process.start()
     theirs.close()
@@ -96,8 +94,11 @@ def told(serve: Callable[..., Any], *args: object) -> Any:
         return pipe.recv()
 
 
-def _run(serve: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-    asyncio.run(serve(*args))
+def _run(serve: Callable[..., Any], *args: object) -> None:
+    with contextlib.suppress(EOFError):
+        running = serve(*args)
+        if inspect.iscoroutine(running):
+            asyncio.run(running)
 
 
 @contextlib.contextmanager
@@ -122,12 +123,11 @@ def hogs(cpus: Iterable[int]) -> Iterator[Callable[[], AbstractContextManager[No
 def _compute(pipe: Pipe) -> None:
     """Compute without a pause from one message to the next."""
     pipe.send_bytes(READY)
-    with contextlib.suppress(EOFError):
-        while True:
-            pipe.recv_bytes()
-            while not pipe.poll():
-                sum(range(_ITERATIONS))
-            pipe.recv_bytes()
+    while True:
+        pipe.recv_bytes()
+        while not pipe.poll():
+            sum(range(_ITERATIONS))
+        pipe.recv_bytes()
 
 
 @contextlib.contextmanager
@@ -174,8 +174,7 @@ async def hold_prepared(
         with telling_growth(pipe):
             prepared = await device.prepare(load(path))
             await prepared.run(inputs_of(prepared))
-        with contextlib.suppress(EOFError):
-            pipe.recv()
+        pipe.recv()
 
 
 def cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
@@ -191,11 +190,16 @@ def cached_in(folder: Path) -> tuple[DeviceSettings, Path]:
     return settings, cache
 
 
-def hold_interpreter(pipe: Pipe, path: Path, warming: Path) -> None:
-    """Do so with LiteRT; the pipe need not stay open."""
+def hold_interpreters(
+    pipe: Pipe, path: Path, warming: Path, count: int = 1, steps: int = 1
+) -> None:
+    """Do so with interpreters of LiteRT; the pipe need not stay open."""
     pipe.send_bytes(READY)
     first = LiteRt(warming)
     first.run(random_inputs(first.input_kinds()))
     with telling_growth(pipe):
-        peer = LiteRt(path)
-        peer.run(random_inputs(peer.input_kinds()))
+        held = [LiteRt(path) for _ in range(count)]
+        inputs = random_inputs(held[0].input_kinds())
+        for _ in range(steps):
+            for each in held:
+                each.run(inputs)

@@ -5,12 +5,19 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +27,7 @@ from asyncnn.engine import PlanExecution, Program
 from asyncnn.engine.workspace import Frame
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
-from asyncnn.hal.operations.windows import SAME
+from asyncnn.hal.operations.sliding_windows import SAME
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.alarms import Alarms
@@ -125,21 +132,20 @@ def longest_step_us(program: Program, inputs: Sequence[Array]) -> float:
     return max(median(each) for each in samples.values()) / 1000
 
 
-class FifoPool:
-    """What one would write without a driver: one thread, first come, first served."""
+@contextmanager
+def fifo_pool() -> Iterator[Callable[[Layers], Run]]:
+    """Have what one would write without a driver: one thread, first come, first served.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1)
+    Yields what returns the execution of a model on the thread.
+    """
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
 
-    def run(self, model: Layers) -> Run:
-        """Return what executes ``model`` on the thread."""
-        call = direct(Program(model.build().model), model.input())
-        loop = asyncio.get_running_loop()
-        return lambda: loop.run_in_executor(self._pool, call)
+        def run(model: Layers) -> Run:
+            call = direct(Program(model.build().model), model.input())
+            return lambda: loop.run_in_executor(pool, call)
 
-    def close(self) -> None:
-        """End the thread."""
-        self._pool.shutdown()
+        yield run
 
 
 @asynccontextmanager
@@ -170,13 +176,12 @@ async def detect(pipe: Pipe, path: str, model: Layers, depth: int) -> None:
         prepared = await device.prepare(model.build(), priority=hal.Priority.LOW)
         run = partial(prepared.run, [model.input()])
         pipe.send_bytes(READY)
-        with suppress(EOFError):
-            while True:
-                await asyncio.to_thread(pipe.recv_bytes)
-                async with saturated(run, depth):
-                    pipe.send_bytes(READY)
-                    await asyncio.to_thread(pipe.recv_bytes)
+        while True:
+            await asyncio.to_thread(pipe.recv_bytes)
+            async with saturated(run, depth):
                 pipe.send_bytes(READY)
+                await asyncio.to_thread(pipe.recv_bytes)
+            pipe.send_bytes(READY)
 
 
 @asynccontextmanager
@@ -206,16 +211,18 @@ async def latencies_us(run: Run, count: int, pause_s: float) -> list[float]:
     return samples
 
 
+async def p99_us(run: Run, count: int, pause_s: float) -> float:
+    """Return the 99th percentile of these."""
+    return percentile(await latencies_us(run, count, pause_s), 0.99)
+
+
 def within(run: Callable[[float], Awaitable[object]]) -> RunUntil:
     """Return the `RunUntil` of a run that takes a timeout and raises what is missed."""
 
     async def call(budget_s: float) -> bool:
         started = time.perf_counter()
-        try:
-            await run(budget_s)
-        except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
-            return False
-        return time.perf_counter() - started <= budget_s
+        is_in_time = await _is_in_time(run(budget_s))
+        return is_in_time and time.perf_counter() - started <= budget_s
 
     return call
 
@@ -261,114 +268,89 @@ async def request_us(run: Run, concurrency: int, alone_us: float) -> float:
     return (time.perf_counter() - started) * 1e6 / (each * concurrency)
 
 
-class Moment(NamedTuple):
-    """A moment on the clock of `time.monotonic`, and processor seconds by then."""
-
-    at_s: float
-    processor_s: float
-
-    @classmethod
-    def now(cls) -> Self:
-        """Return the present one."""
-        return cls(time.monotonic(), time.process_time())
-
-    def since(self, earlier: Self) -> "Spent":
-        """Return what has passed since ``earlier``."""
-        return Spent(*(now - then for now, then in zip(self, earlier, strict=True)))
-
-
-class Spent(NamedTuple):
-    """Time that has passed, and processor time."""
-
-    passed_s: float
-    processor_s: float
+def _now() -> Array:
+    """Return the clock of `time.monotonic`, and processor seconds of the process."""
+    return np.array([time.monotonic(), time.process_time()])
 
 
 async def freed_us(
-    stop: Callable[[float, Run], Awaitable[Spent | None]], probe: Run, run_s: float
+    stop: Callable[[float, Run], Awaitable[Array | None]], probe: Run, run_s: float
 ) -> tuple[float, float]:
     """Stop runs at random moments; return how long the lane goes on, 95th percentile.
 
     As time that passes, and as processor time of this process: a busy machine makes the
     former longer. ``stop`` begins a run and stops it after so many seconds. It returns
-    what passed from then until the probe had ended that waited behind it, or None if
+    both times from then until the probe had ended that waited behind it, or None if
     the run had ended before. ``probe`` runs a model that costs nothing on the same
     lane; what it takes there behind another probe is subtracted.
     """
     rng = random.Random(_SEED)
     free = [await _behind_another(probe) for _ in range(_TIMED_RUNS)]
-    taken = [Spent(0.0, 0.0)]
+    taken = [np.zeros(2)]
     for _ in range(_STOPPED_RUNS):
         spent = await stop(rng.uniform(0.1, 0.8) * run_s, probe)
         if spent is not None:
             taken.append(spent)
     passed_us, processor_us = (
-        (percentile(those, 0.95) - median(of_probe)) * 1e6
-        for those, of_probe in zip(
-            zip(*taken, strict=True), zip(*free, strict=True), strict=True
-        )
+        max((percentile(each, 0.95) - median(alone)) * 1e6, 0.0)
+        for each, alone in zip(np.transpose(taken), np.transpose(free), strict=True)
     )
-    return max(passed_us, 0.0), max(processor_us, 0.0)
+    return passed_us, processor_us
 
 
-async def _behind_another(run: Run) -> Spent:
+async def _behind_another(run: Run) -> Array:
     """Return what passes from the end of a run to that of one that waited behind it."""
-    first = asyncio.ensure_future(_ended(run))
-    second = asyncio.ensure_future(_ended(run))
-    return (await second).since(await first)
+    first, second = (asyncio.ensure_future(_ended(run)) for _ in range(2))
+    spent: Array = await second - await first
+    return spent
 
 
-async def _ended(run: Run) -> Moment:
+async def _ended(run: Run) -> Array:
     await run()
-    return Moment.now()
+    return _now()
 
 
 async def cancelled(
     prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
-) -> Spent | None:
+) -> Array | None:
     """Begin a run and cancel it after so many seconds; see `freed_us`."""
-
-    async def run() -> None:
-        await prepared.run(inputs)
-
-    task = asyncio.create_task(run())
+    task = asyncio.create_task(_is_in_time(prepared.run(inputs)))
     await asyncio.sleep(after_s)
     waiting = asyncio.create_task(_ended(probe))
     await asyncio.sleep(0)  # it is submitted
-    stopped = Moment.now()
-    if not task.cancel():
-        await waiting
-        return None
-    return (await waiting).since(stopped)
+    stopped = _now()
+    is_stopped = task.cancel()
+    spent: Array = await waiting - stopped
+    return spent if is_stopped else None
 
 
 async def out_of_time(
     prepared: PreparedModel, inputs: Sequence[Array], after_s: float, probe: Run
-) -> Spent | None:
+) -> Array | None:
     """Begin a run that has so many seconds until its deadline; see `freed_us`."""
-    moments: list[Moment] = []
+    moments: list[Array] = []
     due_ns = time.monotonic_ns() + int(after_s * 1e9)
     alarms = Alarms(asyncio.get_running_loop())
-    alarms.call_at(due_ns, lambda: moments.append(Moment.now()))
-    task = asyncio.create_task(_missed(prepared, inputs, after_s))
+    alarms.call_at(due_ns, lambda: moments.append(_now()))
+    running = _is_in_time(prepared.run(inputs, timeout=after_s))
+    task = asyncio.create_task(running)
     await asyncio.sleep(0)  # it is submitted
     ended = await _ended(probe)
     alarms.close()
-    if not await task:
+    if await task:
         return None
     # The alarm may be late itself; the clocks are the same one.
-    moment = moments[0] if moments else ended
-    return ended.since(moment._replace(at_s=due_ns * 1e-9))
+    _, processor_s = moments[0] if moments else ended
+    spent: Array = ended - np.array([due_ns * 1e-9, processor_s])
+    return spent
 
 
-async def _missed(
-    prepared: PreparedModel, inputs: Sequence[Array], budget_s: float
-) -> bool:
+async def _is_in_time(running: Awaitable[object]) -> bool:
     try:
-        await prepared.run(inputs, timeout=budget_s)
+        await running
     except (hal.MissedDeadlineTransientError, hal.MissedDeadlinePersistentError):
-        return True
-    return False
+        return False
+    return True
 
 
 class _PlanWork(Work):

@@ -12,10 +12,10 @@ A report is itself the JSON document.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.tools import pages
-from asyncnn.tools.bench.environment import Environment
+from asyncnn.tools.bench.environment import Environment, describe_environment, placement
 from asyncnn.tools.bench.rounds import Figures
 
 MICROSECONDS = "microseconds, median over the rounds of medians"
@@ -188,6 +188,20 @@ class SingleReport(BenchReport, frozen=True, kw_only=True):
 
     placement: str
 
+    @classmethod
+    def measured(
+        cls,
+        cpus: str,
+        rounds: int,
+        measure: Callable[[], Mapping[str, Any]],
+        peers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Have the fields measured on those CPUs; ``peers`` have versions."""
+        with placement(cpus) as where:
+            fields = measure()
+        environment = describe_environment(**(peers or {}))
+        return cls(environment=environment, rounds=rounds, placement=where, **fields)
+
     @property
     def where(self) -> str:
         """The placement."""
@@ -198,8 +212,14 @@ class Subject(Measured, frozen=True, kw_only=True):
     """What contenders run, such as a model, and their figures with it."""
 
     def cells(self) -> Row:
-        """Return what a table shows of it beside times."""
+        """Return what a table shows of it beside times: goals, and what has none."""
         raise NotImplementedError
+
+    def outcomes(self) -> Iterator[bool]:
+        """Yield for each goal whether it was met."""
+        for cell in self.cells():
+            if isinstance(cell, Outcome) and cell.met is not None:
+                yield cell.met
 
 
 class SubjectsReport(SingleReport, frozen=True, kw_only=True):
@@ -216,9 +236,15 @@ class SubjectsReport(SingleReport, frozen=True, kw_only=True):
 
     TITLE: ClassVar[str] = MICROSECONDS
 
+    FIELD: ClassVar[str] = "models"
+    """Has the subjects by name, or those whose name is the field in the singular."""
+
     def subjects(self) -> Mapping[str, Subject]:
         """Return the subjects by name."""
-        raise NotImplementedError
+        found = getattr(self, self.FIELD)
+        if isinstance(found, Mapping):
+            return found
+        return {getattr(each, self.FIELD[:-1]): each for each in found}
 
     def tables(self) -> Iterator[ReportTable]:
         """Yield the one table."""
@@ -261,9 +287,7 @@ def verdict_cell(verdicts: Iterable[GoalVerdict], figure: str, peer: str) -> Cel
 
 @contextmanager
 def noted(
-    refusals: dict[str, str],
-    *names: str,
-    errors: type[AsyncnnError] = AsyncnnError,
+    refusals: dict[str, str], *names: str, errors: type[AsyncnnError] = AsyncnnError
 ) -> Iterator[None]:
     """Note why contenders cannot do what the block has them do."""
     try:

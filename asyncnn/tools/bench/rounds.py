@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncnn.runtime.model import InputShapes
+
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
@@ -41,6 +43,26 @@ _WARM_UP_RUNS = 3
 
 Progress: TypeAlias = Callable[[Sequence[Any]], Iterable[Any]]
 """Iterates over what is measured, and shows that."""
+
+
+class Order(NamedTuple):
+    """What is asked of a benchmark, which takes of it what its command's options are.
+
+    Models are those of ``folder``, of which None has the usual ones, and what
+    ``pattern`` matches of them. ``progress`` iterates over what is measured. With
+    ``gates``, goals are what any machine has to reach, not what is wanted.
+    """
+
+    folder: Path | None = None
+    rounds: int = DEFAULT_ROUNDS
+    pattern: str = "*"
+    mobilenet: bool | None = None
+    input_shapes: InputShapes = None
+    gates: bool = False
+    section: Sequence[str] | None = None
+    setting: Sequence[str] | None = None
+    progress: Progress = iter
+
 
 Call: TypeAlias = Callable[[], Any]
 """Runs a contender once; what it returns may have to be awaited."""

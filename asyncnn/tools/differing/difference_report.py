@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Operand
 from asyncnn.input_files import read_input
 from asyncnn.tools.differing.distances import Distance
 from asyncnn.tools.differing.evidence import Evidence
@@ -150,10 +149,6 @@ def _operation(entry: PlacedOperation) -> OperationDifference:
             if index in writers
         ),
     )
-
-
-def _shape(operand: Operand) -> str:
-    return "x".join(str(length) if length else "?" for length in operand.dimensions)
 
 
 def read_report(path: Path) -> DifferenceReport:

@@ -8,13 +8,12 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
-from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.model import TensorInfo
 from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.differing.extracts import Extract, compacted
 from asyncnn.tools.differing.finding import PlacedOperation
 from asyncnn.tools.differing.levels import Level
 from asyncnn.tools.differing.sides import DeviceSide, Tensors
+from asyncnn.tools.samples import named_arrays
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -82,8 +81,10 @@ def _write(
     named = extract.named
     outputs = [level.value(index, sample) for index in extract.outputs]
     arrays = {
-        **_arrays("input", named.inputs, [feed[index] for index in extract.inputs]),
-        **_arrays("output", named.outputs, outputs),
+        **named_arrays(
+            "input", named.inputs, [feed[index] for index in extract.inputs]
+        ),
+        **named_arrays("output", named.outputs, outputs),
     }
     try:
         with path.open("wb") as file:
@@ -92,15 +93,6 @@ def _write(
         raise GeneralFailureError(
             f"{path}: cannot be written: {error.strerror}"
         ) from error
-
-
-def _arrays(
-    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
-) -> dict[str, Array]:
-    if len(infos) == 1:
-        return {f"{key}_0": arrays[0]}
-    names = (f"{key}_0.{info.name}" for info in infos)
-    return dict(zip(names, arrays, strict=True))
 
 
 def _twin(level: Level, position: int, extract: Extract) -> Extract | None:

@@ -39,7 +39,7 @@ class System(Protocol):
         ...
 
 
-class _Answering:
+class Answering:
     """Knows where to answer."""
 
     _answers: Answers
@@ -49,7 +49,7 @@ class _Answering:
         self._answers = answers
 
 
-class BlockingSystem(_Answering):
+class BlockingSystem(Answering):
     """LoadGen's own thread executes, and answers."""
 
     def __init__(self, execute: Execute) -> None:
@@ -75,7 +75,19 @@ def execute_and_answer(execute: Execute, query: Any, answers: Answers) -> None:
         answers.give(query.id, outputs)
 
 
-class ThreadsSystem(_Answering):
+async def await_and_answer(execute: AwaitExecute, query: Any, answers: Answers) -> None:
+    """Await the execution of a query, and answer it."""
+    outputs: Sequence[Array] = ()
+    try:
+        if not answers.is_stopped:
+            outputs = await execute(query.index)
+    except Exception as error:
+        answers.fail(query.id, error)
+    else:
+        answers.give(query.id, outputs)
+
+
+class ThreadsSystem(Answering):
     """Threads take queries from one queue: no event loop has a part in it."""
 
     def __init__(self, executes: Sequence[Execute]) -> None:
@@ -117,7 +129,7 @@ class SampleSlot(NamedTuple):
     outputs: Sequence[Array]
 
 
-class ThreadsafeSystem(_Answering):
+class ThreadsafeSystem(Answering):
     """LoadGen's thread launches executions itself; the lanes answer.
 
     What does not fit into the slots waits here, and is launched by the lane that has
@@ -173,7 +185,7 @@ class ThreadsafeSystem(_Answering):
             return None
 
 
-class LoopSystem(_Answering):
+class LoopSystem(Answering):
     """LoadGen's thread hands queries to the event loop, where tasks await executions.
 
     The loop is woken once for all queries that come before it looks. There is a task
@@ -211,16 +223,7 @@ class LoopSystem(_Answering):
                 self._idle.append(future)
                 await future
                 continue
-            query = waiting.popleft()
-            answers = self._answers
-            outputs: Sequence[Array] = ()
-            try:
-                if not answers.is_stopped:
-                    outputs = await execute(query.index)
-            except Exception as error:
-                answers.fail(query.id, error)
-            else:
-                answers.give(query.id, outputs)
+            await await_and_answer(execute, waiting.popleft(), self._answers)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["LoopSystem"]:

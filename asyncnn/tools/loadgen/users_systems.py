@@ -5,10 +5,9 @@ without an event loop, and systems that compute nothing.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -16,13 +15,15 @@ from typing import Any
 from asyncnn.hal.operations.bound import Array
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.bench.onnx_models import OnnxRuntime
-from asyncnn.tools.loadgen.answering import Answers
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
+    Answering,
+    AwaitExecute,
     BlockingSystem,
     Execute,
     System,
     ThreadsSystem,
+    await_and_answer,
 )
 from asyncnn.tools.other_runtimes import LiteRt
 
@@ -39,22 +40,16 @@ def litert_execute(path: Path, library: Library) -> Execute:
     return lambda number: peer.run(inputs[number])
 
 
-class TaskSystem:
+class TaskSystem(Answering):
     """A task for each query, as an application has one for each request.
 
     LoadGen's thread hands queries to the loop as they come. ``execute`` awaits one.
     """
 
-    def __init__(self, execute: Callable[[int], Any]) -> None:
+    def __init__(self, execute: AwaitExecute) -> None:
         self._loop = asyncio.get_running_loop()
         self._execute = execute
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[Any] = deque()
-        self._answers: Answers
-
-    def begin(self, answers: Answers) -> None:
-        """See `System`."""
-        self._answers = answers
 
     def issue(self, queries: Sequence[Any]) -> None:
         """See `System`."""
@@ -63,20 +58,10 @@ class TaskSystem:
 
     def _start(self, queries: Sequence[Any]) -> None:
         for query in queries:
-            task = self._loop.create_task(self._serve(query.id, query.index))
+            answering = await_and_answer(self._execute, query, self._answers)
+            task = self._loop.create_task(answering)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, query: int, sample: int) -> None:
-        answers = self._answers
-        outputs: Sequence[Array] = ()
-        try:
-            if not answers.is_stopped:
-                outputs = await self._execute(sample)
-        except Exception as error:
-            answers.fail(query, error)
-        else:
-            answers.give(query, outputs)
 
     async def aclose(self) -> None:
         """Wait for what was begun."""
@@ -126,19 +111,13 @@ async def to_thread_system(
     await system.aclose()
 
 
-@contextmanager
-def _plain(path: Path, library: Library, threads: int) -> Any:
-    executes = [litert_execute(path, library) for _ in range(threads)]
-    with ThreadsSystem(executes).serving() as system:
-        yield system
-
-
 @asynccontextmanager
 async def threads_system(
     path: Path, library: Library, threads: int
 ) -> AsyncIterator[System]:
     """Plain threads with an interpreter each and one queue, without an event loop."""
-    with _plain(path, library, threads) as system:
+    executes = [litert_execute(path, library) for _ in range(threads)]
+    with ThreadsSystem(executes).serving() as system:
         yield system
 
 

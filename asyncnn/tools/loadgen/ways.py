@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import median
@@ -24,7 +24,7 @@ from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.requests import has_fixed_shape
-from asyncnn.service.process import driver_process
+from asyncnn.service.process import running_driver
 from asyncnn.tools.loadgen import Scenario
 from asyncnn.tools.loadgen.library import Library
 from asyncnn.tools.loadgen.systems import (
@@ -77,9 +77,8 @@ async def opened(
     """
     device = device or await usual_device_name()
     if transport == IN_PROCESS:
-        async with open_device(
-            device, settings=OWN_PROCESS, extensions=extensions
-        ) as own:
+        opening = open_device(device, settings=OWN_PROCESS, extensions=extensions)
+        async with opening as own:
             yield own
         return
     if own_device(device) is None:
@@ -87,9 +86,11 @@ async def opened(
             f"a driver process does not serve {device}",
             hint=f"use {' or '.join(OWN_DEVICES)}, or --transport inprocess",
         )
-    with driver_process(device=device, extensions=places) as driver:
-        async with connect(driver.path) as remote:
-            yield remote
+    async with (
+        running_driver(device=device, extensions=places) as driver,
+        connect(driver.path) as remote,
+    ):
+        yield remote
 
 
 def check_model(model: NamedModel) -> None:
@@ -156,21 +157,24 @@ def _awaited(slot: SampleSlot) -> AwaitExecute:
     return execute
 
 
-def _places(
+def _placing(
     burst: Burst, library: Library
-) -> tuple[list[Array], list[Array], list[tuple[Array, ...]]]:
-    """Return the arrays of a burst, and the samples to be copied there."""
-    inputs = [burst.input(k) for k in range(len(library.inputs[0]))]
-    outputs = [burst.output(k) for k in range(library.output_count)]
-    return inputs, outputs, library.inputs
+) -> tuple[Callable[[int], None], list[Array]]:
+    """Return what copies a sample into the inputs of a burst, and its outputs."""
+    places = [burst.input(k) for k in range(len(library.inputs[0]))]
+
+    def put(number: int) -> None:
+        for place, array in zip(places, library.inputs[number], strict=True):
+            np.copyto(place, array)
+
+    return put, [burst.output(k) for k in range(library.output_count)]
 
 
 def _by_burst(burst: Burst, library: Library) -> AwaitExecute:
-    inputs, outputs, samples = _places(burst, library)
+    put, outputs = _placing(burst, library)
 
     async def execute(number: int) -> Sequence[Array]:
-        for place, array in zip(inputs, samples[number], strict=True):
-            np.copyto(place, array)
+        put(number)
         await burst.run_in_place()
         return outputs
 
@@ -178,13 +182,11 @@ def _by_burst(burst: Burst, library: Library) -> AwaitExecute:
 
 
 def _blocking(burst: Burst, library: Library) -> Execute:
-    inputs, outputs, samples = _places(burst, library)
-    run = burst.run_in_place_blocking
+    put, outputs = _placing(burst, library)
 
     def execute(number: int) -> Sequence[Array]:
-        for place, array in zip(inputs, samples[number], strict=True):
-            np.copyto(place, array)
-        run()
+        put(number)
+        burst.run_in_place_blocking()
         return outputs
 
     return execute

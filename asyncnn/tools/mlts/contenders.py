@@ -46,7 +46,7 @@ from asyncnn.tools.other_runtimes import (
     OnnxFile,
     OtherRuntime,
     PeerRefusedError,
-    as_peer_takes,
+    taken,
 )
 from asyncnn.tools.samples import Sample
 
@@ -274,6 +274,7 @@ def peer_contender(system: str, model: SuiteModel) -> Contender:
     """Load a model in another runtime in this process.
 
     :raises PeerRefusedError: if it cannot, or does not read such files.
+    :raises InvalidArgumentError: if it takes other inputs than the model.
     :raises PeerMissingError: if it is not installed.
     """
     named, trial = model.named, model.trial
@@ -324,23 +325,11 @@ def _loaded(
 
 def _as_it_is(system: str, named: NamedModel, peer: OtherRuntime) -> Contender:
     """Have a runtime run a file that it reads."""
-    kinds = peer.input_kinds()
-    if len(kinds) != len(named.inputs):
-        raise PeerRefusedError(
-            f"it takes {len(kinds)} inputs, and the model {len(named.inputs)}"
-        )
-
-    def feed(sample: Sample) -> list[Array]:
-        return [
-            as_peer_takes(sample[info.name], *kind)
-            for info, kind in zip(named.inputs, kinds, strict=True)
-        ]
-
     return Contender(
         system,
         IN_PROCESS,
         CALL,
-        feed=feed,
+        feed=taken(peer, "it", named.inputs),
         call=peer.run,
         outputs=partial(_named, named),
         reset=peer.reset,

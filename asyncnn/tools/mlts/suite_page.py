@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from asyncnn.hal.errors import counted
 from asyncnn.tools import pages
 from asyncnn.tools.mlts.contenders import LITERT
 from asyncnn.tools.mlts.suite_records import Row, SuiteReport
@@ -82,20 +83,16 @@ def _summary(report: SuiteReport) -> str:
     judged = {row.model for row in report.rows if row.accuracy and not row.is_peer}
     measured = {row.way for row in report.rows if row.latency}
     told = (
-        f"{_counted(len(report.models), 'model')} on "
-        f"{_counted(len(measured), 'way')} to run them, measured by turns in one run. "
+        f"{counted(len(report.models), 'model')} on "
+        f"{counted(len(measured), 'way')} to run them, measured by turns in one run. "
     )
     if report.interrupted:
         told += f"It was {report.interrupted}. "
     if not judged:
         return told + "Nothing was there to judge outputs by."
     if not failures:
-        return told + f"The outputs of {_counted(len(judged), 'model')} are accurate."
+        return told + f"The outputs of {counted(len(judged), 'model')} are accurate."
     return told + f"Outputs are off: {', '.join(sorted(failures))}."
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _tables(report: SuiteReport) -> Iterator[pages.Part]:

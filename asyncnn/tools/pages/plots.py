@@ -11,6 +11,7 @@ from html import escape
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from asyncnn.tools.pages import Bars, Distributions, History
 from asyncnn.tools.pages.scales import (
@@ -73,12 +74,8 @@ def broken(name: str) -> str:
     return re.sub(r"(?<=\w)([_/:.])(?=\w)", r"\1<wbr>", escape(name))
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the others lies, between neighbours."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return float(np.quantile(ordered, share))
 
 
 def distributions(part: Distributions) -> Iterator[str]:
@@ -90,7 +87,7 @@ def distributions(part: Distributions) -> Iterator[str]:
         return
     scale = scale_of(values)
     curves = [
-        [(scale.at(quantile(each, share)), 1 - share) for share in _shares(len(each))]
+        [(scale.at(_quantile(each, share)), 1 - share) for share in _shares(len(each))]
         for each in series.values()
         if each
     ]
@@ -100,7 +97,7 @@ def distributions(part: Distributions) -> Iterator[str]:
             _quantile_name(share),
             [_at_most(each, share, part.unit) for each in series.values()],
             [
-                round(100 * scale.at(quantile(each, share)), 2) if each else None
+                round(100 * scale.at(_quantile(each, share)), 2) if each else None
                 for each in series.values()
             ],
         )
@@ -136,7 +133,7 @@ def _quantile_name(share: float) -> str:
 
 
 def _at_most(ordered: Sequence[float], share: float, unit: str) -> str:
-    return measure(quantile(ordered, share) if ordered else None, unit)
+    return measure(_quantile(ordered, share) if ordered else None, unit)
 
 
 def _quantiles(series: dict[str, list[float]], unit: str) -> Iterator[str]:

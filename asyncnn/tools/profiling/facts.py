@@ -35,17 +35,10 @@ _RECURRENT = frozenset(
     {OperationType.QUANTIZED_LSTM, OperationType.QUANTIZED_16BIT_LSTM}
 )
 
+_MOVING_FAMILIES = ("joining", "reshaping")
 _MOVING = frozenset(
     {
-        *(OperationType.RESHAPE, OperationType.SQUEEZE, OperationType.EXPAND_DIMS),
-        *(OperationType.TRANSPOSE, OperationType.CHANNEL_SHUFFLE, OperationType.TILE),
-        *(OperationType.REVERSE, OperationType.FILL, OperationType.PACK),
-        *(OperationType.DEPTH_TO_SPACE, OperationType.SPACE_TO_DEPTH),
-        *(OperationType.BATCH_TO_SPACE_ND, OperationType.SPACE_TO_BATCH_ND),
-        *(OperationType.PAD, OperationType.PAD_V2, OperationType.MIRROR_PAD),
-        *(OperationType.SLICE, OperationType.STRIDED_SLICE, OperationType.SPLIT),
-        *(OperationType.GATHER, OperationType.CONCATENATION, OperationType.SELECT),
-        *(OperationType.MAX_POOL_2D, OperationType.TOPK_V2),
+        *(OperationType.MAX_POOL_2D, OperationType.TOPK_V2, OperationType.SELECT),
         *(OperationType.REDUCE_MAX, OperationType.REDUCE_MIN),
         *(OperationType.MAXIMUM, OperationType.MINIMUM),
         *(OperationType.EMBEDDING_LOOKUP, OperationType.HASHTABLE_LOOKUP),
@@ -128,7 +121,9 @@ def rounding_of(operation: BoundOperation, *, by_engine: bool) -> str:
     read = [
         each for each in operation.inputs if each is not None and each.type in _CODES
     ]
-    if operation.type in _MOVING and all(_is_alike(each, output) for each in read):
+    family = registry.family_of(operation.type)
+    is_moving = operation.type in _MOVING or family in _MOVING_FAMILIES
+    if is_moving and all(_is_alike(each, output) for each in read):
         return "none"
     if by_engine:
         return "once, to even"

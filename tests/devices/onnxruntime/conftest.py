@@ -68,7 +68,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProviders:
     """The library of this process, for which every trial is a success."""
     path, version = found()
     library = FakeProviders(path)
-    loaded = loading.LoadedOnnxRuntime(library, version)
+    loaded = loading.LoadedOnnxRuntime(library, path, version)
     monkeypatch.setattr(loading, "_loaded", [loaded])
     monkeypatch.setattr(Tried, "command", lambda *_: [sys.executable, "-S", "-c", ""])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -10,7 +10,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
 )
 from asyncnn.hal.operations.signature import I32, Q8, Q8PC
-from asyncnn.hal.operations.windows import SAME, VALID
+from asyncnn.hal.operations.sliding_windows import SAME, VALID
 from asyncnn.hal.types import OperationType, SymmPerChannelQuantParams
 from tests.hal.operations.building import Given, operand_of, shapes
 

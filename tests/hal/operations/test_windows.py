@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from asyncnn.hal.operations.bound import OperationFailedError, ValueNeededError
 from asyncnn.hal.operations.signature import BOOL, INT32
-from asyncnn.hal.operations.windows import (
+from asyncnn.hal.operations.sliding_windows import (
     SAME,
     VALID,
     Window,

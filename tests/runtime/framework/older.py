@@ -29,6 +29,7 @@ OLDER = (V1_0, V1_1, V1_2)
 MODELS = {V1_0: v1_0.Model, V1_1: v1_1.Model, V1_2: v1_2.Model}
 NONE, FAILED = ErrorStatus.NONE, ErrorStatus.GENERAL_FAILURE
 INVALID = ErrorStatus.INVALID_ARGUMENT
+CLOSED = ErrorStatus.DEVICE_UNAVAILABLE
 LATE = ErrorStatus.MISSED_DEADLINE_TRANSIENT
 FAST = ExecutionPreference.FAST_SINGLE_ANSWER
 NO, YES = MeasureTiming.NO, MeasureTiming.YES

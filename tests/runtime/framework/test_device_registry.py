@@ -10,7 +10,11 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
+from asyncnn.hal.errors import (
+    EngineUnavailableError,
+    GeneralFailureError,
+    InvalidArgumentError,
+)
 from asyncnn.hal.types import DeviceType, OperationType
 from asyncnn.runtime.framework.device_registry import ENTRY_POINTS, registered_devices
 from asyncnn.runtime.framework.sample_devices import Minimal, Quant
@@ -98,6 +102,7 @@ async def test_broken_ones_are_left_out_of_a_framework(
             names = [member.name for member in device.hal.members]
             assert names[-1] == "reference"
             assert "good" in names
+            assert "auto" not in names or not {"accelerated", "onnxruntime"} & {*names}
             assert not {"raising", "nonsense", "missing"} & set(names)
             outputs = await (await device.prepare(mixed())).run(inputs())
             for name, right in (await expected(inputs())).items():
@@ -106,6 +111,12 @@ async def test_broken_ones_are_left_out_of_a_framework(
     assert "out of order" in caplog.text
     with pytest.raises(GeneralFailureError, match="out of order"):
         async with asyncnn.open_devices("raising"):
+            pass
+
+
+async def test_a_framework_knows_providers_that_are_not_installed() -> None:
+    with pytest.raises(EngineUnavailableError, match="nowhere"):
+        async with asyncnn.open_device("framework:onnxruntime-nowhere"):
             pass
 
 

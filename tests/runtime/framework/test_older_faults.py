@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncnn.burst.controller import BurstController
 from asyncnn.callbacks import ExecutionFuture
 from asyncnn.hal.errors import (
     AsyncnnError,
@@ -16,13 +17,13 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    MeasureTiming,
     OutputShape,
     Timing,
 )
 from asyncnn.runtime.device import Device
 from tests.networks import addition
 from tests.runtime.framework.older import (
+    CLOSED,
     FAILED,
     INVALID,
     LATE,
@@ -56,12 +57,7 @@ class TestDeadlines:
 
     async def test_a_late_result_is_a_missed_deadline(self) -> None:
         held: list[Any] = []
-
-        def execute_1_2(request: Any, measure: MeasureTiming, callback: Any) -> Any:
-            held.append(callback)
-            return NONE
-
-        async with adapted(V1_2, execute_1_2=execute_1_2) as (device, _):
+        async with adapted(V1_2, execute_1_2=holding(held.append)) as (device, _):
             prepared = await prepare(device, addition(4).model)
             future = ExecutionFuture()
             prepared.execute_1_3(sums(4)[0], YES, soon(), None, future)
@@ -78,17 +74,74 @@ class TestDeadlines:
 
     async def test_a_preparation_is_given_up_at_its_deadline(self) -> None:
         held: list[Any] = []
-
-        def prepare_model(model: Any, callback: Any) -> ErrorStatus:
-            held.append(callback)
-            return NONE
-
-        async with adapted(V1_0, prepare_model=prepare_model) as (device, _):
+        async with adapted(V1_0, prepare_model=holding(held.append)) as (device, _):
             with pytest.raises(AsyncnnError) as caught:
                 await prepare(device, addition(4).model, deadline=soon())
             assert caught.value.status is LATE
             assert held[0].is_dead
             held[0].notify(NONE, object())  # nobody waits for it
+
+
+class TestNeverAnswering:
+    """The driver takes an execution, and does not tell how that ends."""
+
+    @pytest.mark.parametrize("path", ["async", "fenced"])
+    async def test_it_is_not_waited_for_long_after_a_deadline(self, path: str) -> None:
+        held: asyncio.Queue[Any] = asyncio.Queue()
+        scripted = {"execute_1_2": holding(held.put_nowait)}
+        async with adapted(V1_2, **scripted) as (older, _):
+            device = Device("older", older)
+            model = await device.prepare(addition(4))
+            buffer = await device.buffer_for(model.output("z"))
+            x, out = np.ones(4, np.float32), {"z": buffer}
+            async with asyncio.timeout(20):
+                with pytest.raises(TimeoutError, match="has not answered"):
+                    await model.run([x, x], out=out, timeout=0.02, path=path)
+                # The driver may still write to it, until it answers.
+                with pytest.raises(GeneralFailureError):
+                    await model.run([x, x], out=out)
+            held.get_nowait().notify_1_2(NONE, (), NO_TIMING)
+            again = asyncio.ensure_future(model.run([x, x], out=out))
+            (await held.get()).notify_1_2(NONE, (), NO_TIMING)
+            await again
+
+    async def test_closing_does_not_wait_for_it(self) -> None:
+        held: list[Any] = []
+        async with adapted(V1_2, execute_1_2=holding(held.append)) as (device, _):
+            prepared = await prepare(device, addition(4).model)
+            future = ExecutionFuture()
+            prepared.execute_1_3(sums(4)[0], YES, None, None, future)
+            fenced = prepared.execute_fenced(sums(4)[0], [], YES, None, None, None)[2]
+        async with asyncio.timeout(20):
+            assert (await future).status is CLOSED
+        assert fenced is not None
+        assert fenced.get_execution_info()[0] is CLOSED
+        assert all(callback.is_dead for callback in held)
+        for callback in held:
+            callback.notify_1_2(NONE, (), NO_TIMING)  # nobody waits for it
+
+    async def test_a_burst_of_its_own_ends_with_the_device(self) -> None:
+        async with adapted(V1_2) as (device, driver):
+            prepared = await prepare(device, addition(4).model)
+            burst = await BurstController.open(prepared)
+            ((_, arguments),) = [
+                call for call in driver.calls if call[0] == "configure_execution_burst"
+            ]
+            assert (await burst.execute(sums(4)[0])).status is NONE
+        with burst:
+            assert (await burst.execute(sums(4)[0])).status is CLOSED
+        again = await prepared.configure_execution_burst(*arguments)
+        assert again == (CLOSED, None)
+
+
+def holding(keep: Callable[[Any], None]) -> Callable[..., ErrorStatus]:
+    """Return a call that gives its callback to ``keep``, and tells it nothing."""
+
+    def call(*args: Any) -> ErrorStatus:
+        keep(args[-1])
+        return NONE
+
+    return call
 
 
 def raising(*_: Any) -> Any:

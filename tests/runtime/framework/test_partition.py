@@ -84,6 +84,7 @@ def parts_of(division: Division) -> list[tuple[int, ...]]:
     return [each.operations for each in division.partitions]
 
 
+@pytest.mark.no_cover
 @properties
 @given(
     graph=graphs(),
@@ -211,6 +212,7 @@ def test_a_shape_that_is_not_told_keeps_the_model_in_one_piece() -> None:
         assert len(division.partitions) == partitions
 
 
+@pytest.mark.no_cover
 def test_control_flow_of_unknown_size_is_for_the_cpu() -> None:
     @properties
     @given(graph=graphs({OperationType.IF, OperationType.WHILE, OperationType.ADD}))

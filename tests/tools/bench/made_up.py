@@ -7,12 +7,11 @@ from msgspec.structs import asdict, replace
 from asyncnn.tools.bench import (
     bench_accelerated,
     bench_burst,
+    bench_files,
     bench_kernels,
-    bench_loading,
     bench_models,
     bench_qos,
     bench_responsiveness,
-    bench_sessions,
     bench_steps,
     bench_threads,
     bench_waits,
@@ -197,7 +196,7 @@ def kernels(*, met: bool) -> BenchReport:
 
 def cache(*, met: bool) -> BenchReport:
     """Return a report on a model that has both goals and one that has none."""
-    return bench_loading.CacheReport(
+    return bench_files.CacheReport(
         **_SINGLE,
         models=(
             cached("large", 1_000, 200 if met else 201, is_largest=True),
@@ -213,9 +212,9 @@ def cached(
     growth_bytes: int = 0,
     weights_bytes: int = 1000,
     is_largest: bool = False,
-) -> bench_loading.CachedModel:
+) -> bench_files.CachedModel:
     """Return what was measured of a model."""
-    return bench_loading.CachedModel(
+    return bench_files.CachedModel(
         model=name,
         figures=figures(anew=anew_us, loaded=loaded_us),
         ratio=loaded_us / anew_us,
@@ -229,14 +228,14 @@ def loading(*, met: bool) -> BenchReport:
     """Return a report on a large file, and on one that LiteRT refuses."""
     measured = figures(loaded=100.0, litert=1000.0, accelerated=1500.0)
     measured |= figures(reference=1500.0 if met else 1501.0)
-    refused = bench_loading.LoadedModel(
+    refused = bench_files.LoadedModel(
         figures=figures(loaded=100.0), size=10**7, refusals={"litert": REFUSAL}
     )
     goals = [Goal(name, "litert", 1.5) for name in ("reference", "accelerated")]
-    large = bench_loading.LoadedModel(
+    large = bench_files.LoadedModel(
         figures=measured, size=10**6, verdicts=judge(goals, measured)
     )
-    return bench_loading.LoadingReport(
+    return bench_files.LoadingReport(
         **_SINGLE, models={"large": large, "refused": refused}
     )
 
@@ -291,21 +290,20 @@ def responsiveness(*, met: bool, idle_ms: float = 2.0) -> BenchReport:
     )
 
 
-def sessions(*, met: bool) -> BenchReport:
+def sessions(
+    *, met: bool = True, step: float = 1.1, burst: float = 1.1, kib: int = 90
+) -> bench_files.SessionsReport:
     """Return a report on sessions."""
-    measured = figures(**dict.fromkeys(bench_sessions.SessionsReport.CONTENDERS, 100.0))
-    model = bench_sessions.SessionModelFigures(
+    model = bench_files.SessionModelFigures(
         model="word",
-        figures=measured,
-        step_limit=bench_sessions.STEP_LIMIT,
-        step_ratio=1.1,
-        burst_ratio=1.1 if met else 1.2,
-        sessions_kib=90,
+        figures=figures(**dict.fromkeys(bench_files.SessionsReport.CONTENDERS, 100.0)),
+        step_limit=bench_files.STEP_LIMIT,
+        step_ratio=step,
+        burst_ratio=burst if met else 1.2,
+        sessions_kib=kib,
         interpreters_kib=1000,
     )
-    return bench_sessions.SessionsReport(
-        **_SINGLE, device="accelerated", models=(model,)
-    )
+    return bench_files.SessionsReport(**_SINGLE, device="accelerated", models=(model,))
 
 
 MADE_UP: dict[str, Callable[..., BenchReport]] = {

@@ -20,7 +20,7 @@ from asyncnn.tools.bench.bench_accelerated import (
 from asyncnn.tools.bench.environment import describe_environment
 from asyncnn.tools.bench.measured_models import ModelCandidate
 from asyncnn.tools.bench.noop import tiny_addition
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Figure, Order
 from asyncnn.tools.mobilenets import mobilenet_v1
 from tests.tools.bench.made_up import figures
 
@@ -151,7 +151,7 @@ def test_sections_pick_the_models_that_suit_them(
 
 def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="no section 'alne'"):
-        bench_accelerated.bench(tmp_path, section=["alne"])
+        bench_accelerated.bench(Order(tmp_path, section=["alne"]))
 
 
 def test_what_cannot_be_measured_is_told_with_the_reason(
@@ -166,7 +166,7 @@ def test_what_cannot_be_measured_is_told_with_the_reason(
     monkeypatch.setitem(SECTIONS, "tiny", section)
     (tmp_path / "odd.tflite").write_bytes(b"no model")
     report = bench_accelerated.bench(
-        tmp_path, mobilenet=False, section=["tiny", "serving"]
+        Order(tmp_path, mobilenet=False, section=["tiny", "serving"])
     )
     (measured,) = report.sections["tiny"]
     assert set(measured.refusals.values()) == {"it is odd"}
@@ -201,7 +201,7 @@ class TestMeasuring:
 
     def check(self, file: Path, section: str) -> None:
         report = bench_accelerated.bench(
-            file, mobilenet=False, rounds=1, section=[section]
+            Order(file, mobilenet=False, rounds=1, section=[section])
         )
         (measured,) = report.sections[section]
         left_out = {

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from asyncnn.cli import main
 from asyncnn.cli.bench import BENCHMARKS, bench_app
+from asyncnn.tools.bench.rounds import Order
 from tests.tools.bench.made_up import MADE_UP
 
 
@@ -19,8 +20,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     options: dict[str, Any] = {}
 
     def replaced(name: str) -> Callable[..., object]:
-        def bench(**given: Any) -> object:
-            options.update(given)
+        def bench(order: Order) -> object:
+            options.update(order._asdict())
             return MADE_UP[name](met=True)
 
         return bench
@@ -62,8 +63,7 @@ def test_options_reach_the_measurement(
     result = CliRunner().invoke(bench_app, arguments)
     assert result.exit_code == 0, result.output
     assert {name: seen[name] for name in expected} == expected
-    if "progress" in seen:
-        assert list(seen["progress"](["one", "two"])) == ["one", "two"]
+    assert list(seen["progress"](["one", "two"])) == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from asyncnn.tools.bench.bench_burst import (
     burst_execution,
     burst_parts,
     burst_run,
-    pipe_stream,
     queue_echo,
     queue_stream,
 )
@@ -98,7 +97,11 @@ class TestEchoes:
                 assert min(samples) > 0
 
     @pytest.mark.parametrize(
-        "stream", [partial(queue_stream, batch=b) for b in (1, BATCH)] + [pipe_stream]
+        "stream",
+        [
+            *(partial(queue_stream, batch=batch) for batch in (1, BATCH)),
+            partial(pipe_echo, exchange=EXCHANGE, messages=9),
+        ],
     )
     async def test_a_stream_is_acknowledged(
         self, stream: Callable[[int], AbstractAsyncContextManager[Call]]

@@ -15,12 +15,12 @@ from asyncnn.tools.bench.bench_burst import (
     judge_burst,
     judge_headline,
 )
-from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
-from asyncnn.tools.bench.bench_loading import (
+from asyncnn.tools.bench.bench_files import (
     MATTERS_ABOVE_BYTES,
     MATTERS_ABOVE_US,
     CachedModel,
 )
+from asyncnn.tools.bench.bench_kernels import CASES, judge_kernel, judge_median
 from asyncnn.tools.bench.bench_models import DEVICE, goals_for, judge_model
 from asyncnn.tools.bench.bench_qos import (
     Beside,

@@ -15,6 +15,7 @@ from asyncnn.tools.bench.measured_models import (
     model_files,
     random_inputs,
 )
+from asyncnn.tools.bench.rounds import Order
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(folder: Path | None, pattern: str = "*") -> list[str]:
-    with model_files(folder, pattern, mobilenet=False) as files:
+    with model_files(Order(folder, pattern=pattern, mobilenet=False)) as files:
         return [path.name for path in files]
 
 
@@ -63,7 +64,7 @@ def test_mobilenets_are_made_for_the_length_of_the_block(
 ) -> None:
     made = {name: partial(str.encode, name) for name in measured_models.MOBILENETS}
     monkeypatch.setattr(measured_models, "MOBILENETS", made)
-    with model_files(tmp_path, mobilenet=True) as files:
+    with model_files(Order(tmp_path, mobilenet=True)) as files:
         assert [path.stem for path in files] == [
             "mobilenet_v1_224_float",
             "mobilenet_v1_224_int8",
@@ -79,7 +80,7 @@ def test_what_is_given_is_all_that_there_is(tmp_path: Path, suffix: str) -> None
     path = tmp_path / f"model{suffix}"
     path.write_bytes(b"")
     for named in (tmp_path, path):
-        with model_files(named, suffixes=MODEL_SUFFIXES) as files:
+        with model_files(Order(named), suffixes=MODEL_SUFFIXES) as files:
             assert files == [path]
 
 

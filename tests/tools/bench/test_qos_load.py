@@ -7,8 +7,8 @@ import numpy as np
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.qos_load import (
-    FifoPool,
     dense,
+    fifo_pool,
     saturated,
     share_missed,
     within,
@@ -18,9 +18,8 @@ TINY = dense(layers=2, width=8, rows=2)
 
 
 async def test_pool_and_device_compute_the_same() -> None:
-    pool = FifoPool()
-    assert await pool.run(TINY)() is True
-    pool.close()
+    with fifo_pool() as pool:
+        assert await pool(TINY)() is True
     async with open_device() as device:
         prepared = await device.prepare(TINY.build())
         outputs = await prepared.run([TINY.input()])

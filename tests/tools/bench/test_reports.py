@@ -21,6 +21,7 @@ from asyncnn.tools.bench.report import (
     page_of,
     refusal_notes,
 )
+from asyncnn.tools.bench.rounds import Order
 from asyncnn.tools.pages import Judged, SortableTable
 from asyncnn.tools.pages.drawing import draw
 from tests.tools.bench.made_up import MADE_UP, REFUSAL, responsiveness
@@ -35,8 +36,8 @@ def run(
     seen: dict[str, Any] = {}
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def bench(**options: Any) -> BenchReport:
-        seen.update(options)
+    def bench(order: Order) -> BenchReport:
+        seen.update(order._asdict())
         return report
 
     monkeypatch.setattr(f"asyncnn.tools.bench.{BENCHMARKS[name].door}", bench)

@@ -29,6 +29,7 @@ from asyncnn.tools.bench.bench_responsiveness import (
     is_disturbed,
     judge_pulses,
 )
+from asyncnn.tools.bench.rounds import Order
 
 SMALL = Sizes(operations=8, input_bytes=4 * 4096)
 LATE, MUCH = LONGEST_MS + 1, DISTURBED_MS + 1
@@ -53,7 +54,7 @@ def test_every_activity_is_heard_from_every_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(measuring, "MAX_ATTEMPTS", 1)
-    report = measuring.bench(rounds=1, sizes=SMALL)
+    report = measuring.bench(Order(rounds=1), sizes=SMALL)
     heard = {(each.activity, each.side) for each in report.heard}
     assert heard == {(activity, side) for activity in ACTIVITIES for side in SIDES}
     assert all(len(each.pulses) == 1 for each in report.heard)
@@ -67,7 +68,7 @@ def test_a_filter_leaves_what_matches_and_idle_loops() -> None:
         seen.extend(names)
         yield from names
 
-    report = measuring.bench(rounds=1, pattern="q*", sizes=SMALL, progress=note)
+    report = measuring.bench(Order(rounds=1, pattern="q*", progress=note), sizes=SMALL)
     assert {each.activity for each in report.heard} == {IDLE, "query"}
     assert seen == [IDLE, "query"] * 2  # with a driver process and without
 
@@ -116,7 +117,7 @@ def test_a_disturbed_attempt_is_repeated_and_the_best_counts(
 
     monkeypatch.setattr(measuring, "ACTIVITIES", {IDLE: Activity("nothing", make)})
     monkeypatch.setattr(measuring, "_opened", bench)
-    report = measuring.bench(rounds=1, sizes=SMALL)
+    report = measuring.bench(Order(rounds=1), sizes=SMALL)
     assert len(attempts) == 2 * watched  # with a driver process and without
     (heard,) = report.heard
     assert heard.longest_ms == LATE

@@ -4,36 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from asyncnn.tools.bench import bench_sessions
-from asyncnn.tools.bench.bench_sessions import (
-    SessionModelFigures,
-    SessionsReport,
-    sessions,
-)
+from asyncnn.tools.bench import bench_files
+from asyncnn.tools.bench.bench_files import SessionsReport, sessions
 from asyncnn.tools.bench.environment import PeerMissingError
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Order
+from tests.tools.bench import made_up
 
 
 @pytest.fixture(scope="module")
 def report() -> SessionsReport:
     pytest.importorskip("ai_edge_litert")
     try:
-        bench_sessions.package_models()
+        bench_files.package_models()
     except PeerMissingError as error:
         pytest.skip(str(error))
-    return sessions(pattern="okay_nabu", rounds=1)
-
-
-def figures(step: float, burst: float, memory: int) -> SessionModelFigures:
-    return SessionModelFigures(
-        model="word",
-        step_limit=1.15,
-        figures={"step": Figure((step,)), "plain": Figure((1.0,))},
-        step_ratio=step,
-        burst_ratio=burst,
-        sessions_kib=memory,
-        interpreters_kib=1000,
-    )
+    return sessions(Order(pattern="okay_nabu", rounds=1))
 
 
 def test_all_contenders_are_measured(report: SessionsReport) -> None:
@@ -53,7 +38,7 @@ def test_sessions_take_a_fraction_of_what_interpreters_do(
 
 
 @pytest.mark.parametrize(
-    ("step", "burst", "memory", "outcomes"),
+    ("step", "burst", "kib", "outcomes"),
     [
         (1.1, 1.1, 99, [True, True, True]),
         (1.2, 1.1, 99, [False, True, True]),
@@ -62,19 +47,19 @@ def test_sessions_take_a_fraction_of_what_interpreters_do(
     ],
 )
 def test_goals_are_judged(
-    step: float, burst: float, memory: int, outcomes: list[bool]
+    step: float, burst: float, kib: int, outcomes: list[bool]
 ) -> None:
-    model = figures(step, burst, memory)
+    (model,) = made_up.sessions(step=step, burst=burst, kib=kib).models
     assert list(model.outcomes()) == outcomes
     assert len(model.cells()) == len(SessionsReport.OTHERS)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_sessions, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(bench_files, "STATEFUL_PACKAGE", "no_such_package")
     with pytest.raises(PeerMissingError, match="no_such_package"):
-        bench_sessions.package_models()
+        bench_files.package_models()
 
 
 def test_a_folder_takes_its_place(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"no \.tflite file"):
-        sessions(tmp_path)
+        sessions(Order(tmp_path))

@@ -9,10 +9,10 @@ import pytest
 
 from asyncnn.tools.bench import bench_threads, qos_load, rounds
 from asyncnn.tools.bench.benches import Place
-from asyncnn.tools.bench.environment import PeerMissingError, describe_environment
+from asyncnn.tools.bench.environment import PeerMissingError
 from asyncnn.tools.bench.processes import proportional_kib, resident_kib
-from asyncnn.tools.bench.report import judge
-from asyncnn.tools.bench.rounds import Figure
+from asyncnn.tools.bench.rounds import Order
+from tests.tools.bench.made_up import threads
 
 FEWER = (
     (rounds, "_MAX_RUNS", 3),
@@ -37,7 +37,7 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.exhaustive
 def test_every_row_is_measured(fewer: None) -> None:
-    report = bench_threads.bench(rounds=1)
+    report = bench_threads.bench(Order(rounds=1))
     assert list(report.rows) == [
         *("alone", "serving", "urgent", "cancelled", "deadline", "crash", "memory")
     ]
@@ -83,19 +83,12 @@ async def test_peers_that_are_missing_are_noted(
 
 
 def test_a_smaller_figure_is_better() -> None:
-    figures = {"asyncnn": Figure((2.0,)), "litert_thread": Figure((1.0,))}
-    verdicts = judge(bench_threads.GOALS, figures)
-    row = bench_threads.ThreadsRow(
-        title="it", unit="s", figures=figures, verdicts=verdicts, refusals={}
-    )
-    report = bench_threads.ThreadsReport(
-        environment=describe_environment(), rounds=1, placement="", rows={"it": row}
-    )
+    report = threads(met=False)
     assert not report.met
     (table,) = report.tables()
     name, ours, theirs, missing, (ratio, met), nothing = table.sections[0][0]
-    assert (name, ours, theirs, missing) == ("it, s", "2.0", "1.0", "-")
-    assert (ratio, met, nothing) == ("2.000 <= 1", False, "-")
+    assert (name, ours, theirs, missing) == ("one run, us", "1.1", "1.0", "-")
+    assert (ratio, met, nothing) == ("1.100 <= 1", False, "-")
 
 
 def test_a_share_of_common_pages_is_at_most_what_is_resident() -> None:

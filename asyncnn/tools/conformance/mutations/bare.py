@@ -17,11 +17,11 @@ from asyncnn import hal
 from asyncnn.burst.packets import DATUM_BYTES, DEFAULT_QUEUE_LENGTH, decode_result
 from asyncnn.callbacks import ExecutionResult, SynchronousByCallback
 from asyncnn.fmq import MessageQueue
-from asyncnn.hal.refusals import NoFencesNorBursts
-from asyncnn.hal.routes import Route
+from asyncnn.hal.refusals import BaseDevice, NoFencesNorBursts, PrepareArguments
 from asyncnn.hal.types import ExecutionOptions
+from asyncnn.service import wire
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.prepared import NotifyingExecution
+from asyncnn.service.client.remote_model import NotifyingExecution
 from asyncnn.service.client.sent_pools import Sendable
 from asyncnn.service.process import socket_address
 
@@ -40,23 +40,20 @@ async def bare_client(path: str | os.PathLike[str]) -> AsyncIterator[hal.IDevice
         connection.close()
 
 
-class _BareDevice:
+class _BareDevice(BaseDevice):
     """The part of a device that mutants are sent to; every pool must travel."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def get_supported_operations_1_3(
-        self, model: hal.Model
-    ) -> tuple[hal.ErrorStatus, tuple[bool, ...]]:
+    async def _supported(self, model: hal.Model) -> tuple[bool, ...]:
         return await self._connection.queries.supported_operations(model)
 
     def prepare_model_1_3(self, model: hal.Model, *call: Any) -> hal.ErrorStatus:
         """Send the model; only the callback learns what the driver makes of it."""
-        preference, priority, deadline, *_, callback = call
-        listener = _Preparation(self._connection, callback)
-        preparations = self._connection.preparations
-        preparations.prepare(model, preference, priority, deadline, listener)
+        listener = _Preparation(self._connection, call[-1])
+        asked = PrepareArguments(model, *call[:3])
+        self._connection.preparations.prepare(asked, listener)
         return hal.ErrorStatus.NONE
 
 
@@ -72,18 +69,11 @@ class _Preparation:
     def link_to_death(self, cancel: Callable[[], None]) -> None:
         """Do nothing: whoever asks waits."""
 
-    def done(
-        self,
-        number: int,
-        status: hal.ErrorStatus,
-        reason: str,
-        signature: hal.Model | None = None,
-        route: Route | None = None,
-    ) -> None:
-        self._callback.reason = reason
-        prepared = None
+    def done(self, outcome: wire.Prepared) -> None:
+        self._callback.reason = outcome.reason
+        status, prepared = wire.status_of(outcome.status), None
         if status is hal.ErrorStatus.NONE:
-            prepared = _BarePreparedModel(self._connection, number)
+            prepared = _BarePreparedModel(self._connection, outcome.prepared)
         self._callback.notify_1_3(status, prepared)
 
 

@@ -1,10 +1,10 @@
-"""Random graphs: drawn, computed in simple ways, and tried on devices.
+"""Random graphs: drawn, computed in the simplest way, and tried on devices.
 
 `families` draws valid models with inputs, by Hypothesis, which also makes a failing one
 small; `artist` draws operands, and `sketch` holds what is drawn.
-`interpreter` runs a graph one operation after the other, by the reference kernels or by
-the formulas of `naive`. `checking` compares a device with that, `search` looks for a
-graph that fails, and `dumping` writes that to files.
+`interpreter` runs a graph one operation after the other, by the reference kernels.
+`checking` compares a device with that, `search` looks for a graph that fails, and
+`dumping` writes that to files.
 """
 
 import asyncio

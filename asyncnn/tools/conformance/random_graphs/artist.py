@@ -14,8 +14,7 @@ from asyncnn import hal
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES, SCALAR_TYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.hal.operations.table import SIGNATURES, allowed_types
-from asyncnn.tools.conformance.random_graphs import naive
-from asyncnn.tools.conformance.random_graphs.naive.expected import stored
+from asyncnn.tools.conformance.random_graphs.interpreter import evaluate
 from asyncnn.tools.conformance.random_graphs.sketch import (
     F16,
     F32,
@@ -112,7 +111,7 @@ class Artist:
         """Draw an input or constant with floats from ``low`` to ``high``."""
         bound = self.bound(type_, shape, low, high)
         if self.choose("input", "input", "constant") == "constant":
-            return self.sketch.constant(bound)
+            return self.sketch.add_constant(bound)
         return self.input(bound, another(bound.require_value()))
 
     def input(
@@ -123,18 +122,18 @@ class Artist:
         if self.parent is None:
             is_open &= bound.channel_quant is None
             dimensions = self.declared(shape) if is_open else shape
-            tensor = self.sketch.input(bound, dimensions)
+            tensor = self.sketch.add_input(bound, dimensions)
             self.other_values[tensor.index] = other
             return tensor
         outer = self.parent.input(bound, other, is_open=False)
-        inner = self.sketch.input(bound, shape)
+        inner = self.sketch.add_input(bound, shape)
         self.captured.append((outer, inner))
         return inner
 
     def known(self, bound: BoundOperand, *, is_open: bool = True) -> DrawnTensor:
         """Add a value that shapes may depend on: a constant, or always this input."""
         if self.is_static or self.choose(*["constant"] * 5, "input") == "constant":
-            return self.sketch.constant(bound)
+            return self.sketch.add_constant(bound)
         return self.input(bound, bound.require_value(), is_open=is_open)
 
     def integers(self, values: Iterable[int]) -> DrawnTensor:
@@ -195,11 +194,11 @@ class Artist:
             case "input":
                 return self.input(bound, another(bound.require_value()))
             case "constant":
-                return self.sketch.constant(bound)
+                return self.sketch.add_constant(bound)
         value = bound.require_value().reshape(-1)
-        flat = self.sketch.constant(replace(bound, shape=value.shape, value=value))
+        flat = self.sketch.add_constant(replace(bound, shape=value.shape, value=value))
         shape = np.array(bound.require_shape(), np.int32)
-        target = self.sketch.constant(bound_of(I32, shape))
+        target = self.sketch.add_constant(bound_of(I32, shape))
         return self.apply(hal.OperationType.RESHAPE, [flat, target], flat.bound)[0]
 
     def apply(
@@ -213,23 +212,23 @@ class Artist:
         """Add an operation, its outputs of these types or quantised like these.
 
         The quantisation that a mere type leaves open is what the operation prescribes,
-        or suits the values, with a scale of at least ``least_scale``. ``declare``
+        or suits the real values, with a scale of at least ``least_scale``. ``declare``
         tells what the model says of a shape, which is drawn otherwise.
         """
         bound = tuple(None if tensor is None else tensor.bound for tensor in inputs)
-        asked = tuple(map(_without_value, outputs))
-        declare = declare or self.declared
-        results = []
+        asked = []
         with np.errstate(all="ignore"):
-            expected = naive.evaluate(BoundOperation(type_, bound, asked))
             for position, output in enumerate(outputs):
                 if isinstance(output, hal.OperandType):
-                    value = expected[position].value
-                    output = self._unfilled(type_, position, output, value, least_scale)
-                value = stored(expected[position], output)
-                result = replace(output, shape=value.shape, value=value)
-                results.append((result, declare(value.shape)))
-        return self.sketch.operation(type_, list(map(self._index, inputs)), results)
+                    output = self._unfilled(type_, bound, position, output, least_scale)
+                asked.append(replace(output, shape=None, value=None))
+            values = evaluate(BoundOperation(type_, bound, tuple(asked)))
+        declare = declare or self.declared
+        results = [
+            (replace(each, shape=value.shape, value=value), declare(value.shape))
+            for each, value in zip(asked, values, strict=True)
+        ]
+        return self.sketch.add_operation(type_, list(map(self._index, inputs)), results)
 
     def declared(self, shape: Shape) -> hal.Dimensions:
         """Draw what the model says of a shape: all of it, some axes, or nothing."""
@@ -254,9 +253,9 @@ class Artist:
     def _unfilled(
         self,
         type_: hal.OperationType,
+        inputs: Sequence[BoundOperand | None],
         position: int,
         output: hal.OperandType,
-        value: Array,
         least_scale: float,
     ) -> BoundOperand:
         """Draw how an output is quantised, if it is."""
@@ -265,6 +264,7 @@ class Artist:
         prescribed = SIGNATURES[type_].layouts[0].outputs[position].quantization
         if prescribed:
             return BoundOperand(output, None, *prescribed[output])
+        value = _real_result(type_, inputs)
         return BoundOperand(output, None, *self._fitting(output, value, least_scale))
 
     def _fitting(
@@ -280,11 +280,33 @@ class Artist:
         return scale, int(zero_point)
 
 
-def _without_value(output: hal.OperandType | BoundOperand) -> BoundOperand:
-    # The formulas of real values don't use the scale of a result.
-    if isinstance(output, hal.OperandType):
-        return BoundOperand(output, None, scale=1.0)
-    return replace(output, shape=None, value=None)
+def _real_result(
+    type_: hal.OperationType, inputs: Sequence[BoundOperand | None]
+) -> Array:
+    """Return the first output of an operation, float32, in place of codes."""
+    reals = list(map(_real, inputs))
+    if type_ == hal.OperationType.QUANTIZE and reals[0] is not None:
+        return reals[0].require_value()
+    if len(reals) > 2 and reals[2] is not None and reals[2].type == I32:
+        reals[2] = _real_bias(*filter(None, inputs[:3]))
+    return evaluate(BoundOperation(type_, tuple(reals), (BoundOperand(F32, None),)))[0]
+
+
+def _real_bias(
+    data: BoundOperand, weights: BoundOperand, bias: BoundOperand
+) -> BoundOperand:
+    """Return an int32 bias, which has the scales of data times weights."""
+    quant = weights.channel_quant
+    scales = np.array([weights.scale] if quant is None else quant.scales)
+    value = bias.require_value() * data.scale * scales
+    return bound_of(F32, value.astype(np.float32))
+
+
+def _real(operand: BoundOperand | None) -> BoundOperand | None:
+    if operand is None or operand.type not in {*QUANT8_TYPES, Q8SYM, Q8PC}:
+        return operand
+    dequantize, single = hal.OperationType.DEQUANTIZE, BoundOperand(F32, None)
+    return bound_of(F32, evaluate(BoundOperation(dequantize, (operand,), (single,)))[0])
 
 
 def is_tame(tensor: DrawnTensor) -> bool:

@@ -12,9 +12,10 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import check_writable
-from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
+from asyncnn.tools.samples import named_arrays
 
 _LONGEST_VALUE = 12
 
@@ -110,8 +111,8 @@ def dump(
     """
     folder = _folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = _by_name("input", named.inputs, inputs)
-    arrays |= _by_name("output", named.outputs, outputs)
+    arrays = named_arrays("input", named.inputs, inputs)
+    arrays |= named_arrays("output", named.outputs, outputs)
     dumped = Dump(folder / f"{name}{SUFFIX}", folder / f"{name}.npz")
     save(named, dumped.model)
     with dumped.arrays.open("wb") as file:
@@ -133,12 +134,3 @@ def check_dumps(folder: Path | None) -> None:
 def _folder(given: Path | None) -> Path:
     usual = Path(tempfile.gettempdir(), "asyncnn-dumps")
     return given or Path(os.environ.get(FOLDER_VARIABLE) or usual)
-
-
-def _by_name(
-    key: str, infos: Sequence[TensorInfo], arrays: Sequence[Array]
-) -> dict[str, Array]:
-    """Return the only sample as ``asyncnn run`` reads it."""
-    return {
-        f"{key}_0.{info.name}": array for info, array in zip(infos, arrays, strict=True)
-    }

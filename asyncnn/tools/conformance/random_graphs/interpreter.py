@@ -27,6 +27,15 @@ def interpret(
         return _Interpreter(model, evaluate).run(model.main, inputs)
 
 
+def loop(
+    model: hal.Model, indexes: Sequence[int], state: Sequence[Array]
+) -> list[Array]:
+    """Return what a WHILE, whose subgraphs are these operands, makes of ``state``."""
+    interpreter = _Interpreter(model, evaluate)
+    with np.errstate(all="ignore"):
+        return interpreter.loop(model.main, indexes, state)
+
+
 def evaluate(operation: BoundOperation) -> list[Array]:
     """Return the outputs of one operation, all of whose inputs have values.
 
@@ -84,7 +93,10 @@ class _Interpreter:
                 case hal.OperationType.IF:
                     results = self._if(subgraph, operation, values)
                 case hal.OperationType.WHILE:
-                    results = self._while(subgraph, operation, values)
+                    condition, body, *carried = operation.inputs
+                    state = [values[index] for index in carried]
+                    results = self.loop(subgraph, (condition, body), state)
+                    results = results[: len(operation.outputs)]
                 case _:
                     results = self._evaluate(bind(subgraph, operation, values))
             values.update(zip(operation.outputs, results, strict=True))
@@ -99,17 +111,15 @@ class _Interpreter:
             self._referenced(subgraph, branch), [values[index] for index in inputs]
         )
 
-    def _while(
-        self, subgraph: hal.Subgraph, operation: hal.Operation, values: Values
+    def loop(
+        self, subgraph: hal.Subgraph, indexes: Sequence[int], state: Sequence[Array]
     ) -> list[Array]:
-        condition, body = (
-            self._referenced(subgraph, index) for index in operation.inputs[:2]
-        )
-        state = [values[index] for index in operation.inputs[2:]]
+        condition, body = (self._referenced(subgraph, index) for index in indexes)
+        state = list(state)
         while self.run(condition, state)[0].item():
             outputs = self.run(body, state)
             state[: len(outputs)] = outputs
-        return state[: len(operation.outputs)]
+        return state
 
     def _referenced(self, subgraph: hal.Subgraph, index: int) -> hal.Subgraph:
         return self._model.referenced[subgraph.operands[index].location.offset]

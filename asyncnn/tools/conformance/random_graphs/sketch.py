@@ -1,20 +1,18 @@
 """Subgraphs under construction, in which every operand has a value already.
 
-The values are those of one execution, computed in float64. They tell all shapes, and
-let strategies choose operands and quantisation that make sense together.
+The values are those of one execution, by the reference kernels. They tell all shapes,
+and let strategies choose operands and quantisation that make sense together.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.hal.operands import DTYPES
 from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
-from asyncnn.runtime.graph_builder import ConstantStore
+from asyncnn.runtime.builder import ModelBuilder
 
 F32 = hal.OperandType.TENSOR_FLOAT32
 F16 = hal.OperandType.TENSOR_FLOAT16
@@ -25,6 +23,8 @@ Q8S = hal.OperandType.TENSOR_QUANT8_ASYMM_SIGNED
 Q8SYM = hal.OperandType.TENSOR_QUANT8_SYMM
 Q8PC = hal.OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
 TYPES = (F32, F16, I32, B8, Q8, Q8S)
+
+_NOWHERE = hal.DataLocation()
 
 
 def sample(
@@ -58,9 +58,6 @@ def as_float32(value: float) -> float:
     return float(np.float32(value))
 
 
-_NOWHERE = hal.DataLocation()
-
-
 class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
     """An operand of a sketch; ``dimensions`` is what the model declares of it."""
 
@@ -89,83 +86,47 @@ class DrawnTensor(msgspec.Struct, frozen=True, eq=False):
         return self.dimensions == self.shape
 
 
-class World:
-    """What the subgraphs of one model share: constants, and each other."""
-
-    def __init__(self) -> None:
-        self.constants = ConstantStore()
-        self.referenced: list[hal.Subgraph] = []
-
-    def refer(self, subgraph: hal.Subgraph) -> int:
-        """Add a referenced subgraph and return its number."""
-        self.referenced.append(subgraph)
-        return len(self.referenced) - 1
-
-    def model(self, main: hal.Subgraph) -> hal.Model:
-        """Return the model of ``main`` and all that was added."""
-        return hal.Model(
-            main,
-            tuple(self.referenced),
-            self.constants.values(),
-            self.constants.pools(),
-        )
-
-
-class Sketch:
-    """Operands and operations of one subgraph.
+class Sketch(ModelBuilder):
+    """Operands and operations of one subgraph, ``inner`` to another one if given.
 
     ``tensors`` can be read by operations, ``results`` are those that one wrote.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, outer: "Sketch | None" = None) -> None:
+        super().__init__()
+        if outer is not None:
+            self._constants, self._bodies = outer._constants, outer._bodies
         self.inputs: list[DrawnTensor] = []
         self.tensors: list[DrawnTensor] = []
         self.results: list[DrawnTensor] = []
-        self._operands: list[hal.Operand] = []
-        self._operations: list[hal.Operation] = []
 
-    def constant(self, bound: BoundOperand) -> DrawnTensor:
+    def add_constant(self, bound: BoundOperand) -> DrawnTensor:
         """Add a constant."""
-        value = bound.require_value()
-        lifetime, location = self.world.constants.place(value, copy=True)
-        return self._add(bound, bound.require_shape(), lifetime, location)
+        shape, place = bound.require_shape(), self._constants.place
+        lifetime, location = place(bound.require_value(), copy=True)
+        index = self._add(_described(bound, shape, lifetime, location))
+        return self._drawn(index, bound, shape)
 
-    def input(self, bound: BoundOperand, dimensions: hal.Dimensions) -> DrawnTensor:
+    def add_input(self, bound: BoundOperand, dimensions: hal.Dimensions) -> DrawnTensor:
         """Add an input that declares ``dimensions``."""
-        tensor = self._add(bound, dimensions, hal.OperandLifeTime.SUBGRAPH_INPUT)
-        self.inputs.append(tensor)
-        return tensor
+        lifetime = hal.OperandLifeTime.SUBGRAPH_INPUT
+        index = self._add(_described(bound, dimensions, lifetime))
+        self._input_names[index] = f"x{len(self._input_names)}"
+        self.inputs.append(self._drawn(index, bound, dimensions))
+        return self.inputs[-1]
 
-    def omitted(self, type_: hal.OperandType) -> int:
-        """Add an operand that stands for an input left out; return its index."""
-        self._operands.append(hal.Operand(type_, lifetime=hal.OperandLifeTime.NO_VALUE))
-        return len(self._operands) - 1
-
-    def reference(self, number: int) -> int:
-        """Add an operand that stands for a referenced subgraph; return its index."""
-        self._operands.append(
-            hal.Operand(
-                hal.OperandType.SUBGRAPH,
-                lifetime=hal.OperandLifeTime.SUBGRAPH,
-                location=hal.DataLocation(0, number, 0),
-            )
-        )
-        return len(self._operands) - 1
-
-    def operation(
+    def add_operation(
         self,
         type_: hal.OperationType,
         inputs: Sequence[int],
-        outputs: Iterable[tuple[BoundOperand, hal.Dimensions]],
+        outputs: Sequence[tuple[BoundOperand, hal.Dimensions]],
     ) -> list[DrawnTensor]:
         """Add an operation with new operands for its outputs."""
+        indexes = self.operation(type_, inputs, [_described(*each) for each in outputs])
         results = [
-            self._add(bound, dimensions, hal.OperandLifeTime.TEMPORARY_VARIABLE)
-            for bound, dimensions in outputs
+            self._drawn(index, *output)
+            for index, output in zip(indexes, outputs, strict=True)
         ]
-        written = tuple(result.index for result in results)
-        self._operations.append(hal.Operation(type_, tuple(inputs), written))
         self.results += results
         return results
 
@@ -175,51 +136,38 @@ class Sketch:
         read = {index for operation in self._operations for index in operation.inputs}
         return [result for result in self.results if result.index not in read]
 
-    def close(
-        self,
-        outputs: Sequence[DrawnTensor],
-        inputs: Sequence[DrawnTensor] | None = None,
-    ) -> hal.Subgraph:
-        """Return the subgraph with these borders; the inputs in another order, say."""
-        consumers = Counter(
-            index for operation in self._operations for index in operation.inputs
-        )
-        for output in outputs:
-            self._operands[output.index] = replace(
-                self._operands[output.index],
-                lifetime=hal.OperandLifeTime.SUBGRAPH_OUTPUT,
-            )
-        return hal.Subgraph(
-            tuple(
-                replace(operand, number_of_consumers=consumers[index])
-                for index, operand in enumerate(self._operands)
-            ),
-            tuple(self._operations),
-            tuple(t.index for t in (self.inputs if inputs is None else inputs)),
-            tuple(output.index for output in outputs),
-        )
+    def end(
+        self, outputs: Sequence[DrawnTensor], inputs: Sequence[DrawnTensor] = ()
+    ) -> None:
+        """Give the subgraph its outputs; its ``inputs`` in another order, if any."""
+        for number, output in enumerate(outputs):
+            self.output(output.index, f"y{number}")
+        if inputs:
+            self._input_names = {each.index: "" for each in inputs}
 
-    def _add(
-        self,
-        bound: BoundOperand,
-        dimensions: hal.Dimensions,
-        lifetime: hal.OperandLifeTime,
-        location: hal.DataLocation = _NOWHERE,
+    def _drawn(
+        self, index: int, bound: BoundOperand, dimensions: hal.Dimensions
     ) -> DrawnTensor:
-        tensor = DrawnTensor(len(self._operands), bound, dimensions)
-        self._operands.append(
-            hal.Operand(
-                bound.type,
-                dimensions,
-                scale=bound.scale,
-                zero_point=bound.zero_point,
-                lifetime=lifetime,
-                location=location,
-                extra_params=bound.channel_quant,
-            )
-        )
+        tensor = DrawnTensor(index, bound, dimensions)
         self.tensors.append(tensor)
         return tensor
+
+
+def _described(
+    bound: BoundOperand,
+    dimensions: hal.Dimensions,
+    lifetime: hal.OperandLifeTime = hal.OperandLifeTime.TEMPORARY_VARIABLE,
+    location: hal.DataLocation = _NOWHERE,
+) -> hal.Operand:
+    return hal.Operand(
+        bound.type,
+        dimensions,
+        scale=bound.scale,
+        zero_point=bound.zero_point,
+        lifetime=lifetime,
+        location=location,
+        extra_params=bound.channel_quant,
+    )
 
 
 def bound_of(

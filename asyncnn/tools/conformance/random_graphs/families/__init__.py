@@ -33,7 +33,6 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
     TYPES,
     DrawnTensor,
     Sketch,
-    World,
 )
 
 MAX_OPERATIONS = 12
@@ -100,19 +99,13 @@ def graphs(
     max_operations: int = MAX_OPERATIONS,
 ) -> RandomGraph:
     """Draw a graph of operations of all types, or of ``types``."""
-    artist = Artist(
-        draw, Sketch(World()), is_static=draw(st.sampled_from([True, True, False]))
-    )
+    is_static = draw(st.sampled_from([True, True, False]))
+    artist = Artist(draw, Sketch(), is_static=is_static)
     _fill_from(artist, max_operations, DRAWN if types is None else types)
     sketch = artist.sketch
-    outputs = _outputs(artist)
-    model = sketch.world.model(sketch.close(outputs))
+    sketch.end(_outputs(artist))
     return RandomGraph(
-        NamedModel.of(
-            model,
-            [f"x{position}" for position in range(len(sketch.inputs))],
-            [f"y{position}" for position in range(len(outputs))],
-        ),
+        sketch.build(),
         [tensor.value for tensor in sketch.inputs],
         [artist.other_values[tensor.index] for tensor in sketch.inputs],
     )

@@ -6,12 +6,11 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.hal.operations.bound import Array, BoundOperand, Shape
+from asyncnn.hal.operations.bound import BoundOperand, Shape
 from asyncnn.hal.types import Dimensions, OperandType, OperationType
-from asyncnn.tools.conformance.random_graphs import naive
 from asyncnn.tools.conformance.random_graphs.artist import Artist, completely, is_tame
 from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
-from asyncnn.tools.conformance.random_graphs.interpreter import interpret
+from asyncnn.tools.conformance.random_graphs.interpreter import loop
 from asyncnn.tools.conformance.random_graphs.sketch import (
     B8,
     I32,
@@ -41,10 +40,10 @@ class _Inside:
     """A subgraph that an operation of ``artist`` runs on ``sources``."""
 
     def __init__(self, artist: Artist, sources: Sequence[DrawnTensor]) -> None:
-        self.artist = Artist(artist.draw, Sketch(artist.sketch.world), artist)
+        self.artist = Artist(artist.draw, Sketch(artist.sketch), artist)
         self.sketch = self.artist.sketch
         self.inputs = [
-            self.sketch.input(source.bound, source.dimensions) for source in sources
+            self.sketch.add_input(source.bound, source.dimensions) for source in sources
         ]
 
     @property
@@ -54,18 +53,17 @@ class _Inside:
 
     def close(
         self, outputs: Sequence[DrawnTensor], captured: Iterable[DrawnTensor]
-    ) -> int:
-        """Add the subgraph to the model, with inputs for the sources and ``captured``.
+    ) -> None:
+        """Give it its outputs, and inputs for the sources and ``captured``.
 
         What another subgraph captured is an input that this one does not read.
         """
         own = {outer.index: inner for outer, inner in self.artist.captured}
         extra = [
-            own.get(outer.index) or self.sketch.input(outer.bound, outer.dimensions)
+            own.get(outer.index) or self.sketch.add_input(outer.bound, outer.dimensions)
             for outer in captured
         ]
-        subgraph = self.sketch.close(outputs, [*self.inputs, *extra])
-        return self.sketch.world.refer(subgraph)
+        self.sketch.end(outputs, [*self.inputs, *extra])
 
 
 def _is_alike(tensor: DrawnTensor, bound: BoundOperand) -> bool:
@@ -102,8 +100,8 @@ def _counterpart(
     )
     one = sample(OperandType(bound.type), (1,), artist.number(0, 255))
     operands = [
-        x or sketch.constant(bound),
-        sketch.constant(replace(bound, shape=(1,), value=one)),
+        x or sketch.add_constant(bound),
+        sketch.add_constant(replace(bound, shape=(1,), value=one)),
     ]
     type_ = OperationType.LOGICAL_OR if bound.type == B8 else OperationType.MAXIMUM
     return artist.apply(type_, operands, bound, declare=completely)[0]
@@ -135,18 +133,16 @@ def _if(artist: Artist, fill: Fill) -> None:
         then, other, any_shape=is_fixed and artist.choose(False, True)
     )
     captured = [*then.captured, *other.captured]
-    branches = [
+    for position, inside in enumerate((then, other)):
         inside.close([pair[position] for pair in pairs], captured)
-        for position, inside in enumerate((then, other))
-    ]
     sketch = artist.sketch
     inputs = [
         condition.index,
-        *map(sketch.reference, branches),
+        *map(sketch.subgraph, (then.sketch, other.sketch)),
         *(tensor.index for tensor in [*sources, *captured]),
     ]
     taken = 0 if condition.value.item() else 1
-    sketch.operation(
+    sketch.add_operation(
         OperationType.IF,
         inputs,
         [(pair[taken].bound, _declared_of_both(artist, *pair)) for pair in pairs],
@@ -198,19 +194,19 @@ def _while(artist: Artist, fill: Fill) -> None:
     outputs = _next_state(body, state)
     continues = _is_below_limit(test)
     captured = [*test.captured, *body.captured]
-    subgraphs = test.close([continues], captured), body.close(outputs, captured)
+    test.close([continues], captured)
+    body.close(outputs, captured)
     kept = state[: artist.number(1, len(state))]
     inputs = [*state, *captured]
-    values = _after_the_loop(artist, subgraphs, inputs, kept)
-    artist.sketch.operation(
+    insides = list(map(artist.sketch.subgraph, (test.sketch, body.sketch)))
+    model = artist.sketch.build().model
+    values = loop(model, insides, [tensor.value for tensor in inputs])
+    artist.sketch.add_operation(
         OperationType.WHILE,
-        [
-            *map(artist.sketch.reference, subgraphs),
-            *(tensor.index for tensor in inputs),
-        ],
+        [*insides, *(tensor.index for tensor in inputs)],
         [
             (replace(tensor.bound, value=value), tensor.shape)
-            for tensor, value in zip(kept, values, strict=True)
+            for tensor, value in zip(kept, values, strict=False)
         ],
     )
 
@@ -249,21 +245,3 @@ def _is_below_limit(test: _Inside) -> DrawnTensor:
     rounds = np.array([test.artist.number(0, 4)], np.int32)
     operands = [test.inputs[0], test.artist.known(bound_of(I32, rounds))]
     return test.artist.apply(OperationType.LESS, operands, B8, declare=completely)[0]
-
-
-def _after_the_loop(
-    artist: Artist,
-    subgraphs: Iterable[int],
-    inputs: Sequence[DrawnTensor],
-    kept: Iterable[DrawnTensor],
-) -> list[Array]:
-    """Return the values of the loop's outputs, by way of a model of the loop alone."""
-    alone = Sketch(artist.sketch.world)
-    state = [alone.input(tensor.bound, tensor.shape) for tensor in inputs]
-    results = alone.operation(
-        OperationType.WHILE,
-        [*map(alone.reference, subgraphs), *(tensor.index for tensor in state)],
-        [(tensor.bound, tensor.shape) for tensor in kept],
-    )
-    model = alone.world.model(alone.close(results))
-    return interpret(model, [tensor.value for tensor in inputs], naive.evaluate_stored)

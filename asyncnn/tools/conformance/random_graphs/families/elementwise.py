@@ -1,6 +1,6 @@
 """Draws operations on each element alone, or on pairs of elements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,6 +21,15 @@ from asyncnn.tools.conformance.random_graphs.sketch import (
 
 Builder = Callable[[Artist, OperationType, OperandType], object]
 """Adds an operation of this type on tensors of this main type."""
+
+
+def rows(names: Mapping[Builder, str]) -> dict[OperationType, Builder]:
+    """Return the builder of each operation that is named beside it."""
+    return {
+        OperationType[name]: builder
+        for builder, listed in names.items()
+        for name in listed.split()
+    }
 
 
 def fused_activation(artist: Artist, main: OperandType) -> DrawnTensor:
@@ -165,34 +174,21 @@ def _cast(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [x], output, declare=lambda shape: x.dimensions)
 
 
-_OP = OperationType
-BUILDERS: dict[OperationType, Builder] = {
-    **dict.fromkeys((_OP.ADD, _OP.SUB, _OP.MUL, _OP.DIV), _arithmetic),
-    **dict.fromkeys((_OP.MAXIMUM, _OP.MINIMUM, _OP.PRELU), _binary),
-    **dict.fromkeys((_OP.LOGICAL_AND, _OP.LOGICAL_OR), _binary),
-    **dict.fromkeys((_OP.ABS, _OP.NEG, _OP.FLOOR, _OP.SIN), _unary),
-    **dict.fromkeys((_OP.LOGISTIC, _OP.TANH, _OP.HARD_SWISH), _unary),
-    **dict.fromkeys((_OP.RELU, _OP.RELU1, _OP.RELU6), _rectified),
-    **dict.fromkeys(
-        (
-            _OP.EQUAL,
-            _OP.NOT_EQUAL,
-            _OP.LESS,
-            _OP.LESS_EQUAL,
-            _OP.GREATER,
-            _OP.GREATER_EQUAL,
-        ),
-        _comparison,
-    ),
-    _OP.LOGICAL_NOT: _unary,
-    _OP.EXP: _domain(-50, 8, least=-4),
-    _OP.LOG: _domain(0.01, np.inf),
-    _OP.SQRT: _domain(0, np.inf),
-    _OP.RSQRT: _domain(0.01, np.inf),
-    _OP.POW: _pow,
-    _OP.ELU: _elu,
-    _OP.SELECT: _select,
-    _OP.QUANTIZE: _quantize,
-    _OP.DEQUANTIZE: _dequantize,
-    _OP.CAST: _cast,
-}
+BUILDERS: dict[OperationType, Builder] = rows(
+    {
+        _arithmetic: "ADD SUB MUL DIV",
+        _binary: "MAXIMUM MINIMUM PRELU LOGICAL_AND LOGICAL_OR",
+        _unary: "ABS NEG FLOOR SIN LOGISTIC TANH HARD_SWISH LOGICAL_NOT",
+        _rectified: "RELU RELU1 RELU6",
+        _comparison: "EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL",
+        _domain(-50, 8, least=-4): "EXP",
+        _domain(0.01, np.inf): "LOG RSQRT",
+        _domain(0, np.inf): "SQRT",
+        _pow: "POW",
+        _elu: "ELU",
+        _select: "SELECT",
+        _quantize: "QUANTIZE",
+        _dequantize: "DEQUANTIZE",
+        _cast: "CAST",
+    }
+)

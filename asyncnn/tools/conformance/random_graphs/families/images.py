@@ -8,7 +8,10 @@ import numpy as np
 from asyncnn.hal.operations.bound import Shape
 from asyncnn.hal.types import OperandType, OperationType
 from asyncnn.tools.conformance.random_graphs.artist import Artist
-from asyncnn.tools.conformance.random_graphs.families.elementwise import Builder
+from asyncnn.tools.conformance.random_graphs.families.elementwise import (
+    Builder,
+    rows,
+)
 from asyncnn.tools.conformance.random_graphs.families.moving import divisors
 from asyncnn.tools.conformance.random_graphs.sketch import I32, DrawnTensor, bound_of
 
@@ -94,45 +97,28 @@ def _resize(artist: Artist, type_: OperationType, main: OperandType) -> None:
     artist.apply(type_, [x.tensor, *scalars, *tail], x.tensor.bound)
 
 
-def _depth_to_space(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    block = artist.number(1, 2)
-    x = image(
-        artist,
-        main,
-        lambda shape: shape[3] % block**2 == 0,
-        lambda: (*artist.shape(3), artist.number(1, 2) * block**2),
-    )
+def _blocks(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    """Draw an operation that moves blocks of pixels to another axis, or back."""
+    height, columns = artist.number(1, 2), artist.number(1, 3)
+    is_square = type_ is not OperationType.BATCH_TO_SPACE_ND
+    width = height if is_square else columns
+    count = height * width
+
+    def suits(shape: Shape) -> bool:
+        if type_ is OperationType.SPACE_TO_DEPTH:
+            return shape[1] % height == shape[2] % width == 0
+        return shape[3 if is_square else 0] % count == 0
+
+    def drawn() -> Shape:
+        n, h, w, c = (artist.number(1, 3) for _ in range(4))
+        if type_ is OperationType.SPACE_TO_DEPTH:
+            return n, h * height, w * width, c
+        return (n, h, w, c * count) if is_square else (n * count, h, w, c)
+
+    x = image(artist, main, suits, drawn)
+    block = artist.scalar(height) if is_square else artist.integers((height, width))
     flag = layout_flag(artist, x.nchw)
-    artist.apply(type_, [x.tensor, artist.scalar(block), *flag], x.tensor.bound)
-
-
-def _space_to_depth(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    block = artist.number(1, 2)
-    x = image(
-        artist,
-        main,
-        lambda shape: shape[1] % block == shape[2] % block == 0,
-        lambda: _with_multiples(artist, block, block),
-    )
-    flag = layout_flag(artist, x.nchw)
-    artist.apply(type_, [x.tensor, artist.scalar(block), *flag], x.tensor.bound)
-
-
-def _with_multiples(artist: Artist, rows: int, columns: int) -> Shape:
-    n, h, w, c = (artist.number(1, 3) for _ in range(4))
-    return n, h * rows, w * columns, c
-
-
-def _batch_to_space(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    rows, columns = block = artist.number(1, 2), artist.number(1, 3)
-    x = image(
-        artist,
-        main,
-        lambda shape: shape[0] % (rows * columns) == 0,
-        lambda: (artist.number(1, 2) * rows * columns, *artist.shape(3)),
-    )
-    flag = layout_flag(artist, x.nchw)
-    artist.apply(type_, [x.tensor, artist.integers(block), *flag], x.tensor.bound)
+    artist.apply(type_, [x.tensor, block, *flag], x.tensor.bound)
 
 
 def _space_to_batch(artist: Artist, type_: OperationType, main: OperandType) -> None:
@@ -148,12 +134,10 @@ def _space_to_batch(artist: Artist, type_: OperationType, main: OperandType) -> 
     artist.apply(type_, inputs, x.tensor.bound)
 
 
-_OP = OperationType
-BUILDERS: dict[OperationType, Builder] = {
-    _OP.RESIZE_BILINEAR: _resize,
-    _OP.RESIZE_NEAREST_NEIGHBOR: _resize,
-    _OP.DEPTH_TO_SPACE: _depth_to_space,
-    _OP.SPACE_TO_DEPTH: _space_to_depth,
-    _OP.BATCH_TO_SPACE_ND: _batch_to_space,
-    _OP.SPACE_TO_BATCH_ND: _space_to_batch,
-}
+BUILDERS: dict[OperationType, Builder] = rows(
+    {
+        _resize: "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR",
+        _blocks: "DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND",
+        _space_to_batch: "SPACE_TO_BATCH_ND",
+    }
+)

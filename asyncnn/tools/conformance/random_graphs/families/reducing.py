@@ -9,6 +9,7 @@ from asyncnn.tools.conformance.random_graphs.artist import Artist
 from asyncnn.tools.conformance.random_graphs.families.elementwise import (
     Builder,
     fused_activation,
+    rows,
 )
 from asyncnn.tools.conformance.random_graphs.families.moving import any_axis, divisors
 from asyncnn.tools.conformance.random_graphs.sketch import (
@@ -127,25 +128,15 @@ def _batch_matmul(artist: Artist, type_: OperationType, main: OperandType) -> No
     artist.apply(type_, [left, right, *flags], main)
 
 
-_OP = OperationType
-BUILDERS: dict[OperationType, Builder] = {
-    **dict.fromkeys(
-        (
-            _OP.MEAN,
-            _OP.REDUCE_ALL,
-            _OP.REDUCE_ANY,
-            _OP.REDUCE_MAX,
-            _OP.REDUCE_MIN,
-            _OP.REDUCE_PROD,
-            _OP.REDUCE_SUM,
-        ),
-        _reduction,
-    ),
-    _OP.SOFTMAX: _softmax,
-    _OP.LOG_SOFTMAX: _softmax,
-    _OP.L2_NORMALIZATION: _l2_normalization,
-    _OP.LOCAL_RESPONSE_NORMALIZATION: _local_response,
-    _OP.INSTANCE_NORMALIZATION: _instance_normalization,
-    _OP.FULLY_CONNECTED: _fully_connected,
-    _OP.BATCH_MATMUL: _batch_matmul,
-}
+BUILDERS: dict[OperationType, Builder] = rows(
+    {
+        _reduction: "MEAN REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD "
+        "REDUCE_SUM",
+        _softmax: "SOFTMAX LOG_SOFTMAX",
+        _l2_normalization: "L2_NORMALIZATION",
+        _local_response: "LOCAL_RESPONSE_NORMALIZATION",
+        _instance_normalization: "INSTANCE_NORMALIZATION",
+        _fully_connected: "FULLY_CONNECTED",
+        _batch_matmul: "BATCH_MATMUL",
+    }
+)

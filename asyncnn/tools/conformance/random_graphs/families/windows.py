@@ -8,6 +8,7 @@ from asyncnn.tools.conformance.random_graphs.artist import Artist
 from asyncnn.tools.conformance.random_graphs.families.elementwise import (
     Builder,
     fused_activation,
+    rows,
 )
 from asyncnn.tools.conformance.random_graphs.families.images import (
     Image,
@@ -72,51 +73,32 @@ def _dilations(
 
 
 def _convolution(artist: Artist, type_: OperationType, main: OperandType) -> None:
+    """Draw a convolution: of all channels, of each of them, or of groups."""
     x = image(artist, main)
-    size, units = _taps(artist, x.shape), artist.number(1, 4)
-    shape = (units, *size, x.shape[3])
-    tail, extents = _dilations(artist, x.shape, size, x.nchw)
+    size, channels = _taps(artist, x.shape), x.shape[3]
+    tail, extents = [artist.scalar(x.nchw)], size
+    if type_ is not OperationType.GROUPED_CONV_2D:
+        tail, extents = _dilations(artist, x.shape, size, x.nchw)
+    axis, extra = 0, []
+    if type_ is OperationType.CONV_2D:
+        units = artist.number(1, 4)
+        shape = (units, *size, channels)
+    elif type_ is OperationType.DEPTHWISE_CONV_2D:
+        multiplier = artist.number(1, 3)
+        axis, units, extra = 3, channels * multiplier, [artist.scalar(multiplier)]
+        shape = (1, *size, units)
+    else:
+        groups = artist.choose(*divisors(channels))
+        units, extra = groups * artist.number(1, 2), [artist.scalar(groups)]
+        shape = (units, *size, channels // groups)
     inputs = [
         x.tensor,
-        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=0),
+        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=axis),
         *_padding(artist, extents),
         *_strides(artist),
+        *extra,
         fused_activation(artist, main),
         *tail,
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _depthwise(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, multiplier = _taps(artist, x.shape), artist.number(1, 3)
-    units = x.shape[3] * multiplier
-    tail, extents = _dilations(artist, x.shape, size, x.nchw)
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, (1, *size, units), units, channel_axis=3),
-        *_padding(artist, extents),
-        *_strides(artist),
-        artist.scalar(multiplier),
-        fused_activation(artist, main),
-        *tail,
-    ]
-    artist.apply(type_, inputs, main)
-
-
-def _grouped(artist: Artist, type_: OperationType, main: OperandType) -> None:
-    x = image(artist, main)
-    size, groups = _taps(artist, x.shape), artist.choose(*divisors(x.shape[3]))
-    units = groups * artist.number(1, 2)
-    shape = (units, *size, x.shape[3] // groups)
-    inputs = [
-        x.tensor,
-        *weights_and_bias(artist, x.tensor, shape, units, channel_axis=0),
-        *_padding(artist, size),
-        *_strides(artist),
-        artist.scalar(groups),
-        fused_activation(artist, main),
-        artist.scalar(x.nchw),
     ]
     artist.apply(type_, inputs, main)
 
@@ -161,11 +143,10 @@ def _transposed_padding(
     return [artist.integers(target), artist.scalar(scheme)]
 
 
-_OP = OperationType
-BUILDERS: dict[OperationType, Builder] = {
-    **dict.fromkeys((_OP.AVERAGE_POOL_2D, _OP.L2_POOL_2D, _OP.MAX_POOL_2D), _pool),
-    _OP.CONV_2D: _convolution,
-    _OP.DEPTHWISE_CONV_2D: _depthwise,
-    _OP.GROUPED_CONV_2D: _grouped,
-    _OP.TRANSPOSE_CONV_2D: _transposed,
-}
+BUILDERS: dict[OperationType, Builder] = rows(
+    {
+        _pool: "AVERAGE_POOL_2D L2_POOL_2D MAX_POOL_2D",
+        _convolution: "CONV_2D DEPTHWISE_CONV_2D GROUPED_CONV_2D",
+        _transposed: "TRANSPOSE_CONV_2D",
+    }
+)

@@ -7,8 +7,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.tools.conformance.random_graphs.naive.elementwise import Formula, clamped
-from asyncnn.tools.conformance.random_graphs.naive.expected import (
+from tests.random_graphs.naive.elementwise import Formula, clamped
+from tests.random_graphs.naive.expected import (
     TWICE,
     Expected,
     exact,
@@ -16,7 +16,7 @@ from asyncnn.tools.conformance.random_graphs.naive.expected import (
     real_bias,
     rounded,
 )
-from asyncnn.tools.conformance.random_graphs.naive.moving import integers
+from tests.random_graphs.naive.moving import integers
 
 
 def _axes(operation: BoundOperation) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.tools.conformance.random_graphs.naive.expected import (
+from tests.random_graphs.naive.expected import (
     ONCE,
     QUANTIZED,
     TWICE,

@@ -11,19 +11,19 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation, Shape
 from asyncnn.hal.types import OperationType
-from asyncnn.tools.conformance.random_graphs.naive import (
+from tests.random_graphs.naive import (
     elementwise,
     moving,
     reducing,
     windows,
 )
-from asyncnn.tools.conformance.random_graphs.naive.expected import (
+from tests.random_graphs.naive.expected import (
     Expected,
     exact,
     real,
     stored,
 )
-from asyncnn.tools.conformance.random_graphs.naive.moving import Formula, integers
+from tests.random_graphs.naive.moving import Formula, integers
 
 Place = tuple[int, int, int, int]
 

@@ -7,7 +7,6 @@ each request as it is; only how it ends is looked at. Several partitions go step
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -17,18 +16,14 @@ from asyncnn.callbacks import (
     Completion,
     ExecutionFuture,
     ExecutionResult,
-    IBurstCallback,
     IExecutionCallback,
     launched,
 )
+from asyncnn.deadlines import check_deadline
 from asyncnn.execution import Execution, binding_of, reusable
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source, launcher_of
+from asyncnn.fenced_run import FencedRun, Source, launcher_of
 from asyncnn.fences.fence import active_fences
-from asyncnn.hal.errors import (
-    AsyncnnError,
-    DeviceUnavailableError,
-    MissedDeadlinePersistentError,
-)
+from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_error
 from asyncnn.hal.interfaces import (
     IBurstContext,
     IPreparedModel,
@@ -36,7 +31,7 @@ from asyncnn.hal.interfaces import (
 )
 from asyncnn.hal.operands import size_of_data_bytes
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import BurstArguments, refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -55,9 +50,8 @@ from asyncnn.hal.validate import (
     signature_of,
 )
 from asyncnn.runtime.framework import Fallback
-from asyncnn.runtime.framework.fallback import closed_error
 from asyncnn.runtime.framework.fenced_chain import FencedChain
-from asyncnn.runtime.framework.managed_memory import BuffersInUse
+from asyncnn.runtime.framework.managed_memory import BuffersInUse, BufferUser
 from asyncnn.runtime.framework.outcomes import CallbackReport, LaterWatch, Watch, begin
 from asyncnn.runtime.framework.stepping import failed
 from asyncnn.runtime.framework.steps import Host, Partitioned, PreparedSteps
@@ -67,7 +61,7 @@ logger = logging.getLogger(__name__)
 _NONE = ErrorStatus.NONE
 
 
-class FrameworkPreparedModel(Partitioned, FencedByLaunch):
+class FrameworkPreparedModel(Partitioned, BufferUser):
     """An `IPreparedModel` of partitions that are prepared on several devices."""
 
     def __init__(self, prepared: PreparedSteps, fallback: Fallback, host: Host) -> None:
@@ -76,7 +70,6 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
         self.usual_route = Route(tuple(step.usual for step in self.steps))
         self.signature: Model = signature_of(model)
         self.buffers = host.buffers.of(self.signature)
-        self.has_buffers = False
         self._rules = RequestRules(model)
         self._binding = binding_of(self.direct)
         self._plain = plain_request(model)
@@ -195,10 +188,9 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
                 raise closed_error()
             if type(request) is not Execution or request.executable is not self:
                 self._rules.check(request)
-            use = self._in_use(request)
+            use = self.in_use(request)
             options = execution_options(measure, deadline, loop_timeout)
-            if deadline is not None and time.monotonic_ns() >= deadline:
-                raise MissedDeadlinePersistentError("the deadline has passed already")
+            check_deadline(deadline)
             if self._is_chained and use is None and self._has_room(request):
                 self._chain(request, options, callback)
             else:
@@ -206,10 +198,7 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
         except AsyncnnError as error:
             if use is not None:
                 use.end(error.status, ())
-            status = refuse_execution(callback, error)
-            # A deadline that has passed is an outcome, not an error of the call.
-            missed = isinstance(error, MissedDeadlinePersistentError)
-            return _NONE if missed else status
+            return refuse_execution(callback, error)
         return _NONE
 
     def _chain(
@@ -256,29 +245,16 @@ class FrameworkPreparedModel(Partitioned, FencedByLaunch):
             raise closed_error()
         self._rules.check(request, allow_unspecified_output=False)
         awaited = active_fences(wait_for)
-        deadline = options.deadline
-        if deadline is not None and time.monotonic_ns() >= deadline:
-            raise MissedDeadlinePersistentError("the deadline has passed already")
-        use = self._in_use(request)
+        check_deadline(options.deadline)
+        use = self.in_use(request)
         chain = FencedChain(self, request, options, use)
         chain.launch(awaited, was_refused=was_refused)
         return chain
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Serve a burst; see `IPreparedModel.configure_execution_burst`."""
-        bursts = self.host.bursts
-        return bursts.configure(self, callback, request_channel, result_channel)
-
-    def _in_use(self, request: Request) -> BuffersInUse | None:
-        found = self.buffers.found(request)
-        if not found:
-            return None
-        return BuffersInUse(self.buffers.use(request, found), self.signature)
+        return self.host.bursts.configure(self, *asked)
 
     @property
     def queued(self) -> IPreparedModel | None:

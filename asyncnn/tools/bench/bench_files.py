@@ -1,13 +1,18 @@
-"""What files of models take: ``asyncnn bench`` ``loading`` and ``cache``.
+"""What files of models take: ``asyncnn bench`` ``loading``, ``cache`` and ``sessions``.
 
 ``loading`` begins with a file and ends with a model that runs. LiteRT's interpreter
-reads the file and allocates its tensors, which for its optimised kernels packs the
-weights, too. The models are those of a folder, generated ones, and those of packages.
+reads the file and allocates its tensors, which packs weights for optimised kernels.
 
 ``cache`` loads models from cache files beside preparing them anew. Loading leaves some
 work to the first execution, so that the time until its outputs is measured as well.
 Another process, which has loaded a copy of the model, then loads the model, to see by
 how much its resident memory grows; what is mapped and not touched is not resident.
+
+``sessions`` has a step of a session beside a plain run of the same model, on the
+asynchronous path and by burst. The memory of many sessions is what a process of their
+own has private more than before, beside that of as many LiteRT interpreters. Either has
+run another model before, so that the code of libraries does not count; what sessions
+share, such as weights, does.
 """
 
 import os
@@ -24,15 +29,15 @@ from msgspec.structs import replace
 from asyncnn.callbacks import PreparedModelFuture
 from asyncnn.devices import OWN_PROCESS, ReferenceDevice
 from asyncnn.hal.interfaces import IDevice, IPreparedModel
+from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import ExecutionPreference, Handle, Model, Priority
-from asyncnn.runtime.device import Device
 from asyncnn.runtime.model import NamedModel
 from asyncnn.runtime.model_file import load
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.tools.bench import processes, report
 from asyncnn.tools.bench.benches import Started
-from asyncnn.tools.bench.environment import ONE_CPU, describe_environment, placement
+from asyncnn.tools.bench.environment import ONE_CPU, PeerMissingError
 from asyncnn.tools.bench.measured_models import (
     LITERT,
     LITERT_REF,
@@ -41,10 +46,9 @@ from asyncnn.tools.bench.measured_models import (
     weights_bytes,
 )
 from asyncnn.tools.bench.rounds import (
-    DEFAULT_ROUNDS,
     Batches,
     Figures,
-    Progress,
+    Order,
     measure,
     timed,
 )
@@ -93,42 +97,24 @@ class LoadingReport(report.SubjectsReport, frozen=True, kw_only=True):
 
     models: dict[str, LoadedModel]
 
-    def subjects(self) -> dict[str, LoadedModel]:
-        """Return the models by name."""
-        return self.models
 
+def loading(order: Order) -> LoadingReport:
+    """Measure files, see `model_files`, and those of packages, with one CPU.
 
-def loading(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    gates: bool = False,
-    rounds: int = DEFAULT_ROUNDS,
-    progress: Progress = iter,
-) -> LoadingReport:
-    """Measure the files of a folder, see `model_files`, and of packages, with one CPU.
-
-    With a ``folder``, packages are left out. ``progress`` iterates over the paths.
+    With a folder, packages are left out.
 
     :raises PeerMissingError: if LiteRT is not installed.
     """
-    version = litert_version()
-    with (
-        model_files(folder, pattern, mobilenet=mobilenet) as paths,
-        placement(ONE_CPU) as where,
-    ):
-        found = paths if folder is not None else [*paths, *packaged(pattern)]
-        models = {
-            name_of(path): anyio.run(_measure_loading, path, gates, rounds)
-            for path in progress(found)
-        }
-    return LoadingReport(
-        environment=describe_environment(litert=version),
-        rounds=rounds,
-        placement=where,
-        models=models,
-    )
+    peers = {"litert": litert_version()}
+    with model_files(order) as paths:
+        more = packaged(order.pattern) if order.folder is None else []
+
+        def measured() -> dict[str, Any]:
+            found = order.progress([*paths, *more])
+            run, measure = anyio.run, _measure_loading
+            return {"models": {name_of(p): run(measure, p, order) for p in found}}
+
+        return LoadingReport.measured(ONE_CPU, order.rounds, measured, peers)
 
 
 def packaged(pattern: str = "*") -> list[Path]:
@@ -149,7 +135,7 @@ def name_of(path: Path) -> str:
     return path.stem if package is None else f"{package}/{path.stem}"
 
 
-async def _measure_loading(path: Path, gates: bool, rounds: int) -> LoadedModel:
+async def _measure_loading(path: Path, order: Order) -> LoadedModel:
     refusals: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         calls: dict[str, Callable[[], Any]] = {
@@ -161,24 +147,16 @@ async def _measure_loading(path: Path, gates: bool, rounds: int) -> LoadedModel:
             with report.noted(refusals, name):
                 opened = open_device(name, settings=OWN_PROCESS)
                 device = await stack.enter_async_context(opened)
-                calls[name] = partial(_load_and_prepare, device, path)
+                calls[name] = partial(lambda d: d.prepare(load(path)), device)
         started: Started = {}
         for name, call in calls.items():
             with report.noted(refusals, name):
                 started[name] = Batches(await timed(name, call))
-        figures = await measure(started, rounds=rounds)
+        figures = await measure(started, rounds=order.rounds)
     size = path.stat().st_size  # noqa: ASYNC240 - nothing else runs
     goals = LOADING_GOALS if size >= MATTERS_ABOVE_BYTES else []
-    return LoadedModel(
-        figures=figures,
-        size=size,
-        verdicts=report.judge(goals, figures, gates=gates),
-        refusals=refusals,
-    )
-
-
-async def _load_and_prepare(device: Device, path: Path) -> PreparedModel:
-    return await device.prepare(load(path))
+    verdicts = report.judge(goals, figures, gates=order.gates)
+    return LoadedModel(figures=figures, size=size, verdicts=verdicts, refusals=refusals)
 
 
 TIME_LIMIT = 0.2
@@ -209,39 +187,16 @@ class CachedModel(report.Subject, frozen=True, kw_only=True):
     growth_bytes: int
     is_largest: bool
 
-    @property
-    def growth(self) -> float:
-        """Growth as a share of the weights."""
-        return self.growth_bytes / self.weights_bytes
-
-    @property
-    def saves_time(self) -> bool | None:
-        """Whether the goal of the time was met; None if there is none."""
-        matters = self._is_large or self.us["anew"] >= MATTERS_ABOVE_US
-        return self.ratio <= TIME_LIMIT if matters else None
-
-    @property
-    def saves_memory(self) -> bool | None:
-        """Whether the goal of the memory was met; None if there is none."""
-        return self.growth < GROWTH_LIMIT if self._is_large else None
-
-    @property
-    def _is_large(self) -> bool:
-        return self.is_largest or self.weights_bytes >= MATTERS_ABOVE_BYTES
-
-    def outcomes(self) -> Iterator[bool]:
-        """Yield those of the goals that it has."""
-        return (met for met in (self.saves_time, self.saves_memory) if met is not None)
-
     def cells(self) -> report.Row:
-        """Return ratio and growth, with their goals."""
+        """Return ratio and growth, as a share of the weights, with their goals."""
+        growth = self.growth_bytes / self.weights_bytes
+        is_large = self.is_largest or self.weights_bytes >= MATTERS_ABOVE_BYTES
+        is_slow = is_large or self.us["anew"] >= MATTERS_ABOVE_US
+        saves_time = self.ratio <= TIME_LIMIT if is_slow else None
+        saves_memory = growth < GROWTH_LIMIT if is_large else None
         return (
-            report.ratio_cell(
-                f"{self.ratio:.3f}", f"<= {TIME_LIMIT:g}", self.saves_time
-            ),
-            report.ratio_cell(
-                f"{self.growth:.1%}", f"< {GROWTH_LIMIT:.0%}", self.saves_memory
-            ),
+            report.ratio_cell(f"{self.ratio:.3f}", f"<= {TIME_LIMIT:g}", saves_time),
+            report.ratio_cell(f"{growth:.1%}", f"< {GROWTH_LIMIT:.0%}", saves_memory),
         )
 
 
@@ -259,55 +214,29 @@ class CacheReport(report.SubjectsReport, frozen=True, kw_only=True):
 
     models: tuple[CachedModel, ...]
 
-    def subjects(self) -> dict[str, report.Subject]:
-        """Return the models by name."""
-        return {model.model: model for model in self.models}
 
-
-def cache(
-    folder: Path | None = None,
-    *,
-    pattern: str = "*",
-    mobilenet: bool | None = None,
-    rounds: int = DEFAULT_ROUNDS,
-    progress: Progress = iter,
-) -> CacheReport:
-    """Measure the models of a folder, see `model_files`, with one CPU.
-
-    ``progress`` iterates over their paths.
-    """
-    with (
-        model_files(folder, pattern, mobilenet=mobilenet) as paths,
-        placement(ONE_CPU) as where,
-        processes.temporary_folder() as files,
-    ):
+def cache(order: Order) -> CacheReport:
+    """Measure models, see `model_files`, with one CPU."""
+    with model_files(order) as paths, processes.temporary_folder() as files:
         by_size = sorted(paths, key=lambda path: path.stat().st_size)
         largest = {path.parent: path for path in by_size}.values()
-        models = [
-            _cached_model(path, files, rounds, path in largest)
-            for path in progress(paths)
-        ]
-    return CacheReport(
-        environment=describe_environment(),
-        rounds=rounds,
-        placement=where,
-        models=tuple(models),
-    )
 
+        def cached(path: Path) -> CachedModel:
+            named = load(path, strict=True)
+            figures = anyio.run(_measure_cache, named, files, order.rounds)
+            return CachedModel(
+                model=path.stem,
+                figures=figures,
+                ratio=figures["loaded"].ratio_to(figures["anew"]),
+                weights_bytes=weights_bytes(named.model),
+                growth_bytes=processes.told(grow_by_loading, files) * 1024,
+                is_largest=path in largest,
+            )
 
-def _cached_model(
-    path: Path, files: Path, rounds: int, is_largest: bool
-) -> CachedModel:
-    named = load(path, strict=True)
-    figures = anyio.run(_measure_cache, named, files, rounds)
-    return CachedModel(
-        model=path.stem,
-        figures=figures,
-        ratio=figures["loaded"].ratio_to(figures["anew"]),
-        weights_bytes=weights_bytes(named.model),
-        growth_bytes=processes.told(grow_by_loading, files) * 1024,
-        is_largest=is_largest,
-    )
+        def measured() -> dict[str, Any]:
+            return {"models": tuple(map(cached, order.progress(paths)))}
+
+        return CacheReport.measured(ONE_CPU, order.rounds, measured)
 
 
 @asynccontextmanager
@@ -387,3 +316,154 @@ async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
         with processes.telling_growth(pipe, processes.resident_kib):
             second = await _load(device, caches)
         del first, second
+
+
+STEP_LIMIT, STEP_GATE = 1.15, 1.3
+"""Of the time of a step divided by that of a plain run on the same path.
+
+The goal, and what any machine has to reach of it, whatever disturbs that.
+"""
+
+MEMORY_LIMIT = 0.1
+"""Goal of the memory of sessions divided by that of as many LiteRT interpreters."""
+
+STATEFUL_PACKAGE = "pymicro_wakeword"
+"""Its models are measured if no others are named; it is not imported."""
+
+SESSIONS = 100
+_STEPS = 3
+
+
+class SessionModelFigures(report.Subject, frozen=True, kw_only=True):
+    """What was measured of one model; memory is that of `SESSIONS` of each, in KiB."""
+
+    model: str
+    step_limit: float
+    step_ratio: float
+    burst_ratio: float
+    sessions_kib: int
+    interpreters_kib: int
+
+    def cells(self) -> report.Row:
+        """Return the ratios with their goals, and the memory."""
+        share = self.sessions_kib / max(self.interpreters_kib, 1)
+        limit, is_small = f"<= {MEMORY_LIMIT:.0%}", share <= MEMORY_LIMIT
+        return (
+            *map(self._cell, (self.step_ratio, self.burst_ratio)),
+            *map(str, (self.sessions_kib, self.interpreters_kib)),
+            report.ratio_cell(f"{share:.1%}", limit, is_small),
+        )
+
+    def _cell(self, ratio: float) -> report.Cell:
+        limit = self.step_limit
+        return report.ratio_cell(f"{ratio:.3f}", f"<= {limit:g}", ratio <= limit)
+
+
+class SessionsReport(report.SubjectsReport, frozen=True, kw_only=True):
+    """The JSON document of ``asyncnn bench sessions --json``."""
+
+    CONTENDERS: ClassVar[Mapping[str, str]] = {
+        "step": "step of a session",
+        "plain": "plain run",
+        "burst_step": "step by burst",
+        "burst_plain": "plain run by burst",
+        LITERT: "LiteRT, step",
+    }
+    OTHERS = (
+        "step / plain",
+        "by burst",
+        f"KiB of {SESSIONS} sessions",
+        f"KiB of {SESSIONS} interpreters",
+        "share",
+    )
+
+    device: str
+    models: tuple[SessionModelFigures, ...]
+
+
+def sessions(order: Order) -> SessionsReport:
+    """Measure the models of a folder or a package of wake words, with one CPU.
+
+    :raises PeerMissingError: if LiteRT or, without a folder, the package is missing.
+    """
+    peers = {"ai-edge-litert": litert_version()}
+    devices: list[str] = []
+    folder = order.folder or package_models()
+    with model_files(order._replace(folder=folder, mobilenet=False)) as paths:
+
+        def stepped(path: Path) -> SessionModelFigures:
+            device, figures = anyio.run(_measure_sessions, path, order.rounds)
+            devices.append(device)
+            # A model alone is its own predecessor: its weights count a little less.
+            warming = next((other for other in paths if other != path), path)
+            held = partial(processes.told, processes.hold_interpreters)
+            return SessionModelFigures(
+                model=path.stem,
+                step_limit=STEP_GATE if order.gates else STEP_LIMIT,
+                figures=figures,
+                step_ratio=figures["step"].ratio_to(figures["plain"]),
+                burst_ratio=figures["burst_step"].ratio_to(figures["burst_plain"]),
+                sessions_kib=processes.told(grow_by_sessions, warming, path),
+                interpreters_kib=held(path, warming, SESSIONS, _STEPS),
+            )
+
+        def measured() -> dict[str, Any]:
+            models = tuple(map(stepped, order.progress(paths)))
+            return {"models": models, "device": devices[0]}
+
+        return SessionsReport.measured(ONE_CPU, order.rounds, measured, peers)
+
+
+def package_models() -> Path:
+    """Return the folder of the package's models.
+
+    :raises PeerMissingError: if it is not installed.
+    """
+    found = find_spec(STATEFUL_PACKAGE)
+    if found is None or found.origin is None:
+        raise PeerMissingError(
+            f"{STATEFUL_PACKAGE}, whose models are measured, is not installed",
+            hint="name a folder of models, or pip install --no-deps pymicro-wakeword",
+        )
+    return Path(found.origin).parent / "models"
+
+
+async def _measure_sessions(path: Path, rounds: int) -> tuple[str, Figures]:
+    """Return the name of the device as well."""
+    litert = LiteRt(path)
+    async with open_device() as device, AsyncExitStack() as stack:
+        prepared = await device.prepare(load(path))
+        inputs = inputs_of(prepared)
+        session = await stack.enter_async_context(prepared.session())
+        by_burst = await stack.enter_async_context(prepared.session(path="burst"))
+        burst = await stack.enter_async_context(prepared.burst())
+        runs: dict[str, Callable[..., Any]] = {
+            "step": session.run,
+            "plain": prepared.run,
+            "burst_step": by_burst.run,
+            "burst_plain": burst.run,
+            LITERT: litert.run,
+        }
+        started = {name: partial(run, inputs) for name, run in runs.items()}
+        return device.name, await measure(started, rounds=rounds)
+
+
+async def grow_by_sessions(pipe: processes.Pipe, warming: Path, path: Path) -> None:
+    """Send by how many KiB `SESSIONS` sessions make this process grow."""
+    pipe.send_bytes(processes.READY)
+    async with open_device() as device, AsyncExitStack() as stack:
+        first = await device.prepare(load(warming))
+        await _open_stepped(first, inputs_of(first), stack)
+        with processes.telling_growth(pipe):
+            prepared = await device.prepare(load(path))
+            inputs = inputs_of(prepared)
+            for _ in range(SESSIONS):
+                await _open_stepped(prepared, inputs, stack)
+
+
+async def _open_stepped(
+    prepared: PreparedModel, inputs: list[Array], stack: AsyncExitStack
+) -> None:
+    session = await stack.enter_async_context(prepared.session())
+    for _ in range(_STEPS):
+        await session.run(inputs)

@@ -8,8 +8,8 @@ import numpy as np
 
 from asyncnn.hal.operations.bound import Array, BoundOperation
 from asyncnn.hal.types import OperandType, OperationType
-from asyncnn.tools.conformance.random_graphs.naive.elementwise import Formula, clamped
-from asyncnn.tools.conformance.random_graphs.naive.expected import (
+from tests.random_graphs.naive.elementwise import Formula, clamped
+from tests.random_graphs.naive.expected import (
     ONCE,
     QUANTIZED,
     TWICE,
@@ -21,7 +21,7 @@ from asyncnn.tools.conformance.random_graphs.naive.expected import (
     real_bias,
     rounded,
 )
-from asyncnn.tools.conformance.random_graphs.naive.moving import integers
+from tests.random_graphs.naive.moving import integers
 
 
 def _resized_lengths(operation: BoundOperation, image: Array) -> tuple[int, int]:

@@ -46,7 +46,7 @@ NO_FENCES = Named(())
 class RemoteFenced(SentExecution, FencedRun):
     """One execution under way, in a driver.
 
-    How it ends is state of this process, told by a message of the driver. Others wait
+    How it ends is state of this process, known by a message of the driver. Others wait
     for a descriptor, which the driver itself writes to: if it dies they see the end.
     """
 
@@ -104,7 +104,7 @@ class RemoteFences:
     """How fenced executions of a connection are sent, and what they wait for is named.
 
     ``executing`` are the executions of its ``connection`` under way, by number;
-    ``seen`` is how many ends the driver has told of. Those ``held`` are sent by the
+    ``seen`` is how many ends the driver has reported. Those ``held`` are sent by the
     next `flush`. Belongs to the event loop but for `export_soon`.
     """
 
@@ -123,7 +123,7 @@ class RemoteFences:
         self._is_holding = False
 
     def named(self, fences: Sequence[Source]) -> Named:
-        """Return how to tell the driver which of ``fences`` to wait for.
+        """Return how to name to the driver which of ``fences`` to wait for.
 
         :raises InvalidArgumentError: if one has failed, or has no descriptor to send.
         """

@@ -12,17 +12,15 @@ from asyncnn.callbacks import (
     Completion,
     ExecutionFuture,
     ExecutionResult,
-    IBurstCallback,
     IExecutionCallback,
     OneShot,
-    SynchronousByCallback,
 )
 from asyncnn.deadlines import check_deadline
-from asyncnn.fenced_run import FencedByLaunch, FencedRun, Source
+from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError
 from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.operations.bound import Array
-from asyncnn.hal.refusals import refuse_execution
+from asyncnn.hal.refusals import BurstArguments, refuse_execution
 from asyncnn.hal.routes import Route
 from asyncnn.hal.types import (
     ErrorStatus,
@@ -42,14 +40,14 @@ from asyncnn.logs import EXECUTION
 from asyncnn.service.client.answers import SentExecution
 from asyncnn.service.client.asking import to_send
 from asyncnn.service.client.connection import Connection
-from asyncnn.service.client.fenced import NO_FENCES, RemoteFenced
+from asyncnn.service.client.fenced_calls import NO_FENCES, RemoteFenced
 from asyncnn.service.client.staging import StagedRequest
 from asyncnn.tracing import Layer, Phase, span
 
 logger = logging.getLogger(__name__)
 
 
-class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
+class RemotePreparedModel(BasePreparedModel):
     """Model ``number`` of a connection; the driver frees it when this object goes.
 
     Requests are validated here, so that launch errors are returned by the call, and
@@ -220,18 +218,13 @@ class RemotePreparedModel(SynchronousByCallback, FencedByLaunch):
             raise
         return fenced
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
+    async def _configure(
+        self, asked: BurstArguments
     ) -> tuple[ErrorStatus, IBurstContext | None]:
-        """Open a burst; see `IPreparedModel.configure_execution_burst`."""
+        callback, *channels = asked
         if callback is None:
             return ErrorStatus.INVALID_ARGUMENT, None
-        return await self._connection.bursts.configure(
-            self.number, callback, request_channel, result_channel
-        )
+        return await self._connection.bursts.configure(self.number, callback, *channels)
 
 
 def _check(rules: RequestRules, request: Request, is_fenced: bool) -> None:

@@ -19,7 +19,7 @@ from asyncnn.hal.types import (
     Handle,
     MeasureTiming,
     Model,
-    OutputShape,
+    OutputShapes,
     Request,
     Timing,
 )
@@ -90,7 +90,7 @@ class VersionedPreparedModel:
 
     async def execute_synchronously(
         self, request: v1_0.Request, measure: MeasureTiming
-    ) -> tuple[ErrorStatus, tuple[OutputShape, ...], Timing]:
+    ) -> tuple[ErrorStatus, OutputShapes, Timing]:
         """Execute through HAL 1.2 and return status, output shapes and timing."""
         newest = canonical_request(request)
         status, shapes, timing = await self.canonical.execute_synchronously_1_3(
@@ -119,10 +119,7 @@ class _AdaptedCallback(IExecutionCallback):
         callback.link_to_death(self.die)
 
     def notify_1_3(
-        self,
-        status: ErrorStatus,
-        output_shapes: tuple[OutputShape, ...],
-        timing: Timing,
+        self, status: ErrorStatus, output_shapes: OutputShapes, timing: Timing
     ) -> None:
         """Pass on what such a callback understands."""
         callback = self._callback
