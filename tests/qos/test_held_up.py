@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Policy, Scheduler, Work
-from asyncnn.qos.native_lanes import NICE, IPort
+from asyncnn.qos.native_lanes import NICE, ILanePort
 
 LIMIT_NS = Policy().starvation_limit_ns
 
@@ -25,7 +25,7 @@ class Thread:
     def close(self) -> None: ...
 
 
-class Port(IPort):
+class Port(ILanePort):
     """Gives back what a test says that lanes have done."""
 
     def __init__(self, fd: int) -> None:
