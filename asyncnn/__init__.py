@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.buffers import DeviceBuffer
     from asyncnn.runtime.builder import ModelBuilder
     from asyncnn.runtime.burst import Burst
+    from asyncnn.runtime.container import save
     from asyncnn.runtime.device import Device
     from asyncnn.runtime.explain import Explanation, explain
     from asyncnn.runtime.framework import FrameworkSettings
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from asyncnn.runtime.model import NamedModel, TensorInfo
     from asyncnn.runtime.model_cache import ModelCache
     from asyncnn.runtime.model_description import ModelMetadata, Signature
-    from asyncnn.runtime.model_file import bundled_file, load, load_model, save
+    from asyncnn.runtime.model_file import bundled_file, load, load_model
     from asyncnn.runtime.named_arrays import named_array, open_named_array
     from asyncnn.runtime.opening import Opening
     from asyncnn.runtime.opening_devices import connect, open_device, open_devices
@@ -120,7 +121,8 @@ else:
             "asyncnn.runtime.model": "NamedModel TensorInfo",
             "asyncnn.runtime.model_cache": "ModelCache",
             "asyncnn.runtime.model_description": "ModelMetadata Signature",
-            "asyncnn.runtime.model_file": "bundled_file load load_model save",
+            "asyncnn.runtime.container": "save",
+            "asyncnn.runtime.model_file": "bundled_file load load_model",
             "asyncnn.runtime.named_arrays": "named_array open_named_array",
             "asyncnn.runtime.opening": "Opening",
             "asyncnn.runtime.opening_devices": "connect open_device open_devices",

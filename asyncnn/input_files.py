@@ -153,10 +153,10 @@ def call_abandonable(what: str, steps: Steps[T], *, deadline: int | None = None)
         return completed(steps)  # who waits for this thread may leave it already
     ended = threading.Event()
     errand = _Errand(what, steps, ended.set)
-    if not _errands.begin(errand):
-        return completed(steps)
     task = _current_task()
     was_cancelled = 0 if task is None else task.cancelling()
+    if not _errands.begin(errand):
+        return completed(steps)
     with _errands.waited_for(errand):
         while not ended.wait(_LOOK_S):
             _check_deadline(what, deadline)
@@ -203,6 +203,7 @@ def send_away(what: str, steps: Steps[object]) -> None:
     """Do the same, and wait for nothing; not at all if too many threads hang."""
     errand = _Errand(what, steps, lambda: None)
     errand.is_left = True
+    errand.hangs_ns = time.monotonic_ns() + int(PATIENCE_S * 1e9)
     with suppress(ResourceExhaustedTransientError):
         if not _errands.begin(errand):
             completed(steps)
@@ -221,8 +222,11 @@ def patience(what: str) -> int | None:
 class _Errand(Generic[T]):
     """Steps on a thread, and what became of them; ``notify`` says that they have ended.
 
-    Once it ``is_left``, they are to stop, and nobody is notified.
+    Once it ``is_left``, they are to stop, and nobody is notified. It hangs from then
+    on; one that nobody has waited for, from ``hangs_ns`` on.
     """
+
+    hangs_ns = 0
 
     def __init__(self, what: str, steps: Steps[T], notify: Callable[[], None]) -> None:
         self.what = what
@@ -305,17 +309,22 @@ class _Errands:
         with self._lock:
             if len(self._left) >= MOST_ABANDONED:
                 raise _too_many(errand.what)
-            if is_inner or self._count < MOST_ABANDONED:
-                thread = threading.Thread(
-                    target=self._serve, name="asyncnn-files", daemon=True
-                )
-                try:
-                    start_thread(thread)
-                except ResourceExhaustedTransientError:
-                    return False
-                self._count += 1
             (self._waiting.appendleft if is_inner else self._waiting.append)(errand)
-            return True
+            if not is_inner and self._count >= MOST_ABANDONED:
+                return True
+            self._count += 1
+        # Without the lock: the thread takes the errand while this one hears of it.
+        try:
+            start_thread(
+                threading.Thread(target=self._serve, name="asyncnn-files", daemon=True)
+            )
+        except ResourceExhaustedTransientError:
+            with self._lock:
+                self._count -= 1
+                if errand in self._waiting:
+                    self._waiting.remove(errand)
+                    return False
+        return True
 
     @contextmanager
     def waited_for(self, errand: _Errand[Any]) -> Iterator[None]:
@@ -349,8 +358,10 @@ class _Errands:
 
     def hangs(self, what: str) -> bool:
         """Tell whether a thread that was left behind still does this."""
+        now_ns = time.monotonic_ns()
         with self._lock:
-            return any(errand.what == what for errand in self._left)
+            left = [each for each in self._left if each.what == what]
+        return any(now_ns >= each.hangs_ns for each in left)
 
     def _serve(self) -> None:
         while (errand := self._next()) is not None:

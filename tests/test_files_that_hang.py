@@ -34,6 +34,7 @@ from asyncnn.tracing import Layer, Phase, active, recording
 from tests.dead_folder import Call, DeadFolder, dead_folder
 from tests.devices.cache.models import dense
 from tests.test_input_files import THREADS
+from tests.waits import until
 
 DEVICES = ("reference", "accelerated")
 MODEL = asyncnn.bundled_file("digits_float.asyncnn")
@@ -202,9 +203,7 @@ class TestDeadFolder:
         with pytest.raises(asyncnn.MissedDeadlineError, match=f"loading {model} was"):
             await task
         far.answer()
-        async with asyncio.timeout(20):
-            while open_files(far.path) or any_hanging():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: not (open_files(far.path) or any_hanging()))
         await asyncnn.load_model(model)
 
     async def test_weights_in_it_are_given_up_when_the_loading_is_cancelled(

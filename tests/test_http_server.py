@@ -17,8 +17,8 @@ from asyncnn.http_server import (
     HttpServer,
 )
 from tests.memory.foreign import leaks, traces
-from tests.service.raw import until
 from tests.service.test_descriptors import only
+from tests.waits import until
 
 GET = b"GET /here HTTP/1.1\r\nHost: anything\r\n\r\n"
 

@@ -37,6 +37,7 @@ from asyncnn.input_files import (
 )
 from asyncnn.pacing import Steps, Stepwise, completed
 from tests.forks import in_child
+from tests.waits import until
 
 THREADS = "asyncnn-files"
 
@@ -168,9 +169,7 @@ class TestAwaiting:
                     "", in_one(opened), deadline=deadline_after(0.01)
                 )
             gate.set()
-            async with asyncio.timeout(20):
-                while not dropped_by:  # noqa: ASYNC110 - a thread tells
-                    await asyncio.sleep(0.001)
+            await until(lambda: dropped_by)
         finally:
             gc.enable()
         assert dropped_by != [threading.get_ident()]
@@ -216,9 +215,7 @@ class TestAwaiting:
             completed(abandonable_steps("opening F", in_one(int)))
         send_away("opening F", in_one(pytest.fail))  # type: ignore[arg-type]
         gate.set()
-        async with asyncio.timeout(20):
-            while hanging_threads():  # noqa: ASYNC110 - threads end
-                await asyncio.sleep(0.001)
+        await until(lambda: not hanging_threads())
         assert await offload_abandonable("opening F", in_one(int)) == 0
 
     async def test_more_than_there_are_threads_take_turns(

@@ -20,6 +20,7 @@ from asyncnn.offload import (
     switching_at_least_every,
 )
 from asyncnn.pacing import Pace, Steps
+from tests.waits import until
 
 
 async def test_the_result_comes_from_another_thread() -> None:
@@ -176,9 +177,7 @@ async def test_an_error_that_nobody_takes_is_not_kept() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         del task
-        async with asyncio.timeout(20):
-            while gone[0]() is not None:  # noqa: ASYNC110 - the thread is about to end
-                await asyncio.sleep(0.001)
+        await until(lambda: gone[0]() is None)
     finally:
         gc.enable()
 

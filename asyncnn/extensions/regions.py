@@ -204,19 +204,26 @@ class Region(msgspec.Struct, frozen=True, eq=False):
     inputs: tuple[Dimensions | Array, ...]
 
 
+def region_extension_of(model: Model) -> str:
+    """Return the extension of the region that a model is; empty for others."""
+    operations = model.main.operations
+    names = {each.prefix: each.name for each in model.extension_name_to_prefix}
+    if len(operations) != 1 or not names or operations[0].type & BASE_MAX:
+        return ""
+    extension = names.get(operations[0].type >> EXTENSION_TYPE_BITS, "")
+    return extension if extension in DECLARED else ""
+
+
 def region_of(model: Model) -> Region | None:
     """Return the region that ``model`` consists of; None if it has other operations.
 
     :raises InvalidArgumentError: if it is one, and breaks a rule.
     """
+    extension = region_extension_of(model)
+    if not extension:
+        return None
     main = model.main
-    names = {each.prefix: each.name for each in model.extension_name_to_prefix}
-    if len(main.operations) != 1 or not names:
-        return None
     (operation,) = main.operations
-    extension = names.get(operation.type >> EXTENSION_TYPE_BITS)
-    if extension not in DECLARED or operation.type & BASE_MAX:
-        return None
     validate_model(model)
     check_extended(Extensions([DECLARED[extension]]).resolved(model))
     blob, *inputs = [main.operands[index] for index in operation.inputs]

@@ -214,12 +214,13 @@ class FrameQueue:
         number = self._missed.popleft() if self._missed else self._next_number()
         if not number:
             return None
-        frames = self._frames
+        # A thread keeps what it was to do for a while, and may outlive this queue.
+        frames = [self._frames]
         made: list[NDArray[Any]] = []
         try:
             if self._trusted or self._layout.frame_bytes < LARGE_BYTES:
-                return frames.frame(number)
-            await offload(lambda: made.append(frames.frame(number)))
+                return self._frames.frame(number)
+            await offload(lambda: made.append(frames.pop().frame(number)))
         except BaseException:
             self._kept.extend(made)
             self._missed.extend([] if made else [number])

@@ -196,13 +196,17 @@ def _accessed(span: MappedSpan) -> Iterator[memoryview]:
         ended()
 
 
-def is_final(array: NDArray[Any]) -> bool:
-    """Return whether nobody can change the elements of an array any more."""
+def owner_of(array: NDArray[Any]) -> object:
+    """Return what has the memory of an array; None if that is an array itself."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
+    return owner.obj if isinstance(owner, memoryview) else owner
+
+
+def is_final(array: NDArray[Any]) -> bool:
+    """Return whether nobody can change the elements of an array any more."""
+    owner = owner_of(array)
     return isinstance(owner, bytes) or (
         isinstance(owner, mmap.mmap) and owner in _final
     )

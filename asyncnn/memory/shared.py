@@ -35,7 +35,7 @@ from asyncnn.memory.pages import (
     read_into,
     write_all,
 )
-from asyncnn.memory.pools import map_file, open_file, owning, view
+from asyncnn.memory.pools import from_buffer, map_file, open_file, owning, view
 
 
 def allocate(size: int) -> Memory:
@@ -104,6 +104,10 @@ def create_sealed(size: int, name: str = "asyncnn-pool") -> tuple[int, memoryvie
             raise
 
 
+_SMALL_BYTES = 1 << 20
+"""To share a copy of a larger file takes less time than to touch its pages twice."""
+
+
 class FileReader:
     """Reads a file that others may change meanwhile; slices are its bytes, read anew.
 
@@ -158,6 +162,21 @@ class FileReader:
                 raise self._changed()
         self.check_unchanged()
         return final_pool(draft)
+
+    def read(self) -> Memory:
+        """Return the same; small files are of this process, copied if they are sent.
+
+        :raises AsyncnnError: as `copy`.
+        """
+        size = len(self)
+        if size > _SMALL_BYTES:
+            return self.copy()
+        with os_errors(self._where):
+            data = os.pread(self._file.fd, size, 0)
+        if len(data) < size:
+            raise self._changed()
+        self.check_unchanged()
+        return from_buffer(data)
 
     def check_unchanged(self) -> None:
         """Check that nobody has written to the file since it was opened.

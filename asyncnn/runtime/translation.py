@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from msgspec.structs import replace
 
-from asyncnn.extensions.regions import ENGINES, LITERT, ONNX, Region, region_of
+from asyncnn.extensions.regions import (
+    ENGINES,
+    LITERT,
+    ONNX,
+    Region,
+    region_extension_of,
+    region_of,
+)
 from asyncnn.hal.errors import AsyncnnError
 from asyncnn.hal.interfaces import IDevice
 from asyncnn.hal.operations.bound import Array
@@ -83,8 +90,8 @@ async def divisible(device: IDevice, named: NamedModel) -> NamedModel:
 
     :raises AsyncnnError: as translating does, but for operators without a HAL form.
     """
-    region = region_of(named.model) if isinstance(device, IPlanning) else None
-    if region is not None and region.extension == LITERT:
+    is_litert = region_extension_of(named.model) == LITERT
+    if is_litert and isinstance(device, IPlanning):
         with suppress(UnsupportedOperatorError):
             return await translate(named)
     return named
@@ -114,7 +121,7 @@ def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
     Shapes of outputs in a file are hints: where they are wrong, the engine refuses
     them, and tells them itself if they are open.
     """
-    if region_of(named.model) is None:
+    if not region_extension_of(named.model):
         return ()
     main = named.model.main
     made = set(main.output_indexes)

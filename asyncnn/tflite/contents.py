@@ -7,14 +7,19 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError
+from asyncnn.hal.types import Memory
+from asyncnn.memory.pages import is_final
+from asyncnn.memory.pools import view
 from asyncnn.pacing import Steps
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.sparse import densify
@@ -29,6 +34,7 @@ from asyncnn.tflite.tables import (
     Graph,
     Operator,
     SignatureTable,
+    StoredBytes,
     Tensor,
     generated,
     label_of,
@@ -51,11 +57,22 @@ _TABLES_PER_STEP = 64
 METADATA = "TFLITE_METADATA"
 """Name of the buffer that describes inputs and outputs to people and programs."""
 
-_OVERLAP = 16
+_OVERLAP, _FEW = 16, 8
+"""Vectors of few elements are in step with the number of tables, which has a bound."""
+
 _INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
 _SCALE_BYTES = 4
+_unread = itemgetter(5, 6, 7, 9, 10, 11, 12)
+"""Returns the fields of operators that are for custom ones, or newer."""
+
 _MOST_SPARSE = 64
 """How much longer than the file sparse constants may be, all together."""
+
+
+def _agree(signature: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Tell whether lengths that are open, if any, are what a signature has besides."""
+    pairs = zip(signature, shape, strict=False)
+    return len(signature) == len(shape) and all(own in (-1, n) for own, n in pairs)
 
 
 def reading_contents(data: memoryview) -> Steps[Contents]:
@@ -77,14 +94,18 @@ class _Reader:
         self._dense_bytes = _MOST_SPARSE * len(data)
         self._tables_left = MAX_ALL_TABLES
         self._root = flatbuffer.places(data, flatbuffer.target(data, 0), 8)
+        self._tensor_row = flatbuffer.Rows(data, "@bI@@B@@B").row
+        self._quantization_row = flatbuffer.Rows(data, "@@@@B@i").row
+        self._buffer_row = flatbuffer.Rows(data, "@QQ").row
         version = self._uint32(self._root[0])
         if version != 3:
             raise InvalidArgumentError(f"schema version {version} is not 3")
 
     def contents(self) -> Steps[Contents]:
         root = self._root
-        buffers = self._positions(root[4])
-        codes = [self._operator_code(table) for table in self._positions(root[1])]
+        buffers = yield from self._each(root[4], lambda _, at: self._buffer(at))
+        tables = self._positions(root[1])
+        codes = [self._operator_code(table) for table in tables]
         found: list[Graph] = []
         for index, table in enumerate(self._positions(root[2])):
             graph = yield from self._graph(index, table, buffers, codes)
@@ -96,10 +117,17 @@ class _Reader:
             graphs,
             tuple(self._signature(table, graphs) for table in self._positions(root[7])),
             self._metadata(root[6], buffers),
+            self._data,
+            tables,
+            buffers,
         )
 
     def _graph(
-        self, index: int, table: int, buffers: list[int], codes: list[tuple[str, int]]
+        self,
+        index: int,
+        table: int,
+        buffers: Sequence[StoredBytes],
+        codes: list[tuple[str, int]],
     ) -> Steps[Graph]:
         places = flatbuffer.places(self._data, table, 5)
         tensors = yield from self._each(
@@ -148,12 +176,14 @@ class _Reader:
         name, number = flatbuffer.places(self._data, table, 2)
         return self._text(name), self._uint32(number)
 
-    def _metadata(self, place: int, buffers: list[int]) -> memoryview | None:
+    def _metadata(
+        self, place: int, buffers: Sequence[StoredBytes]
+    ) -> memoryview | None:
         for table in self._positions(place):
             name, index = self._entry(table)
             # The model works without them: damage here costs no more than them.
             if name == METADATA and index < len(buffers):
-                start, size = self._bytes(buffers[index])
+                _, start, size, _ = buffers[index]
                 return self._data[start : start + size]
         return None
 
@@ -201,42 +231,60 @@ class _Reader:
             for field in (1, 2, 8)
         ]
         return Operator(
-            index, name, inputs, outputs, intermediates, version, data, places
+            *(index, name, inputs, outputs, intermediates, version),
+            *(data, places, table),
+            is_plain=flatbuffer.field_count(data, table) <= OPERATOR_FIELDS + 1
+            and not any(_unread(places)),
         )
 
-    def _tensor(self, index: int, table: int, buffers: list[int]) -> Tensor:
-        data = self._data
-        places = flatbuffer.places(data, table, 8)
-        name = self._text(places[3])
-        number = flatbuffer.int8(data, places[1])[0] if places[1] else 0
+    def _buffer(self, table: int) -> StoredBytes:
+        """Read where the bytes of a buffer lie.
+
+        Files above 2 GiB keep them behind the flatbuffer; offset 1 is a placeholder
+        that the converter leaves in smaller ones.
+        """
+        vector, offset, size, more = self._buffer_row(table)
+        if offset > 1:
+            return StoredBytes(table, offset, size, False)
+        size = flatbuffer.length(self._data, vector)
+        return StoredBytes(table, vector + 4, size, not (offset or more))
+
+    def _tensor(self, index: int, table: int, buffers: Sequence[StoredBytes]) -> Tensor:
+        row = self._tensor_row(table)
+        shape_at, number, buffer, named, quantized, is_variable, sparsity = row[:7]
+        signature_at, _, more = row[7:]
+        name = self._text_at(named)
         type_ = TYPE_NAMES.get(number, f"type {number}")
-        shape = self._numbers(places[0], _INT32)
-        if len(shape) > MAX_RANK or min(shape, default=0) < 0:
+        shape = self._numbers_at(shape_at, _INT32)
+        if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise InvalidArgumentError(
                 f"{label_of(index, name)} has shape {list(shape[:20])}"
             )
-        unsupported = ""
-        if type_ not in DTYPES:
-            unsupported = f"elements of type {type_}"
+        unsupported = "" if type_ in DTYPES else f"elements of type {type_}"
         scales: Sequence[float] = ()
         zero_points: tuple[int, ...] = ()
-        axis = 0
-        if places[4]:
-            quantization = flatbuffer.target(data, places[4])
-            parts = flatbuffer.places(data, quantization, 7)
-            start, count = flatbuffer.vector(data, parts[2])
-            self._charge(count * _SCALE_BYTES)
-            scales = flatbuffer.reals(data, start, count)
-            zero_points = self._numbers(parts[3], _INT64)
-            if parts[4] and flatbuffer.uint8(data, parts[4])[0]:
+        axis, is_usual = 0, not (more or sparsity)
+        if quantized:
+            _, _, scales_at, points_at, kind, _, axis, _ = self._quantization_row(
+                quantized
+            )
+            if scales_at:
+                count = flatbuffer.length(self._data, scales_at)
+                self._charge(count * _SCALE_BYTES)
+                scales = flatbuffer.reals(self._data, scales_at + 4, count)
+                zero_points = self._numbers_at(points_at, _INT64)
+                along = shape[axis] if 0 <= axis < len(shape) else -1
+                is_usual &= len(zero_points) == count
+                is_usual &= along == count if count > 1 else not axis
+            elif points_at:
+                zero_points = self._numbers_at(points_at, _INT64)
+            if kind:
                 unsupported = "a custom quantisation"
-            axis = flatbuffer.int32(data, parts[6])[0] if parts[6] else 0
-        is_variable = bool(places[5]) and bool(flatbuffer.uint8(data, places[5])[0])
+        signature = self._numbers_at(signature_at, _INT32)
         constant = None
         if type_ in ALL_DTYPES:
-            buffer = self._uint32(places[2])
             constant = self._constant(
-                (index, name), ALL_DTYPES[type_], shape, buffers, buffer, places[6]
+                (index, name), ALL_DTYPES[type_], shape, buffers, buffer, sparsity
             )
         if constant is not None and is_variable:
             raise InvalidArgumentError(
@@ -252,9 +300,12 @@ class _Reader:
             axis,
             None if unsupported else constant,
             unsupported,
-            is_variable,
-            self._numbers(places[7], _INT32),
+            bool(is_variable),
+            signature,
             constant if unsupported else None,
+            table,
+            buffer,
+            is_usual and (not signature or _agree(signature, shape)),
         )
 
     def _constant(
@@ -262,7 +313,7 @@ class _Reader:
         named: tuple[int, str],
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
-        buffers: list[int],
+        buffers: Sequence[StoredBytes],
         index: int,
         sparsity: int,
     ) -> NDArray[Any] | None:
@@ -270,7 +321,7 @@ class _Reader:
             raise InvalidArgumentError(
                 f"{label_of(*named)} refers to buffer {index} of {len(buffers)}"
             )
-        start, size = self._bytes(buffers[index])
+        _, start, size, _ = buffers[index]
         if not size:
             return None
         expected = dtype.itemsize * math.prod(shape)
@@ -281,7 +332,7 @@ class _Reader:
             self._take_dense(expected)
             stored = np.ndarray((size // dtype.itemsize,), dtype, self._data, start)
             table = generated("SparsityParameters").SparsityParameters()
-            table.Init(self._data, flatbuffer.target(self._data, sparsity))
+            table.Init(self._data, sparsity)
             try:
                 return densify(table, stored, shape)
             except AsyncnnError as error:
@@ -300,31 +351,32 @@ class _Reader:
                 f"sparse constants that are {_MOST_SPARSE} times as long as the file"
             )
 
-    def _bytes(self, buffer: int) -> tuple[int, int]:
-        """Return where the bytes of a buffer begin, and how many they are."""
-        data = self._data
-        field, offset_field, size_field = flatbuffer.places(data, buffer, 3)
-        # Files above 2 GiB keep their data behind the flatbuffer; offset 1 is a
-        # placeholder that the converter leaves in smaller ones.
-        offset = flatbuffer.uint64(data, offset_field)[0] if offset_field else 0
-        if offset > 1:
-            size = flatbuffer.uint64(data, size_field)[0] if size_field else 0
-            return int(offset), int(size)
-        return flatbuffer.vector(data, field)
-
     def _numbers(self, place: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
         """Return the numbers of a field's vector, none for one that is left out."""
         if not place:
             return ()
-        start, count = flatbuffer.vector(self._data, place)
-        self._charge(count * dtype.itemsize)
-        return flatbuffer.numbers(self._data, start, count, dtype)
+        return self._numbers_at(flatbuffer.target(self._data, place), dtype)
+
+    def _numbers_at(self, vector: int, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+        """Return the numbers of a vector, none of one at 0."""
+        if not vector:
+            return ()
+        count = flatbuffer.length(self._data, vector)
+        if count > _FEW:
+            self._charge(count * dtype.itemsize)
+        return flatbuffer.numbers(self._data, vector + 4, count, dtype)
 
     def _text(self, place: int) -> str:
         """Return the string of a field, an empty one for one that is left out."""
-        start, length = flatbuffer.vector(self._data, place)
-        self._charge(length)
-        return bytes(self._data[start : start + length]).decode(errors="replace")
+        return self._text_at(flatbuffer.target(self._data, place)) if place else ""
+
+    def _text_at(self, string: int) -> str:
+        """Return a string, an empty one at 0."""
+        length = flatbuffer.length(self._data, string)
+        if length > _FEW:
+            self._charge(length)
+        start = string + 4
+        return str(self._data[start : start + length], "utf-8", "replace")
 
     def _uint32(self, place: int) -> int:
         """Return the number of a field, 0 for one that is left out."""
@@ -346,3 +398,26 @@ class _Reader:
             shown = "".join(each if each.isprintable() else " " for each in name)
             return f"CUSTOM {shown}", version
         return OPERATOR_NAMES.get(number, f"builtin {number}"), version
+
+
+_checked: dict[tuple[int, int], Contents] = {}
+"""By the addresses and sizes of files. Contents refer to their file, so that no other
+one comes to lie there.
+"""
+
+
+def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
+    """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
+
+    Loading a file and preparing it, in one process, check it once, if nobody can write
+    to it any more: who could might change what was checked.
+    """
+    if is_final(np.frombuffer(view(memory), np.uint8)):
+        place = address, memory.size
+        _checked[place] = contents
+        weakref.finalize(memory, _checked.pop, place, None).atexit = False
+
+
+def checked(address: int, size: int) -> Contents | None:
+    """Return what was kept of a file of ``size`` bytes."""
+    return _checked.get((address, size))

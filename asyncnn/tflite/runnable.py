@@ -6,15 +6,14 @@ graph is walked in its order, and every such file refused. What the values of te
 may do to an operator, its kernel in LiteRT checks, as it has to at each run.
 """
 
-import weakref
+import struct
 from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from asyncnn.hal.errors import InvalidArgumentError
-from asyncnn.hal.types import Memory
-from asyncnn.memory.handles import is_immutable, seals_of, span_of
+from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.tables import (
     ALL_DTYPES,
     BUILTIN_OPTIONS,
@@ -54,20 +53,41 @@ CALLED = {
 }
 """Operators that run other graphs, and where their options say which."""
 
-_STRIDES, _DILATIONS = ("StrideW", "StrideH"), ("DilationWFactor", "DilationHFactor")
-_POSITIVE = {
-    "Conv2DOptions": (*_STRIDES, *_DILATIONS),
-    "DepthwiseConv2DOptions": (*_STRIDES, *_DILATIONS),
-    "Conv3DOptions": ("StrideD", *_STRIDES, "DilationDFactor", *_DILATIONS),
-    "TransposeConvOptions": _STRIDES,
-    "Pool2DOptions": (*_STRIDES, "FilterWidth", "FilterHeight"),
-    "SpaceToDepthOptions": ("BlockSize",),
-    "DepthToSpaceOptions": ("BlockSize",),
-    "LocalResponseNormalizationOptions": ("Radius",),
+_POSITIVE: dict[str, dict[int, str]] = {
+    kind: {int(number): name for number, name in map(str.split, fields)}
+    for kind, fields in {
+        "Conv2DOptions": ("1 StrideW", "2 StrideH", "4 DilationW", "5 DilationH"),
+        "DepthwiseConv2DOptions": (
+            *("1 StrideW", "2 StrideH", "5 DilationW", "6 DilationH"),
+        ),
+        "Conv3DOptions": (
+            *("1 StrideD", "2 StrideW", "3 StrideH"),
+            *("5 DilationD", "6 DilationW", "7 DilationH"),
+        ),
+        "TransposeConvOptions": ("1 StrideW", "2 StrideH"),
+        "Pool2DOptions": ("1 StrideW", "2 StrideH", "3 FilterWidth", "4 FilterHeight"),
+        "SpaceToDepthOptions": ("0 BlockSize",),
+        "DepthToSpaceOptions": ("0 BlockSize",),
+        "LocalResponseNormalizationOptions": ("0 Radius",),
+    }.items()
 }
-"""Fields of options that are divided by, or counted with."""
+"""Numbers and names of int32 fields of options that are divided by, or counted with.
+
+Of those that are left out, dilations are 1, the others 0.
+"""
 
 _MOST_POSITIVE = 1 << 16
+_NOTHING: dict[int, str] = {}
+
+_MOST_TABLE_BYTES = 512
+_MOST_VECTOR = 1 << 12
+_VECTORS = {"ReshapeOptions": 4, "SqueezeOptions": 4, "BucketizeOptions": 4}
+"""Tables of options whose first field is a vector, and the bytes of an element."""
+
+_REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
+"""Tables of options that refer to something else."""
+
+_SIZES = struct.Struct("<2H").unpack_from
 
 
 def refusal(contents: Contents) -> str:
@@ -101,31 +121,6 @@ def check(contents: Contents) -> None:
     for graph in contents.graphs:
         _check_graph(graph)
     _check_calls(contents)
-
-
-_checked: dict[tuple[int, int], Contents] = {}
-"""By the addresses and sizes of files. Contents refer to their file, so that no other
-one comes to lie there.
-"""
-
-
-def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
-    """Keep what was checked as long as its file, ``memory``, which lies at ``address``.
-
-    Loading a file and preparing it, in one process, check it once, if it is sealed:
-    whoever could write to it might change what was checked.
-    """
-    if memory.buffer is None or not memory.handle.fds:
-        return
-    if is_immutable(seals_of(span_of(memory).fd)):
-        place = address, memory.size
-        _checked[place] = contents
-        weakref.finalize(memory, _checked.pop, place, None).atexit = False
-
-
-def checked(address: int, size: int) -> Contents | None:
-    """Return what was kept of a file of ``size`` bytes."""
-    return _checked.get((address, size))
 
 
 def _check_graph(graph: Graph) -> None:
@@ -165,9 +160,15 @@ def _check_tensor(tensor: Tensor) -> None:
     if prod(tensor.shape) * ALL_DTYPES[tensor.type].itemsize > MOST_BYTES:
         raise InvalidArgumentError(f"{tensor.label} has shape {list(tensor.shape)}")
     scales = len(tensor.scales)
-    quantized_axis(tensor)
-    known = np.array(tensor.scales, np.float32)
-    if scales and not (known.min() >= 1 / _MOST_SCALE and known.max() <= _MOST_SCALE):
+    if not (scales or tensor.zero_points):
+        return
+    if not tensor.is_plain:
+        quantized_axis(tensor)
+    known = tensor.scales
+    if isinstance(known, memoryview):
+        many = np.array(known, np.float32)
+        known = float(many.min()), float(many.max())
+    if not all(1 / _MOST_SCALE <= scale <= _MOST_SCALE for scale in known):
         raise InvalidArgumentError(
             f"{tensor.label} has a scale that is no usual number"
         )
@@ -247,14 +248,44 @@ def _check_operands(graph: Graph, operator: Operator, what: str) -> None:
 
 
 def _check_options(operator: Operator, what: str) -> None:
+    """Check the table of options, and what its numbers and vectors may do."""
+    data, table = operator.data, operator.options_place()
     number, _ = operator.kind_of_options()
+    if not number:
+        return
     kind = BUILTIN_OPTIONS[number]
-    fields = _POSITIVE.get(kind, ())
-    options = operator.options(kind) if fields else None
-    for field in fields:
-        value = getattr(options, field)()
+    offsets = _offsets(data, table, kind, what) if table else ()
+    width = _VECTORS.get(kind, 0)
+    if width and offsets and offsets[0]:
+        start, count = flatbuffer.vector(data, table + offsets[0])
+        if count > _MOST_VECTOR or start + width * count > len(data):
+            raise InvalidArgumentError(f"{what} has long options")
+    for slot, field in _POSITIVE.get(kind, _NOTHING).items():
+        value = int(field.startswith("Dilation"))
+        if slot < len(offsets) and offsets[slot]:
+            (value,) = flatbuffer.int32(data, table + offsets[slot])
         if not 1 <= value <= _MOST_POSITIVE:
             raise InvalidArgumentError(f"{what} has {field} {value}")
+
+
+def _offsets(data: memoryview, table: int, kind: str, what: str) -> tuple[int, ...]:
+    """Return where fields lie in a table of options, 0 for those that are left out.
+
+    :raises InvalidArgumentError: if it is no such table.
+    """
+    vtable = table - flatbuffer.int32(data, table)[0]
+    if vtable < 0 or kind in _REFERRING:
+        raise InvalidArgumentError(f"{what} has unknown options")
+    size, table_size = _SIZES(data, vtable)
+    offsets = struct.unpack_from(f"<{max(size // 2 - 2, 0)}H", data, vtable + 4)
+    if (
+        size % 2
+        or not 4 <= min(size, table_size) <= max(size, table_size) <= _MOST_TABLE_BYTES
+        or table + table_size > len(data)
+        or any(offset and not 4 <= offset < table_size for offset in offsets)
+    ):
+        raise InvalidArgumentError(f"{what} has damaged options")
+    return offsets
 
 
 def called(operator: Operator) -> Iterator[int]:

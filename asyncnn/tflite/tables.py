@@ -7,7 +7,7 @@ loaded that these need.
 import struct
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -70,7 +70,8 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     ``quantized_dimension``. ``unsupported`` names what cannot be imported about it.
     ``other_data`` are of types that cannot be.
     ``signature`` is the shape with -1 for lengths that the application may choose, or
-    empty.
+    empty. Its ``table`` lies there in the file, and ``buffer`` is the number of its
+    constant's. One that ``is_plain`` has nothing else there that an engine may read.
     """
 
     index: int
@@ -85,6 +86,9 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
     is_variable: bool = False
     signature: tuple[int, ...] = ()
     other_data: NDArray[Any] | None = None
+    table: int = 0
+    buffer: int = 0
+    is_plain: bool = False
 
     @property
     def stored(self) -> NDArray[Any] | None:
@@ -111,7 +115,8 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A node of the graph: tensor indices, -1 for an input that is left out.
 
     ``intermediates`` only describe how some operators quantise inside. ``places`` are
-    fields in ``data``, the file.
+    fields in ``data``, the file, where its ``table`` lies. One that ``is_plain`` has
+    nothing else there that an engine may read.
     """
 
     index: int
@@ -122,6 +127,8 @@ class Operator(msgspec.Struct, frozen=True, eq=False, gc=False):
     version: int = 1
     data: memoryview = memoryview(b"")
     places: flatbuffer.Places = (0,) * OPERATOR_FIELDS
+    table: int = 0
+    is_plain: bool = False
 
     def kind_of_options(self) -> tuple[int, int]:
         """Return the numbers of the kinds of its options, one of each union."""
@@ -204,9 +211,25 @@ class SignatureTable(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[str, int], ...]
 
 
+class StoredBytes(NamedTuple):
+    """Bytes of constants, which a file refers to by its number."""
+
+    table: int
+    start: int
+    size: int
+    is_plain: bool
+
+
 class Contents(msgspec.Struct, frozen=True, eq=False):
-    """All that is read of a file; ``metadata`` are bytes of another format."""
+    """All that is read of a file; ``metadata`` are bytes of another format.
+
+    ``codes`` are where these tables lie in ``data``, the file. So are ``buffers``, with
+    place and size of their bytes, and whether these are where they usually are.
+    """
 
     graphs: tuple[Graph, ...]
     signatures: tuple[SignatureTable, ...] = ()
     metadata: memoryview | None = None
+    data: memoryview = memoryview(b"")
+    codes: Sequence[int] = ()
+    buffers: Sequence[StoredBytes] = ()

@@ -27,7 +27,6 @@ from asyncnn.hal.types import (
     DataLocation,
     ErrorStatus,
     ExecutionOptions,
-    Handle,
     MeasureTiming,
     Memory,
     OutputShape,
@@ -36,6 +35,9 @@ from asyncnn.hal.types import (
     Timing,
 )
 from asyncnn.memory.shared import allocate
+
+Configured = tuple[ErrorStatus, IBurstContext | None]
+"""How a burst was opened, from its callback and the channels of both directions."""
 
 
 class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
@@ -76,14 +78,9 @@ class ScriptedModel(SynchronousByCallback, NoFencesNorBursts):
             callback.notify_1_3(*self.outcome)
         return ErrorStatus.NONE
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    async def configure_execution_burst(self, *given: Any) -> Configured:
         self.bursts = OpenBursts(1)
-        return self.bursts.configure(self, callback, request_channel, result_channel)
+        return self.bursts.configure(self, *given)
 
     def _kill(self) -> None:
         self.killed += 1

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from asyncnn.burst import BurstController
 from asyncnn.burst.controller import CLOSED, IN_FLIGHT
 from asyncnn.burst.link import ENDED
 from asyncnn.burst.packets import ResultShape
-from asyncnn.callbacks import ExecutionResult, IBurstCallback
+from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices import ReferenceDevice
 from asyncnn.fmq import MemoryOrderError, MessageQueue
 from asyncnn.fmq.layout import READ
@@ -22,7 +23,6 @@ from asyncnn.hal.types import (
     BufferToken,
     ErrorStatus,
     ExecutionOptions,
-    Handle,
     MeasureTiming,
     OutputShape,
     Request,
@@ -32,6 +32,7 @@ from asyncnn.hal.types import (
 from asyncnn.runtime.device import Device
 from tests.burst.ends import (
     ADDITION,
+    Configured,
     ScriptedModel,
     a_request,
     addition_pools,
@@ -42,7 +43,7 @@ from tests.burst.ends import (
 )
 from tests.fmq.words import add_to_word
 from tests.networks import addition
-from tests.qos.recorded import until
+from tests.waits import until
 
 
 @pytest.fixture
@@ -309,16 +310,9 @@ class Mortal(ScriptedModel):
         self.may_open = asyncio.Event()
         self.may_open.set()
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    async def configure_execution_burst(self, *given: Any) -> Configured:
         await self.may_open.wait()
-        status, context = await super().configure_execution_burst(
-            callback, request_channel, result_channel
-        )
+        status, context = await super().configure_execution_burst(*given)
         assert context is not None
         self.served.append(context)
         return status, context
@@ -404,12 +398,7 @@ class TestReopening:
 class Refusing(ScriptedModel):
     """A model that takes no bursts."""
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    async def configure_execution_burst(self, *given: Any) -> Configured:
         return ErrorStatus.GENERAL_FAILURE, None
 
 

@@ -2,27 +2,26 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from asyncnn.burst import BurstController
 from asyncnn.burst.packets import DATUM_BYTES, with_deadline
 from asyncnn.burst.slots import PoolSlots
-from asyncnn.callbacks import IBurstCallback
-from asyncnn.hal.interfaces import IBurstContext
 from asyncnn.hal.types import (
     NO_TIMING,
     UINT64_MAX,
     BufferToken,
     ErrorStatus,
     ExecutionOptions,
-    Handle,
     MeasureTiming,
     Request,
     Timing,
 )
 from tests.burst.ends import (
     ADDITION,
+    Configured,
     KnownPools,
     ScriptedModel,
     a_request,
@@ -31,7 +30,7 @@ from tests.burst.ends import (
     served,
     soon,
 )
-from tests.qos.recorded import until
+from tests.waits import until
 
 NONE = ErrorStatus.NONE
 
@@ -40,14 +39,9 @@ class StrictModel(ScriptedModel):
     """One whose bursts take the HAL's packets alone."""
 
     async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
-        assert isinstance(callback, PoolSlots)
+        self, callback: PoolSlots, *channels: Any
+    ) -> Configured:
         callback.carries_deadlines = False
-        channels = request_channel, result_channel
         return await super().configure_execution_burst(callback, *channels)
 
 

@@ -1,14 +1,13 @@
 """What an application is told of a burst that was closed, died or is busy."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from asyncnn.burst import BurstController
 from asyncnn.burst.controller import CLOSED
 from asyncnn.burst.link import ENDED
-from asyncnn.callbacks import IBurstCallback
 from asyncnn.hal.errors import (
     AsyncnnError,
     BusyError,
@@ -18,16 +17,9 @@ from asyncnn.hal.errors import (
     ForkedError,
     GeneralFailureError,
 )
-from asyncnn.hal.interfaces import IBurstContext
-from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions, Handle
-from tests.burst.ends import ScriptedModel
+from asyncnn.hal.types import NO_TIMING, ErrorStatus, ExecutionOptions
+from tests.burst.ends import Configured, ScriptedModel
 from tests.burst.test_controller import Mortal, Refusing, a_request
-
-
-@pytest.fixture
-async def scripted_burst(scripted: ScriptedModel) -> AsyncIterator[BurstController]:
-    with await BurstController.open(scripted) as burst:
-        yield burst
 
 
 class Fated(Mortal):
@@ -40,17 +32,10 @@ class Fated(Mortal):
     def cause_of_death(self) -> DeviceUnavailableError | None:
         return None if self.cause is None else type(self.cause)(self.cause.message)
 
-    async def configure_execution_burst(
-        self,
-        callback: IBurstCallback | None,
-        request_channel: Handle,
-        result_channel: Handle,
-    ) -> tuple[ErrorStatus, IBurstContext | None]:
+    async def configure_execution_burst(self, *given: Any) -> Configured:
         if self.cause is not None:
             return self.cause.status, None
-        return await super().configure_execution_burst(
-            callback, request_channel, result_channel
-        )
+        return await super().configure_execution_burst(*given)
 
 
 async def error_of(burst: BurstController) -> AsyncnnError:

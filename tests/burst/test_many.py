@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from asyncnn.service.process import DriverProcess, driver_process
+from tests.waits import until
 
 pytestmark = pytest.mark.alone
 
@@ -70,9 +71,7 @@ def queues_of(driver: DriverProcess) -> int:
 
 
 async def until_it_has(driver: DriverProcess, queues: int) -> None:
-    async with asyncio.timeout(20):
-        while queues_of(driver) != queues:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: queues_of(driver) == queues)
 
 
 @pytest.mark.exhaustive

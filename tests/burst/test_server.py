@@ -35,7 +35,7 @@ from tests.burst.ends import (
     served,
 )
 from tests.fmq.words import add_to_word
-from tests.qos.recorded import until
+from tests.waits import until
 
 PACKET = ADDITION.encode((4, 9), MeasureTiming.NO)
 TIMED = ADDITION.encode((4, 9), MeasureTiming.YES)

@@ -31,7 +31,7 @@ from asyncnn.tools.capabilities.calibration import Subject, workloads
 from asyncnn.tools.reference_models import REFERENCE_MODELS
 from tests.cli.conftest import Ran
 from tests.networks import chain
-from tests.service.raw import until
+from tests.waits import until
 
 ONES = dict.fromkeys(ReferenceWorkload, 1.0)
 

@@ -22,9 +22,10 @@ from asyncnn.service.process import driver_process
 from asyncnn.tools.demo import model_path
 from tests.cli.conftest import Ran
 from tests.networks import chain
-from tests.service.raw import RawClient, until
+from tests.service.raw import RawClient
 from tests.service.test_process import children_of
 from tests.service.test_regions import products
+from tests.waits import until
 
 Command = Callable[..., Ran]
 SERVE = [sys.executable, "-m", "asyncnn", "serve"]

@@ -41,7 +41,7 @@ from tests.cli.conftest import Ran
 from tests.cli.test_top import statistics, work
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
-from tests.service.raw import until
+from tests.waits import until
 
 Command = Callable[..., Ran]
 T = TypeVar("T")

@@ -37,6 +37,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.measuring import best_of
 from tests.networks import F32, addition
+from tests.waits import until
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
 
@@ -334,9 +335,7 @@ async def test_a_lane_that_litert_does_not_give_back_is_given_up(
             outputs = await prepared.run(ones)
             np.testing.assert_array_equal(outputs["y"], ones / 16)
         stuck = asyncio.create_task(prepared.run(zeros))
-        async with asyncio.timeout(20):
-            while len(gates) < 5:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: len(gates) >= 5)
     with pytest.raises(DeviceUnavailableError):
         await stuck
     assert len(gates) == 5

@@ -34,7 +34,7 @@ from asyncnn.runtime.model import NamedModel
 from tests.devices.conftest import Caller
 from tests.memory.foreign import sent
 from tests.networks import F32, FOREVER, addition, chain, counting_up
-from tests.qos.recorded import until
+from tests.waits import until
 
 NO, YES = MeasureTiming.NO, MeasureTiming.YES
 

@@ -27,7 +27,7 @@ from tests.devices.fencing import (
 )
 from tests.devices.test_execution import X, Y, prepare, request_for
 from tests.networks import FOREVER, addition, counting_up
-from tests.qos.recorded import until
+from tests.waits import until
 
 
 async def test_it_executes_without_fences(device: IDevice) -> None:

@@ -15,10 +15,11 @@ import pytest
 import asyncnn
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.engine import Program
+from asyncnn.fences import SyncFence
 from asyncnn.qos.alarms import loop_alarms
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition, chain
-from tests.qos.recorded import until
+from tests.waits import until
 
 X = np.arange(4, dtype=np.float32)
 INPUTS = {"x": X, "y": X}
@@ -86,17 +87,21 @@ async def test_the_childs_copy_of_a_framework_waits_for_nothing() -> None:
     )
     device = await opening.__aenter__()
     prepared = await device.prepare(chain(300, 100_000))
-    running = asyncio.create_task(prepared.run(np.zeros(100_000, np.float32)))
-    fenced = prepared.run_fenced(np.zeros(100_000, np.float32))
-    await until(lambda: len(device.hal._host.active) == 2)
+    x = np.zeros(100_000, np.float32)
+    gate, source = SyncFence.pair()  # what waits for it is there when the child begins
+    fenced = [prepared.run_fenced(x, wait_for=[gate]) for _ in range(2)]
+    running = asyncio.create_task(prepared.run(x))
+    await until(lambda: len(device.hal._host.active) >= 2)
 
     async def leave() -> int:
-        fenced.cancel()
+        fenced[0].cancel()
         await opening.__aexit__(None, None, None)
         return len(device.hal._host.active)
 
-    assert in_child_blocking(lambda: on_a_loop(leave)) == "2"
-    assert (await running)["z"][0] == (await fenced)["z"][0] == 300
+    assert in_child_blocking(lambda: on_a_loop(leave)) in ("2", "3")
+    source.signal()
+    for run in (running, *fenced):
+        assert (await run)["z"][0] == 300
     await opening.__aexit__(None, None, None)
 
 

@@ -23,7 +23,7 @@ from tests.devices.test_execution import request_for
 from tests.devices.test_quality_of_service import prepare
 from tests.measuring import best_of
 from tests.networks import chain
-from tests.qos.recorded import until
+from tests.waits import until
 
 pytestmark = pytest.mark.alone
 

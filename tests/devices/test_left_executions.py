@@ -37,7 +37,7 @@ from asyncnn.tracing import Span
 from asyncnn.tracing.active import recording_to
 from tests.held import LONGEST_S, Held
 from tests.networks import F32, chain
-from tests.qos.recorded import until
+from tests.waits import until
 
 X = np.arange(1, 5, dtype=np.float32)
 SENTINEL = 7.0

@@ -21,6 +21,7 @@ from asyncnn.runtime.opening_devices import open_device
 from asyncnn.runtime.prepared import PreparedModel
 from tests.devices.test_accelerated import X, layers
 from tests.networks import addition
+from tests.waits import until
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
 
@@ -179,9 +180,7 @@ async def test_idle_threads_end_and_come_back() -> None:
         for _ in range(2):
             for _ in range(3):
                 await prepared.run(X)
-            async with asyncio.timeout(20):
-                while native_lanes():  # noqa: ASYNC110 - nobody is told of it
-                    await asyncio.sleep(0.01)
+            await until(lambda: not native_lanes())
 
 
 UNCLOSED = """

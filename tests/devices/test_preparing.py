@@ -19,7 +19,7 @@ from asyncnn.kernels.kernel import PreparedKernel
 from asyncnn.offload import switching_at_least_every
 from tests.measuring import best_of
 from tests.networks import addition, chain
-from tests.qos.recorded import until
+from tests.waits import until
 
 pytestmark = pytest.mark.alone
 
@@ -54,9 +54,7 @@ class Kernels:
         return self._prepare(operation)
 
     async def begun(self) -> None:
-        async with asyncio.timeout(20):
-            while not self.prepared:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: self.prepared)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from asyncnn.service import RemoteDevice, Server, Supervision
 from asyncnn.service.supervised_device import supervised
 from tests.devices.test_execution import request_for
 from tests.engine.test_control_flow import while_model
-from tests.service.raw import until
+from tests.waits import until
 
 PENDING = 3
 ENDLESS = while_model((3,), endless=True)

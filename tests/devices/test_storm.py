@@ -32,7 +32,7 @@ from asyncnn.service import RemoteDevice, Server
 from tests.devices.test_quality_of_service import MISSED, Gate, prepare
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
-from tests.service.raw import until
+from tests.waits import until
 
 CLIENTS = 20
 MS = 1_000_000

@@ -12,6 +12,7 @@ from asyncnn.hal.errors import ForkedError
 from tests.fmq.conftest import COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
 from tests.forks import in_child_blocking
+from tests.waits import until
 
 USES: dict[str, Callable[[Ends], object]] = {
     "write_nowait": lambda ends: ends.writer.write_nowait(elements(1)),
@@ -102,9 +103,7 @@ async def test_served_queues_are_served_by_the_parent(ends: Ends) -> None:
 
     in_child_blocking(act)
     ends.writer.write_nowait(elements(1))
-    async with asyncio.timeout(20):
-        while not read:  # noqa: ASYNC110 - shared memory has no events
-            await asyncio.sleep(0)
+    await until(lambda: read)
     assert read == [elements(1)]
     assert not served.is_stopped
 

@@ -12,7 +12,7 @@ from asyncnn.fmq.layout import READ, READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import InvalidArgumentError
 from tests.fmq.conftest import CAPACITY, COUNT, QUANTUM, Ends, elements
 from tests.fmq.words import words_of
-from tests.qos.recorded import until
+from tests.waits import until
 
 IMPOSSIBLE = [
     CAPACITY + QUANTUM,

@@ -16,7 +16,7 @@ from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.types import Handle
 from tests.fmq.conftest import COUNT, QUANTUM, elements
 from tests.fmq.words import words_of
-from tests.qos.recorded import until
+from tests.waits import until
 
 
 def datagrams() -> socket.socket:

@@ -1,6 +1,5 @@
 """Pools that are dma-bufs: real ones where the kernel makes them, and stand-ins."""
 
-import asyncio
 import errno
 import fcntl
 import mmap
@@ -35,6 +34,7 @@ from asyncnn.runtime.requests import RequestBuilder
 from asyncnn.service import RemoteDevice, Server
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
+from tests.waits import until
 
 SIZE = mmap.PAGESIZE
 READ, READ_WRITE = 1, 3
@@ -239,6 +239,4 @@ async def check_sum(make: Callable[[], int], device: IDevice) -> None:
             assert np.frombuffer(contents(fds[2], 16), np.float32).tolist() == [3] * 4
             assert len({inode for inode, _ in _calls}) == 3
             # In this process, it ends as the device lets go of the arrays.
-            async with asyncio.timeout(20):
-                while lasting():  # noqa: ASYNC110 - nothing tells of that
-                    await asyncio.sleep(0.001)
+            await until(lambda: not lasting())

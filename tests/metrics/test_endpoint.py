@@ -13,7 +13,7 @@ from asyncnn.devices import DeviceStatistics, ReferenceDevice
 from asyncnn.hal.errors import DeviceUnavailableError, InvalidArgumentError
 from asyncnn.metrics import MetricsEndpoint
 from tests.memory.foreign import leaks, traces
-from tests.service.raw import until
+from tests.waits import until
 
 
 @pytest.fixture

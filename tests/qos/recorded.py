@@ -75,11 +75,5 @@ class Endless(Recorded):
         return True
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 def endless(priority: Priority = Priority.LOW) -> Endless:
     return Endless([], gate=threading.Event(), priority=priority)

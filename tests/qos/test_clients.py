@@ -14,7 +14,8 @@ from asyncnn.hal.errors import (
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Client, Scheduler, User, WorkAccounting, acting_for
 from asyncnn.qos.work import JobState
-from tests.qos.recorded import Recorded, until
+from tests.qos.recorded import Recorded
+from tests.waits import until
 
 
 async def test_each_has_a_bound_of_its_own(scheduler: Scheduler) -> None:

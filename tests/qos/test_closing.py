@@ -3,6 +3,9 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,13 +16,19 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Pause, Scheduler, Work
-from tests.qos.recorded import Recorded, endless, until
+from tests.qos.recorded import Recorded, endless
+from tests.waits import until
 
 LIMIT_S = 0.05
 
 
 class Stuck(Recorded):
     """Work that comes to no boundary before its gate is opened."""
+
+    gate: threading.Event
+
+    def __init__(self) -> None:
+        super().__init__([], gate=threading.Event())
 
     def abort(self, status: ErrorStatus) -> None:
         self.status = status
@@ -31,15 +40,21 @@ class Separable(Stuck):
     is_separable = True
 
 
+def at_work(name: str, work: Recorded, **settings: Any) -> Scheduler:
+    """Return a scheduler that has begun with ``work``."""
+    scheduler = Scheduler(name, max_pending=8, **settings)
+    scheduler.submit(work)
+    assert work.started.wait(20)
+    return scheduler
+
+
 def lanes_alive(name: str) -> int:
     return [thread.name for thread in threading.enumerate()].count(name)
 
 
 async def test_two_closers_end_together() -> None:
-    scheduler = Scheduler("twice-lane", max_pending=8)
     work = endless()
-    scheduler.submit(work)
-    assert work.started.wait(20)
+    scheduler = at_work("twice-lane", work)
     async with asyncio.timeout(20):
         await asyncio.gather(scheduler.aclose(), scheduler.aclose())
     assert work.finished.is_set()
@@ -50,27 +65,21 @@ async def test_two_closers_end_together() -> None:
 async def test_work_that_is_stuck_is_given_up_in_bounded_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = Scheduler("bound-lane", max_pending=8, stuck_after_s=LIMIT_S)
-    gate = threading.Event()
-    stuck = Stuck([], gate=gate)
-    scheduler.submit(stuck)
-    assert stuck.started.wait(20)
+    stuck = Stuck()
+    scheduler = at_work("bound-lane", stuck, stuck_after_s=LIMIT_S)
     began = time.monotonic()
     await scheduler.aclose()
     assert LIMIT_S <= time.monotonic() - began < 2 * LIMIT_S + 0.5
     assert stuck.finished.is_set()
     assert stuck.status is ErrorStatus.DEVICE_UNAVAILABLE
     assert "stuck" in caplog.text
-    gate.set()
+    stuck.gate.set()
     await until(lambda: not lanes_alive("bound-lane"))
 
 
 async def test_a_cancelled_close_gives_up_what_runs_and_reports_it_once() -> None:
-    scheduler = Scheduler("cancelled-lane", max_pending=8)
-    gate = threading.Event()
-    stuck = Stuck([], gate=gate)
-    scheduler.submit(stuck)
-    assert stuck.started.wait(20)
+    stuck = Stuck()
+    scheduler = at_work("cancelled-lane", stuck)
     closing = asyncio.create_task(scheduler.aclose())
     await asyncio.sleep(0.005)
     assert not stuck.finished.is_set()
@@ -78,20 +87,17 @@ async def test_a_cancelled_close_gives_up_what_runs_and_reports_it_once() -> Non
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert stuck.finished.is_set()
-    gate.set()  # its end is of no interest any more
+    stuck.gate.set()  # its end is of no interest any more
     await until(lambda: not lanes_alive("cancelled-lane"))
     await scheduler.aclose()
 
 
 async def test_work_that_ends_as_a_close_is_cancelled_is_reported() -> None:
-    scheduler = Scheduler("ending-lane", max_pending=8)
-    gate = threading.Event()
-    stuck = Stuck([], gate=gate)
-    scheduler.submit(stuck)
-    assert stuck.started.wait(20)
+    stuck = Stuck()
+    scheduler = at_work("ending-lane", stuck)
     closing = asyncio.create_task(scheduler.aclose())
     await asyncio.sleep(0)
-    gate.set()
+    stuck.gate.set()
     while lanes_alive("ending-lane"):  # before the loop learns of its end
         time.sleep(0.001)  # noqa: ASYNC251
     closing.cancel()
@@ -103,17 +109,14 @@ async def test_work_that_ends_as_a_close_is_cancelled_is_reported() -> None:
 
 
 async def test_closing_keeps_the_loop_going() -> None:
-    scheduler = Scheduler("slow-lane", max_pending=8)
-    gate = threading.Event()
-    slow = Stuck([], gate=gate)
-    scheduler.submit(slow)
-    assert slow.started.wait(20)
+    slow = Stuck()
+    scheduler = at_work("slow-lane", slow)
     closing = asyncio.create_task(scheduler.aclose())
     turns = 0
     while turns < 20:
         await asyncio.sleep(0.001)
         turns += 1
-    gate.set()
+    slow.gate.set()
     await closing
 
 
@@ -133,14 +136,13 @@ async def test_a_closed_scheduler_runs_nothing_and_starts_nothing() -> None:
 async def test_an_abort_of_separable_work_is_reported_while_it_goes_on(
     scheduler: Scheduler,
 ) -> None:
-    gate = threading.Event()
-    work = Separable([], gate=gate)
+    work = Separable()
     scheduler.submit(work)
     assert work.started.wait(20)
     scheduler.cancel(work, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
     assert work.finished.is_set()
     assert scheduler.is_idle
-    gate.set()
+    work.gate.set()
     next_one = Recorded([])
     scheduler.submit(next_one)
     await asyncio.wait_for(next_one.finished.wait(), 20)
@@ -149,32 +151,34 @@ async def test_an_abort_of_separable_work_is_reported_while_it_goes_on(
 async def test_closing_reports_separable_work_at_once_and_waits_for_its_thread() -> (
     None
 ):
-    scheduler = Scheduler("apart-lane", max_pending=8)
-    gate = threading.Event()
-    work = Separable([], gate=gate)
-    scheduler.submit(work)
-    assert work.started.wait(20)
+    work = Separable()
+    scheduler = at_work("apart-lane", work)
     closing = asyncio.create_task(scheduler.aclose())
     await until(work.finished.is_set)
     await asyncio.sleep(0.005)
     assert not closing.done()
-    gate.set()
+    work.gate.set()
     await closing
     assert not lanes_alive("apart-lane")
+
+
+@contextmanager
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
 
 
 async def test_work_for_which_no_thread_starts_is_refused_and_the_next_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scheduler = Scheduler("scarce-lane", max_pending=8)
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(ResourceExhaustedTransientError, match="can't start new"):
-            scheduler.submit(Recorded([]))
+    refused = pytest.raises(ResourceExhaustedTransientError, match="can't start new")
+    with no_threads(monkeypatch), refused:
+        scheduler.submit(Recorded([]))
     assert scheduler.is_idle
     status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert scheduler.statistics().done[status] == 1
@@ -187,22 +191,14 @@ async def test_work_for_which_no_thread_starts_is_refused_and_the_next_is_not(
 async def test_work_that_waits_when_no_thread_replaces_a_stuck_one_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scheduler = Scheduler("lost-lane", max_pending=8, stuck_after_s=0.02)
-    gate = threading.Event()
-    stuck, waiting = Stuck([], gate=gate), Recorded([])
-    scheduler.submit(stuck)
-    assert stuck.started.wait(20)
+    stuck, waiting = Stuck(), Recorded([])
+    scheduler = at_work("lost-lane", stuck, stuck_after_s=0.02)
     scheduler.submit(waiting)
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+    with no_threads(monkeypatch):
         await asyncio.wait_for(waiting.finished.wait(), 20)
     assert waiting.status is ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
     assert stuck.status is ErrorStatus.GENERAL_FAILURE
-    gate.set()
+    stuck.gate.set()
     await scheduler.aclose()
 
 
@@ -276,8 +272,7 @@ async def test_a_pause_is_never_asked_of_work_on_the_loop(scheduler: Scheduler) 
 
 async def test_work_whose_end_cancels_the_others_ends_once_and_so_do_they() -> None:
     scheduler = Scheduler("chained-lane", max_pending=8)
-    gate = threading.Event()
-    first = Stuck([], gate=gate)
+    first = Stuck()
     waiting: list[Work] = []
 
     class Cancelling(Separable):
@@ -287,13 +282,13 @@ async def test_work_whose_end_cancels_the_others_ends_once_and_so_do_they() -> N
                 scheduler.cancel(other, ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT)
             return status
 
-    works = [Cancelling([]) for _ in range(3)]
+    works = [Cancelling() for _ in range(3)]
     waiting += works
     for work in (first, *works):
         scheduler.submit(work)
     scheduler.begin_closing()
     assert all(work.finished.is_set() for work in works)
-    gate.set()
+    first.gate.set()
     await asyncio.wait_for(scheduler.aclose(), 20)
     assert first.finished.is_set()
     assert scheduler.is_idle

@@ -12,8 +12,9 @@ from asyncnn.hal.errors import AsyncnnError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Client, Scheduler, acting_for
 from asyncnn.qos.work import Job, Pause, Work
-from tests.qos.recorded import Recorded, until
+from tests.qos.recorded import Recorded
 from tests.qos.test_run_queue import ALICE, BOB, add, run_queue
+from tests.waits import until
 
 CANCELLED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 MISSED = ErrorStatus.MISSED_DEADLINE_TRANSIENT

@@ -15,7 +15,8 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Policy, Scheduler
-from tests.qos.recorded import Endless, Recorded, endless, until
+from tests.qos.recorded import Endless, Recorded, endless
+from tests.waits import until
 
 
 async def test_work_runs_on_the_lane_and_finishes_on_the_loop(

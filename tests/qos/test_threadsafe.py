@@ -21,7 +21,8 @@ from asyncnn.qos import Pause, Scheduler, Work
 from asyncnn.qos.accounting import MOST_LATE as MOST
 from asyncnn.qos.lanes import LoopInbox
 from tests.forks import in_child
-from tests.qos.recorded import Recorded, until
+from tests.qos.recorded import Recorded
+from tests.waits import until
 
 
 class Noted(Work):

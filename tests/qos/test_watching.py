@@ -8,7 +8,8 @@ import pytest
 
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import Scheduler
-from tests.qos.recorded import Recorded, endless, until
+from tests.qos.recorded import Recorded, endless
+from tests.waits import until
 
 
 async def test_work_without_a_boundary_fails_and_its_lane_is_replaced(

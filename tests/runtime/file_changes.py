@@ -16,8 +16,8 @@ import numpy as np
 import asyncnn
 from asyncnn.devices import DeviceSettings
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
+from asyncnn.runtime.container import save
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.model_file import save
 from asyncnn.runtime.prepared import PreparedModel
 
 SIZE, LAYERS = 600, 2

@@ -29,7 +29,7 @@ from asyncnn.service import RemoteDevice, Server
 from tests.devices.conftest import REGIONS, regions_of
 from tests.held import Held
 from tests.networks import AT_ONCE, FOREVER, addition, chain, counting_up
-from tests.service.fake_driver import until
+from tests.waits import until
 
 
 @pytest.fixture(params=["inprocess", "remote", *REGIONS])

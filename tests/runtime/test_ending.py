@@ -14,6 +14,7 @@ import asyncnn
 from asyncnn.hal.types import ErrorStatus
 from tests.devices.test_quality_of_service import Gate
 from tests.networks import FOREVER, addition, counting_up
+from tests.waits import until
 
 PATHS = ("async", "sync", "fenced")
 QUICK = asyncnn.DeviceSettings(inline_below_us=1e9)
@@ -28,9 +29,7 @@ def lane_threads() -> set[str]:
 
 
 async def until_idle() -> None:
-    async with asyncio.timeout(20):
-        while lane_threads():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: not lane_threads())
 
 
 @asynccontextmanager

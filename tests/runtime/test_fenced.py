@@ -39,7 +39,7 @@ from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.service import Server
 from tests.devices.conftest import REGIONS, regions_of
 from tests.networks import AT_ONCE, F32, FOREVER, addition, counting_up
-from tests.service.fake_driver import until
+from tests.waits import until
 
 ONE = np.ones(4, np.float32)
 

@@ -18,8 +18,9 @@ from asyncnn.hal.errors import (
     MissedDeadlineError,
 )
 from asyncnn.hal.types import ErrorStatus
+from asyncnn.runtime.container import save
 from asyncnn.runtime.file_kinds import FileKind, kind_of
-from asyncnn.runtime.model_file import load, load_model, save
+from asyncnn.runtime.model_file import load, load_model
 from asyncnn.runtime.tflite import UnsupportedOperatorError
 from tests.runtime.onnx.files import model, tensor
 from tests.runtime.tflite.cases import f32

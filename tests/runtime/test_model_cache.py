@@ -23,6 +23,7 @@ from asyncnn.runtime import model_cache
 from asyncnn.runtime.framework.opening import open_framework
 from tests.devices.cache.models import dense, image
 from tests.hal.validate.samples import open_loop_model
+from tests.waits import until
 
 
 @pytest.fixture
@@ -228,9 +229,7 @@ async def test_a_model_that_cannot_be_prepared_leaves_nothing(
     async with counted.device(folder) as device:
         with pytest.raises(asyncnn.MissedDeadlinePersistentError):
             await device.prepare(dense(False), timeout=0)
-    async with asyncio.timeout(20):
-        while folder.exists() and models_in(folder):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: not (folder.exists() and models_in(folder)))
 
 
 async def test_those_who_prepare_a_model_at_once_leave_one(
@@ -275,9 +274,7 @@ async def test_a_model_is_prepared_though_no_thread_starts_to_keep_it(
         with monkeypatch.context() as patched:
             patched.setattr(model_cache, "offload_abandonable", scarce)
             await device.prepare(dense(quantized=False))
-            async with asyncio.timeout(20):
-                while models_in(folder):  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+            await until(lambda: not models_in(folder))
         await device.prepare(dense(quantized=False))
         await device.prepare(dense(quantized=False))
         assert counted.anew == 2

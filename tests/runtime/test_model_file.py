@@ -25,10 +25,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.container import read_container, save
 from asyncnn.runtime.file_kinds import MAGIC
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import bundled_file, load, read_container, save
-from asyncnn.runtime.tflite import load_tflite
+from asyncnn.runtime.model_file import bundled_file, load
 
 PREFIX = struct.Struct("<8sIII")
 
@@ -94,7 +94,7 @@ class TestRoundTrip:
     def test_an_imported_model_survives(
         self, shared: Path, path: Path, name: str
     ) -> None:
-        named = load_tflite(shared / "models" / f"{name}.tflite")
+        named = load(shared / "models" / f"{name}.tflite", strict=True)
         save(named, path)
         assert contents(load(path)) == contents(named)
 

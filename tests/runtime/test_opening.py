@@ -18,6 +18,7 @@ from asyncnn.pipeline import Pipeline, Stage
 from tests.forks import in_child, in_child_blocking
 from tests.networks import addition
 from tests.runtime.stateful import counting
+from tests.waits import until
 
 X = np.arange(4, dtype=np.float32)
 
@@ -41,12 +42,6 @@ def threads() -> set[str]:
 def children() -> set[str]:
     pid = os.getpid()
     return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def works(device: asyncnn.Device) -> bool:

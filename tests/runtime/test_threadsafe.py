@@ -29,7 +29,7 @@ from asyncnn.runtime.threadsafe import ThreadsafeRun
 from asyncnn.service import Server
 from asyncnn.service.process import driver_process
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
-from tests.qos.recorded import until
+from tests.waits import until
 
 ONE = np.ones(4, np.float32)
 

@@ -19,7 +19,8 @@ from asyncnn.memory.shared import allocate
 from asyncnn.runtime.opening_devices import connect
 from tests.memory.foreign import leaks, traces
 from tests.networks import chain
-from tests.service.raw import RawClient, execute, until
+from tests.service.raw import RawClient, execute
+from tests.waits import until
 
 AT_ONCE = 5
 PENDING = 4

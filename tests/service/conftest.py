@@ -12,7 +12,8 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import Server, ServiceLimits
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
-from tests.service.raw import RawClient, until
+from tests.service.raw import RawClient
+from tests.waits import until
 
 Connect = Callable[[], RawClient]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncnn.hal.types import NO_TIMING, Capabilities, DeviceType, PerformanceInfo
@@ -55,13 +55,6 @@ def welcome(version: int = wire.PROTOCOL_VERSION) -> wire.Welcome:
 
 def executed(number: int, status: int = 0, reason: str = "") -> wire.Executed:
     return wire.Executed(number, status, (), NO_TIMING, reason)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until ``condition`` holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.002)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +164,6 @@ class RawClient:
         assert isinstance(answer, wire.Executed)
         assert answer.execution == message.execution
         return answer
-
-
-async def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for a condition that nothing announces, up to so many seconds."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 def sealed(data: bytes) -> int:

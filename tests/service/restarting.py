@@ -8,7 +8,7 @@ from asyncnn.devices import ReferenceDevice
 from asyncnn.hal.types import DeviceStatus
 from asyncnn.runtime.device import Device
 from asyncnn.service import Server, ServiceLimits, Supervision
-from tests.service.fake_driver import until
+from tests.waits import until
 
 BRIEFLY = Supervision(first_delay=0.005, max_delay=0.02, wait=5.0, give_up_after=5.0)
 

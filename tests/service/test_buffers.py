@@ -24,7 +24,8 @@ from asyncnn.service import Server, ServiceLimits, Supervision, wire
 from tests.devices.domains import execute as run
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
-from tests.service.raw import RawClient, execute, until
+from tests.service.raw import RawClient, execute
+from tests.waits import until
 
 NONE, INVALID = ErrorStatus.NONE, ErrorStatus.INVALID_ARGUMENT
 EXHAUSTED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT

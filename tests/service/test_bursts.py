@@ -42,7 +42,8 @@ from tests.fmq.test_hostile_doorbells import SOCKETS
 from tests.fmq.words import add_to_word, words_of
 from tests.networks import AT_ONCE, FOREVER, addition, counting_up
 from tests.service.conftest import LIMITS, Connect, Service, is_served
-from tests.service.raw import RawClient, until
+from tests.service.raw import RawClient
+from tests.waits import until
 
 SUM = addition(4)
 ARGUMENTS = tuple(

@@ -25,8 +25,8 @@ from tests.devices.cache.models import dense
 from tests.devices.cache.test_cache import check_works
 from tests.networks import addition
 from tests.service.conftest import LIMITS, Connect
-from tests.service.fake_driver import until
 from tests.service.raw import ping
+from tests.waits import until
 
 ONE_EACH = CacheInfo(1, 1, TOKEN)
 

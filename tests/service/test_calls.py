@@ -22,7 +22,8 @@ from asyncnn.service.driver.bursts import CallsToClient, RemoteBurstCallback
 from asyncnn.service.driver.quotas import DriverResources, UserQuotas
 from asyncnn.service.driver.session import ClientSession, ServedClient
 from asyncnn.service.process import Peer
-from tests.service.raw import RawClient, ping, until
+from tests.service.raw import RawClient, ping
+from tests.waits import until
 
 Answer = tuple[ErrorStatus, tuple[Memory, ...]]
 NONE = ErrorStatus.NONE

@@ -29,7 +29,8 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.service import RemoteDevice, Server, wire
 from asyncnn.service.process import MAX_PATH_BYTES, Peer
 from tests.networks import addition
-from tests.service.fake_driver import accept, listening, until, welcome
+from tests.service.fake_driver import accept, listening, welcome
+from tests.waits import until
 
 X = np.array([1, 2], np.float32)
 NO_DEVICE = pytest.raises(DeviceUnavailableError)

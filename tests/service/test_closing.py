@@ -19,8 +19,8 @@ from asyncnn.service.driver.session import ClientSession
 from asyncnn.service.process import running_driver
 from asyncnn.service.supervised_device import SupervisedDevice, supervised
 from tests.networks import chain
-from tests.service.raw import until
 from tests.service.restarting import BRIEFLY, running
+from tests.waits import until
 
 LARGE = chain(200, 2).model
 

@@ -36,7 +36,8 @@ from asyncnn.service.client.remote_device import _PreparationEnd
 from asyncnn.service.client.remote_model import RemoteExecution, RemotePreparedModel
 from asyncnn.service.client.sent_pools import Sendable
 from tests.networks import addition
-from tests.service.fake_driver import FakeDriver, executed, until, welcome
+from tests.service.fake_driver import FakeDriver, executed, welcome
+from tests.waits import until
 
 MODEL = addition(2).model
 NOTHING = Request((), (), ())

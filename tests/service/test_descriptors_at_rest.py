@@ -20,7 +20,7 @@ from asyncnn.runtime.opening_devices import connect
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.service.process import driver_process
 from tests.networks import addition
-from tests.service.raw import until
+from tests.waits import until
 
 ONE = np.ones(4, np.float32)
 MOST_AT_REST = 64

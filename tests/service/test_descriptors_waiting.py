@@ -16,7 +16,8 @@ from asyncnn.service.driver import session
 from asyncnn.service.wire import CacheInfo
 from tests.devices.cache.client import TOKEN
 from tests.networks import chain
-from tests.service.raw import RawClient, ping, until
+from tests.service.raw import RawClient, ping
+from tests.waits import until
 
 MOST = 60
 LIMITS = ServiceLimits(max_descriptors=MOST)

@@ -19,7 +19,8 @@ from asyncnn.service.process import DriverProcess
 from tests.networks import addition, chain
 from tests.service.conftest import is_served
 from tests.service.limited import limited_driver
-from tests.service.raw import RawClient, execute, ping, prepare, until
+from tests.service.raw import RawClient, execute, ping, prepare
+from tests.waits import until
 
 EXHAUSTED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 SUM = addition(4).model

@@ -44,7 +44,7 @@ from tests.fences.test_processes import SOON_NS, end_of, peer
 from tests.measuring import best_of
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition
-from tests.service.raw import until
+from tests.waits import until
 
 ONE = np.ones(4, np.float32)
 LARGE = 2**16

@@ -39,6 +39,7 @@ from tests.forks import in_child
 from tests.networks import addition, chain
 from tests.service.fake_driver import FakeDriver
 from tests.service.restarting import running
+from tests.waits import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -231,9 +232,7 @@ class TestADriver:
             return driver.pid, str(driver.path)
 
         pid, path = await in_child(parent)
-        async with asyncio.timeout(20):
-            while can_connect(path):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not can_connect(path))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.close(writer)

@@ -35,8 +35,8 @@ from asyncnn.service.client.connection import Connection
 from asyncnn.service.client.remote_model import RemotePreparedModel
 from asyncnn.service.client.staging import Staged
 from tests.networks import addition
-from tests.service.raw import until
 from tests.service.restarting import Driver, running
+from tests.waits import until
 
 ELEMENTS = 100_000
 BYTES = 4 * ELEMENTS

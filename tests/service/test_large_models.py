@@ -31,7 +31,8 @@ from asyncnn.service.driver import preparations, queries
 from tests.networks import chain
 from tests.service.conftest import LIMITS, Connect, Service
 from tests.service.fake_driver import accept, listening, welcome
-from tests.service.raw import RawClient, ping, prepare, sealed, until
+from tests.service.raw import RawClient, ping, prepare, sealed
+from tests.waits import until
 
 LARGE = chain(1000, 2).model
 

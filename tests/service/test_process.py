@@ -23,7 +23,7 @@ from asyncnn.service.process import (
     running_driver,
     socket_address,
 )
-from tests.service.fake_driver import until
+from tests.waits import until
 
 
 def is_running(pid: int) -> bool:

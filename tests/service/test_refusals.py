@@ -19,7 +19,8 @@ from asyncnn.service.process import Peer
 from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.conftest import Connect, Service, is_served
-from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare, until
+from tests.service.raw import BY_FILE, RawClient, execute, ping, prepare
+from tests.waits import until
 
 EXHAUSTED = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
 SUM = addition(4).model

@@ -36,8 +36,8 @@ from tests.devices.conftest import children
 from tests.networks import addition
 from tests.runtime.file_changes import SIZE, tflite
 from tests.service.ending_engine import ENGINE, LENGTH, ending
-from tests.service.raw import until
 from tests.tools.test_comparison import addition_in_onnx
+from tests.waits import until
 
 OTHER_UID = 4711
 TWO = np.full((4, 2), 2, np.float32)

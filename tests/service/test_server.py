@@ -19,7 +19,8 @@ from asyncnn.service.driver import server
 from asyncnn.service.process import Peer, can_connect
 from tests.networks import chain
 from tests.service.conftest import Connect, Service, is_served
-from tests.service.raw import RawClient, until
+from tests.service.raw import RawClient
+from tests.waits import until
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from asyncnn import Device, DriverDiedError, PreparedModel, connect
 from asyncnn.service import Server, ServiceLimits, UserLimits
 from tests.conftest import one_in
 from tests.runtime.stateful import X, counting
-from tests.service.raw import until
 from tests.service.restarting import BRIEFLY, Driver, lost, running
+from tests.waits import until
 
 PATHS = ("async", "sync", "fenced", "burst")
 

@@ -25,7 +25,7 @@ from asyncnn.service.driver.executions import Executions
 from asyncnn.service.driver.pools import AnnouncedPools
 from asyncnn.service.process import Peer
 from tests.networks import addition
-from tests.service.raw import until
+from tests.waits import until
 
 T = TypeVar("T")
 

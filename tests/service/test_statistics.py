@@ -22,7 +22,8 @@ from asyncnn.service.limits import PendingAnswers
 from asyncnn.service.process import Peer, driver_process
 from tests.networks import chain
 from tests.service.conftest import LIMITS
-from tests.service.raw import RawClient, until
+from tests.service.raw import RawClient
+from tests.waits import until
 
 X = np.zeros(8, np.float32)
 OTHER_UID = 4711

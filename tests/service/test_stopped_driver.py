@@ -33,7 +33,7 @@ from asyncnn.service.process import DriverProcess, driver_process
 from tests.fences.test_processes import peer
 from tests.memory.foreign import leaks, traces
 from tests.networks import addition, chain
-from tests.service.fake_driver import until
+from tests.waits import until
 
 TIMEOUT_S = 0.05
 TIMER_S = 0.002

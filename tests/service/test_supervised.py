@@ -33,9 +33,9 @@ from asyncnn.service import ServiceLimits, Supervision
 from asyncnn.service.process import driver_process, running_driver
 from asyncnn.service.supervision import SETTLED_S, Backoff
 from tests.networks import FOREVER, addition, chain, counting_up
-from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, back, lost, running
 from tests.service.test_descriptors import only
+from tests.waits import until
 
 X = np.array([1, 2], np.float32)
 NO_DRIVER = pytest.raises(DeviceUnavailableError)

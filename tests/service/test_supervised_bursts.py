@@ -27,8 +27,8 @@ from asyncnn.service.process import (
     running_driver,
 )
 from tests.networks import addition, chain
-from tests.service.fake_driver import until
 from tests.service.restarting import BRIEFLY, Driver, lost, running
+from tests.waits import until
 
 X = np.arange(4, dtype=np.float32)
 

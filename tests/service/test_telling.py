@@ -14,8 +14,8 @@ from asyncnn.service.driver import reporting
 from asyncnn.service.wire import CacheInfo
 from tests.networks import addition, chain
 from tests.service.conftest import LIMITS, Connect, Service
-from tests.service.fake_driver import until
 from tests.service.raw import RawClient
+from tests.waits import until
 
 ME = f"pid {os.getpid()}"
 ROLE = BufferRole(0, 0, 1.0)

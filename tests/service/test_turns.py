@@ -9,6 +9,7 @@ from asyncnn.service import ServiceLimits
 from asyncnn.service.driver.quotas import DriverResources
 from asyncnn.service.driver.turns import DecodingTurns, Readers, ReadingTurns
 from asyncnn.service.process import Peer
+from tests.waits import until
 
 
 class Flood:
@@ -118,9 +119,7 @@ async def test_what_others_do_on_the_loop_keeps_no_process_waiting_for_long() ->
     while time.thread_time() < until:  # somebody else's, in the same turn of the loop
         pass
     began = time.monotonic()
-    async with asyncio.timeout(20):
-        while not all(flood.read for flood in floods):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: all(flood.read for flood in floods))
     assert time.monotonic() - began < 2  # and not 4
 
 
@@ -156,9 +155,7 @@ async def test_connections_that_have_ended_take_nobodys_turn() -> None:
         flood.readable()
     for flood in floods[:-1]:
         flood.may_go_on = False
-    async with asyncio.timeout(20):
-        while not floods[-1].read:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: floods[-1].read)
 
 
 async def test_processes_decode_in_turns_and_each_one_message_at_a_time() -> None:

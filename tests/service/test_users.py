@@ -31,7 +31,8 @@ from asyncnn.service.driver.quotas import Clients, Quota, started_at
 from asyncnn.service.process import Peer
 from tests.networks import addition, chain
 from tests.qos.recorded import Recorded
-from tests.service.raw import RawClient, execute, until
+from tests.service.raw import RawClient, execute
+from tests.waits import until
 
 OTHER_UID = 4711
 MODEL = chain(2, 8)

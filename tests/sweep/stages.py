@@ -19,8 +19,8 @@ from asyncnn.service import Server
 from asyncnn.service.process import DriverProcess
 from tests.networks import chain
 from tests.service.conftest import LIMITS
-from tests.service.raw import until
 from tests.sweep.witness import POOL, Witness, traces_of
+from tests.waits import until
 
 LENGTH, SIZE = 20, 256
 X = np.arange(SIZE, dtype=np.float32)

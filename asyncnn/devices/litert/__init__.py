@@ -34,7 +34,7 @@ write it. `docs/accelerated.md` shows the table. The files, from below:
 `segment_record.py`
     what caches keep of a file
 `region_kernels.py`, `region_file.py`
-    files of others, as one operation: checked, and written anew
+    files of others, as one operation: checked, with a head in front of them
 
 What is claimed is computed within the HAL's tolerance: float32 and float16 in float32;
 8-bit codes at most one step from the reference kernels. No operation is claimed that

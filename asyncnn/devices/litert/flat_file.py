@@ -31,9 +31,6 @@ REFERENCE = "@"
 
 _ALIGNMENT = 16
 _OFFSET_BYTES = 4
-_LARGEST = 8
-"""Bytes of the widest field of a table."""
-
 _pack_count = struct.Struct("<I").pack
 
 
@@ -137,31 +134,6 @@ class FlatFile:
         self._align(0, _OFFSET_BYTES)
         place += self._size
         self._put(data)
-        return place
-
-    def copied(
-        self,
-        vtable: bytes,
-        table: bytes,
-        phase: int,
-        references: Sequence[tuple[int, Place]],
-    ) -> Place:
-        """Add a table of another file, which lies at ``phase`` modulo 8.
-
-        ``references`` are offsets in the table, each with what is referred to there.
-        """
-        start = len(vtable) + (phase - len(vtable)) % _LARGEST
-        size = start + len(table)
-        size += -size % _LARGEST
-        self._align(0, _LARGEST)
-        place = self._size + size - start
-        data = bytearray(size)
-        data[: len(vtable)] = vtable
-        data[start : start + len(table)] = table
-        struct.pack_into("<i", data, start, start)
-        for offset, target in references:
-            struct.pack_into("<I", data, start + offset, place - offset - target)
-        self._put(bytes(data))
         return place
 
     def numbers(self, values: Sequence[float], form: str = "i") -> Place:

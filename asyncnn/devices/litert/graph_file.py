@@ -23,7 +23,7 @@ from asyncnn.devices.litert.c_api import require_descriptors
 from asyncnn.engine.array_memory import address_of, has_tail
 from asyncnn.hal.errors import GeneralFailureError
 from asyncnn.hal.operations.bound import Array
-from asyncnn.memory.pages import aligned_bytes, os_errors
+from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes, os_errors
 from asyncnn.offload import room_for
 
 ALIGNMENT = 16
@@ -59,25 +59,47 @@ class Apart(NamedTuple):
 class GraphFile(msgspec.Struct, frozen=True, eq=False):
     """A TFLite file; the offsets of what lies ``apart`` are 0 in ``content``.
 
-    Their data have one axis of uint8.
+    Their data have one axis of uint8. So has the file ``behind``, if any, which
+    ``content`` is the head of; nobody reads its ``holes``, places and sizes in order.
     """
 
     content: bytes
     apart: tuple[Apart, ...] = ()
+    behind: Array | None = None
+    holes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of content, and of what is behind it."""
+        return len(self.content) + (0 if self.behind is None else self.behind.size)
 
     def joined(self) -> bytes:
         """Return the file in one piece, with a copy of what lies apart."""
-        if not self.apart:
+        if not self.apart and self.behind is None:
             return self.content
         head = bytearray(self.content)
         parts: list[bytes | bytearray | memoryview] = [head]
-        end = len(head)
+        if self.behind is not None:
+            parts.append(self.behind.data)
+        end = self.size
         for position, data, _ in self.apart:
             padding = -end % ALIGNMENT
             _OFFSET.pack_into(head, position, end + padding)
             parts += [bytes(padding), data.data]
             end += padding + data.size
         return b"".join(parts)
+
+    def parts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield what is to be copied: from which address, how much, and to where."""
+        head = np.frombuffer(self.content, np.uint8)
+        yield address_of(head), head.size, 0
+        if self.behind is None:
+            return
+        address, at = address_of(self.behind), 0
+        for start, size in (*self.holes, (self.behind.size, 0)):
+            if start > at:
+                yield address + at, start - at, head.size + at
+            at = max(at, start + size)
 
 
 Source: TypeAlias = bytes | bytearray | memoryview | GraphFile
@@ -123,7 +145,7 @@ def may_be_packed(model: Source) -> bool:
 
 def _most_packed_bytes(model: Source) -> int:
     if isinstance(model, GraphFile):
-        size = len(model.content) + sum(each.data.size for each in model.apart)
+        size = model.size + sum(each.data.size for each in model.apart)
     else:
         size = len(model)
     return _PACKED_SHARE * size + _ROOM_BYTES
@@ -140,17 +162,24 @@ class ModelMemory:
         self._kept: object = model
         if isinstance(model, GraphFile) and model.apart and self._map(model):
             return
-        content = model.joined() if isinstance(model, GraphFile) else model
-        array = np.frombuffer(content, np.uint8)
-        if address_of(array) % ALIGNMENT:
-            array = aligned_bytes(array.nbytes)
-            array[:] = np.frombuffer(content, np.uint8)
+        if isinstance(model, GraphFile) and model.apart:
+            model = model.joined()
+        if isinstance(model, GraphFile):
+            array = aligned_bytes(model.size + TAIL_BYTES)[: model.size]
+            for source, size, at in model.parts():
+                ctypes.memmove(address_of(array) + at, source, size)
+        else:
+            array = np.frombuffer(model, np.uint8)
+            if address_of(array) % ALIGNMENT:
+                array = aligned_bytes(array.nbytes)
+                array[:] = np.frombuffer(model, np.uint8)
         self._kept = array
         self.address, self.size = address_of(array), array.nbytes
 
     def _map(self, file: GraphFile) -> bool:
         """Place a file below what lies apart; False if the system does not."""
-        needed = -(-len(file.content) // mmap.PAGESIZE) * mmap.PAGESIZE
+        # Kernels read a little beyond what is the last of a file behind its head.
+        needed = -(-(file.size + TAIL_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         addresses = [address_of(each.data) for each in file.apart]
         readable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
         address = _c.mmap(
@@ -162,7 +191,8 @@ class ModelMemory:
         if address + needed > min(addresses):
             self._unmap()
             return False
-        ctypes.memmove(address, file.content, len(file.content))
+        for source, size, place in file.parts():
+            ctypes.memmove(address + place, source, size)
         ends = []
         for each, at in zip(file.apart, addresses, strict=True):
             offset = _OFFSET.pack(at - address)

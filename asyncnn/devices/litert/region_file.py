@@ -1,46 +1,43 @@
-"""Writes the graphs of a TFLite file anew, for a run that can be stopped in between.
+"""Puts a head in front of a TFLite file, for a run that can be stopped in between.
 
-LiteRT gets no file but one of asyncnn's: tensors, operators and options are copied out
-of the records that were checked, and barriers put between parts of the main graph.
-Weights stay where the file has them: they lie apart (`graph_file`).
+Offsets of flatbuffers lead forward: tables of the head refer to those of the file that
+lies behind it, unchanged. LiteRT reaches no table but through the head, and of the file
+only those whose fields were all checked; what has others is written anew. Tensors that
+cross a barrier are copied by an operator of the head, and those behind it, which read
+the copies, are written anew, too. Large weights lie apart (`graph_file`).
 """
 
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from asyncnn.devices.litert.cuts import barriers
-from asyncnn.devices.litert.graph_file import GraphFile
-from asyncnn.devices.litert.tflite_graph import (
-    Constant,
-    CopiedOptions,
-    WrittenGraph,
-    WrittenOperator,
-    WrittenTensor,
-)
-from asyncnn.devices.litert.writer import write_graphs
+from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
+from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
-from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
-from asyncnn.tflite import tables as tflite
+from asyncnn.tflite.contents import IDENTIFIER
 from asyncnn.tflite.runnable import quantized_axis
-from asyncnn.tflite.tables import BUILTIN_OPTIONS, Contents
+from asyncnn.tflite.tables import (
+    Contents,
+    Graph,
+    Operator,
+    Tensor,
+    generated,
+)
 
-_MOST_TABLE_BYTES = 512
-_MOST_VECTOR = 1 << 12
-_VECTORS = {
-    "ReshapeOptions": {0: 4},
-    "SqueezeOptions": {0: 4},
-    "BucketizeOptions": {0: 4},
-}
-"""Fields that refer to vectors, and the bytes of an element."""
+_COPIED_BYTES = 1 << 20
+"""Files of so many bytes are copied as a whole, weights and all."""
 
-_REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
-"""Tables of options that refer to something else."""
+_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
+"""Types of what is only computed with."""
+
+_BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
+_TENSOR_FIELDS = 5
+_OFFSET_IN_BUFFER = 8
 
 
 def region_file(
@@ -54,74 +51,12 @@ def region_file(
 
     ``input_shapes`` are those of the main graph's inputs. All its outputs are said to
     have ``output_shape`` if it is given; there are no barriers then.
-
-    :raises InvalidArgumentError: if options are damaged.
     """
     main = contents.graphs[0]
     shapes = dict(zip(main.inputs, input_shapes, strict=True))
-    divides = output_shape is None
     if output_shape is not None:
         shapes |= dict.fromkeys(main.outputs, output_shape)
-    first = WrittenGraph()
-    written = [
-        _written(
-            graph,
-            WrittenGraph(first) if graph.index else first,
-            shapes,
-            speeds,
-            divides,
-        )
-        for graph in contents.graphs
-    ]
-    return write_graphs(written)
-
-
-def _written(
-    source: tflite.Graph,
-    graph: WrittenGraph,
-    shapes: dict[int, Shape],
-    speeds: Speeds,
-    divides: bool,
-) -> tuple[WrittenGraph, list[WrittenTensor], list[WrittenTensor]]:
-    is_main = not source.index
-    dense = {
-        each.outputs[0]: source.tensors[each.inputs[0]].stored
-        for each in source.operators
-        if each.name == "DENSIFY"
-    }
-    for each in source.tensors:
-        shape = shapes.get(each.index) if is_main else None
-        graph.tensors.append(
-            _tensor(graph, each, shape, dense.get(each.index, each.stored))
-        )
-    operators = [each for each in source.operators if each.name != "DENSIFY"]
-    if is_main and divides:
-        _add_divided(graph, source, operators, speeds)
-    else:
-        graph.operators += [_operator(each, each.inputs) for each in operators]
-    ends = source.inputs, source.outputs
-    inputs, outputs = ([graph.tensors[index] for index in end] for end in ends)
-    return graph, inputs, outputs
-
-
-def _tensor(
-    graph: WrittenGraph, tensor: tflite.Tensor, shape: Shape | None, data: Array | None
-) -> WrittenTensor:
-    buffer = None
-    if data is not None and data.size:
-        key = address_of(data), data.nbytes, data.dtype
-        buffer = graph.shared_buffer(key, Constant(data, data.dtype, None))
-    count = len(tensor.scales)
-    return WrittenTensor(
-        len(graph.tensors),
-        tensor.type,
-        tensor.shape if shape is None else shape,
-        tensor.scales[0] if count == 1 else 0.0,
-        tensor.zero_points[0] if tensor.zero_points else 0,
-        np.asarray(tensor.scales, "<f4").tobytes() if count > 1 else b"",
-        quantized_axis(tensor),
-        buffer,
-    )
+    return _Head(contents).finish(shapes, None if output_shape is not None else speeds)
 
 
 class _Timed(NamedTuple):
@@ -130,83 +65,222 @@ class _Timed(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def _add_divided(
-    graph: WrittenGraph,
-    source: tflite.Graph,
-    operators: Sequence[tflite.Operator],
-    speeds: Speeds,
-) -> None:
-    """Add operators, and copies of what crosses a barrier, which those behind read.
+class _Head:
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._data = contents.data
+        self._whole = np.frombuffer(contents.data, np.uint8)
+        self._address = address_of(self._whole)
+        self._file = file = FlatFile()
+        self._empty = file.table(())
+        self._buffers = dict[int, Place]()
+        self._next_buffer = len(contents.buffers) or 1
+        self._apart: list[tuple[Place, Array]] = []
+        self._holes: list[tuple[int, int]] = []
+        # What no operator has is not what LiteRT has to know.
+        bitcast = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BITCAST)))
+        self._codes = [bitcast] * (len(contents.codes) + 1)
 
-    Operators of constants alone are no part of it: weights stay weights.
-    """
-    constant = {each.number for each in graph.tensors if each.buffer is not None}
+    def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
+        """Return the file; ``speeds`` tell where barriers are, None if nowhere."""
+        file = self._file
+        main, *others = self._contents.graphs
+        graphs = [self._graph(main, shapes, speeds)]
+        graphs += [self._graph(each, {}, None) for each in others]
+        buffers = [self._buffers.get(k, self._empty) for k in range(self._next_buffer)]
+        model = file.table(
+            (
+                (0, "I", 3),
+                (1, REFERENCE, file.references(self._codes)),
+                (2, REFERENCE, file.references(graphs)),
+                (4, REFERENCE, file.references(buffers)),
+            )
+        )
+        content = file.joined(model, IDENTIFIER)
+        apart = tuple(
+            Apart(len(content) - place + _OFFSET_IN_BUFFER, data)
+            for place, data in self._apart
+        )
+        return GraphFile(content, apart, self._whole, tuple(sorted(self._holes)))
+
+    def _graph(
+        self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
+    ) -> Place:
+        file = self._file
+        dense = {
+            each.outputs[0]: graph.tensors[each.inputs[0]].stored
+            for each in graph.operators
+            if each.name == "DENSIFY"
+        }
+        ends = {*graph.inputs, *graph.outputs}
+        tensors = [
+            self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
+            for each in graph.tensors
+        ]
+        operators = [each for each in graph.operators if each.name != "DENSIFY"]
+        if speeds is None:
+            steps = [self._operator(each) for each in operators]
+        else:
+            steps = self._divided(graph, operators, shapes, tensors, speeds)
+        return file.table(
+            (
+                (0, REFERENCE, file.references(tensors)),
+                (1, REFERENCE, file.numbers(graph.inputs)),
+                (2, REFERENCE, file.numbers(graph.outputs)),
+                (3, REFERENCE, file.references(steps)),
+                (4, REFERENCE, file.string("main")),
+            )
+        )
+
+    def _tensor(
+        self, tensor: Tensor, shape: Shape | None, dense: Array | None, ends: set[int]
+    ) -> Place:
+        """Return where a tensor is described: in the file, or anew."""
+        data, buffer = tensor.stored if dense is None else dense, tensor.buffer
+        if data is not None:
+            buffer = self._buffer(tensor, data, dense is not None)
+        is_end = tensor.index in ends
+        is_same = buffer == tensor.buffer and shape is None
+        if tensor.is_plain and is_same and not is_end:
+            return -tensor.table
+        name = f"tensor_{tensor.index}" if is_end else ""
+        return self._described(tensor, shape, buffer, name)
+
+    def _described(
+        self, tensor: Tensor, shape: Shape | None, buffer: int = 0, name: str = ""
+    ) -> Place:
+        """Describe a tensor anew; with the ``shape`` that it has in the file if None.
+
+        That has other vectors, too, which are referred to.
+        """
+        file, data = self._file, self._data
+        places = flatbuffer.places(data, tensor.table, _TENSOR_FIELDS)
+        fields: list[Field] = [
+            (1, "b", data[places[1]] if places[1] else 0),
+            (2, "I", buffer),
+            (8, "?", True),
+        ]
+        if shape is not None or not places[0]:
+            fields.append((0, REFERENCE, file.numbers(shape or ())))
+        else:
+            fields.append((0, REFERENCE, -flatbuffer.target(data, places[0])))
+        if name:
+            fields.append((3, REFERENCE, file.string(name)))
+        count = len(tensor.scales)
+        if count:
+            quantization = flatbuffer.target(data, places[4])
+            _, _, scales, points = flatbuffer.places(data, quantization, 4)
+            of_points = (
+                -flatbuffer.target(data, points)
+                if tensor.zero_points
+                else file.numbers((0,) * count, "q")
+            )
+            parts: tuple[Field, ...] = (
+                (2, REFERENCE, -flatbuffer.target(data, scales)),
+                (3, REFERENCE, of_points),
+                (6, "i", quantized_axis(tensor)),
+            )
+            fields.append((4, REFERENCE, file.table(parts)))
+        return file.table(fields)
+
+    def _buffer(self, tensor: Tensor, data: Array, is_dense: bool) -> int:
+        """Return the number of the buffer of a constant.
+
+        Those that are not in the file as they are, are in the head, or lie apart.
+        """
+        file, number = self._file, tensor.buffer
+        own, known = self._contents.buffers[number], self._buffers.get(number)
+        may_be_apart = tensor.type in _WEIGHTS and len(self._data) > _COPIED_BYTES
+        is_here = address_of(data) == self._address + own.start and not is_dense
+        if is_here and known is not None and (known < 0 or may_be_apart):
+            return number
+        flat = data.reshape(-1).view(np.uint8)
+        if not is_here or known is not None:
+            number, self._next_buffer = self._next_buffer, self._next_buffer + 1
+        if number == tensor.buffer and may_be_apart and may_lie_apart(flat):
+            place = file.table(((1, "Q", 0), (2, "Q", own.size)))
+            self._apart.append((place, flat))
+            self._holes.append((own.start, own.size))
+        elif number == tensor.buffer and own.is_plain:
+            place = -own.table
+        else:
+            place = file.table(((0, REFERENCE, file.data(flat)),))
+        self._buffers[number] = place
+        return number
+
+    def _operator(self, operator: Operator, read: Sequence[int] | None = None) -> Place:
+        """Return where an operator is described: in the file, or anew.
+
+        It is if it is to ``read`` other tensors than there.
+        """
+        file, data, places = self._file, self._data, operator.places
+        code = flatbuffer.uint32(data, places[0])[0] if places[0] else 0
+        self._codes[code] = -self._contents.codes[code]
+        if read is None and operator.is_plain:
+            return -operator.table
+        fields: list[Field] = [
+            (0, "I", code),
+            (1, REFERENCE, file.numbers(operator.inputs if read is None else read)),
+            (2, REFERENCE, file.numbers(operator.outputs)),
+        ]
+        number, table = operator.kind_of_options()[0], operator.options_place()
+        if number and table:
+            fields += [(3, "B", number), (4, REFERENCE, -table)]
+        if operator.intermediates:
+            fields.append((8, REFERENCE, file.numbers(operator.intermediates)))
+        return file.table(fields)
+
+    def _divided(
+        self,
+        graph: Graph,
+        operators: Sequence[Operator],
+        shapes: dict[int, Shape],
+        tensors: list[Place],
+        speeds: Speeds,
+    ) -> list[Place]:
+        """Describe operators, and copies of what crosses a barrier, read behind it.
+
+        The copies are added to ``tensors``. Operators of constants alone are no part of
+        it: weights stay weights.
+        """
+        file, steps = self._file, list[Place]()
+        timed = _timed(graph, operators, speeds)
+        edges = set(barriers(timed)) if timed else set()
+        last = {index: at for at, each in enumerate(timed) for index in each.inputs}
+        alive = list(graph.inputs) if edges else []
+        renamed: dict[int, int] = {}
+        for at, (each, own) in enumerate(zip(operators, timed, strict=True)):
+            if at in edges:
+                alive = [index for index in alive if last.get(index, -1) >= at]
+                for index in alive:
+                    tensors.append(
+                        self._described(graph.tensors[index], shapes.get(index))
+                    )
+                    copied = file.integers(
+                        [[renamed.get(index, index)], [len(tensors) - 1]]
+                    )
+                    code = len(self._codes) - 1
+                    ends = zip((1, 2), (REFERENCE, REFERENCE), copied, strict=True)
+                    steps.append(file.table(((0, "I", code), *ends)))
+                    renamed[index] = len(tensors) - 1
+            if renamed.keys().isdisjoint(each.inputs):
+                steps.append(self._operator(each))
+            else:
+                read = [renamed.get(index, index) for index in each.inputs]
+                steps.append(self._operator(each, read))
+            alive += own.outputs
+        return steps
+
+
+def _timed(graph: Graph, operators: Sequence[Operator], speeds: Speeds) -> list[_Timed]:
+    constant = {each.index for each in graph.tensors if each.stored is not None}
     timed: list[_Timed] = []
     for each in operators:
-        varying = tuple(i for i in each.inputs if i >= 0 and i not in constant)
+        varying = tuple([i for i in each.inputs if i >= 0 and i not in constant])
         if varying:
-            cost_ns = estimated_of_operator_ns(source, each, speeds)
+            cost_ns = estimated_of_operator_ns(graph, each, speeds)
             timed.append(_Timed(cost_ns, varying, each.outputs))
         else:
             constant.update(each.outputs)
             timed.append(_Timed(0, (), ()))
-    edges = set(barriers(timed)) if timed else set()
-    last = {index: at for at, each in enumerate(timed) for index in each.inputs}
-    alive = list(source.inputs)
-    renamed: dict[int, int] = {}
-    for at, (each, own) in enumerate(zip(operators, timed, strict=True)):
-        alive = [index for index in alive if last.get(index, -1) >= at]
-        for index in alive if at in edges else ():
-            before = graph.tensors[renamed.get(index, index)]
-            graph.operator("BITCAST", [before], [graph.like(before)], version=1)
-            renamed[index] = graph.tensors[-1].number
-        inputs = [renamed.get(index, index) for index in each.inputs]
-        graph.operators.append(_operator(each, inputs))
-        alive += own.outputs
-
-
-def _operator(operator: tflite.Operator, inputs: Sequence[int]) -> WrittenOperator:
-    return WrittenOperator(
-        operator.name,
-        tuple(inputs),
-        operator.outputs,
-        _options(operator),
-        operator.version,
-        operator.intermediates,
-    )
-
-
-def _options(operator: tflite.Operator) -> CopiedOptions | None:
-    """Copy the table of options, with the vectors that it refers to.
-
-    :raises InvalidArgumentError: if it is no such table.
-    """
-    data, table = operator.data, operator.options_place()
-    number, _ = operator.kind_of_options()
-    if not number or not table:
-        return None
-    kind = BUILTIN_OPTIONS[number]
-    vtable = table - flatbuffer.int32(data, table)[0]
-    if vtable < 0 or kind in _REFERRING:
-        raise InvalidArgumentError(f"operator {operator.index} has unknown options")
-    sizes = struct.unpack_from("<2H", data, vtable)
-    whole = [bytes(data[at : at + n]) for at, n in zip((vtable, table), sizes)]  # noqa: B905
-    offsets = struct.unpack_from(f"<{max(sizes[0] // 2 - 2, 0)}H", data, vtable + 4)
-    if (
-        [*map(len, whole)] != [*sizes]
-        or sizes[0] % 2
-        or not 4 <= min(sizes) <= max(sizes) <= _MOST_TABLE_BYTES
-        or any(offset and not 4 <= offset < sizes[1] for offset in offsets)
-    ):
-        raise InvalidArgumentError(f"operator {operator.index} has damaged options")
-    vectors = []
-    for slot, width in _VECTORS.get(kind, {}).items():
-        offset = offsets[slot] if slot < len(offsets) else 0
-        if not offset:
-            continue
-        start, count = flatbuffer.vector(data, table + offset)
-        elements = bytes(data[start : start + width * count])
-        if count > _MOST_VECTOR or len(elements) < width * count:
-            raise InvalidArgumentError(f"operator {operator.index} has long options")
-        vectors.append((offset, elements, count))
-    return CopiedOptions(number, whole[0], whole[1], table % 8, tuple(vectors))
+    return timed

@@ -8,10 +8,9 @@ alone tells the shapes of results, the public interpreter runs it.
 
 import secrets
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn.devices.compiled_graph import CompiledTensor, GraphKernel
 from asyncnn.devices.litert.delegate import WORTH_SHARING_BYTES, WRITER_VERSION
@@ -26,10 +25,10 @@ from asyncnn.extensions.regions import LITERT, region_extension
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation, Shape
 from asyncnn.input_files import decoding
+from asyncnn.memory.pages import is_final
 from asyncnn.pacing import completed
 from asyncnn.tflite import runnable
-from asyncnn.tflite import tables as tflite
-from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.contents import checked, reading_contents
 from asyncnn.tflite.tables import Contents
 
 _NOTE = "region"
@@ -160,76 +159,25 @@ class LiteRtRegions:
             return region_file(contents, own, speeds, output_shape=output_shape)
 
 
-_WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
-_LARGE_BYTES = 1 << 12
-"""Weights of a file are only computed with: from here on, they are not copied."""
-
-_COPIED_BYTES = 1 << 20
-"""Files of so many bytes are copied as a whole, weights and all."""
-
-
 def _contents(graph: Array) -> Contents:
     """Read and check a file, unless that was done when it was loaded.
 
-    Whoever has it may write to its memory at any time, if it is not sealed. So what is
-    checked is a copy, of all but the weights, and what LiteRT gets is written of that.
+    Whoever has it may write to its memory at any time, if that is not final. So what is
+    checked, and what LiteRT gets, is a copy.
 
     :raises InvalidArgumentError: if LiteRT does not get it.
     """
-    known = runnable.checked(address_of(graph), graph.nbytes)
+    known = checked(address_of(graph), graph.nbytes)
     if known is not None:
         return known
+    data = graph.data if is_final(graph) else graph.copy().data
     with decoding("TFLite"):
-        if graph.nbytes <= _COPIED_BYTES:
-            contents = completed(reading_contents(graph.copy().data))
-        else:
-            contents = _without_weights(graph)
+        contents = completed(reading_contents(data))
         refusal = runnable.refusal(contents)
         if refusal:
             raise InvalidArgumentError(f"LiteRT does not run the region: {refusal}")
         runnable.check(contents)
     return contents
-
-
-def _without_weights(graph: Array) -> Contents:
-    """Read a copy of a file, in which large weights are those of the file itself."""
-    tensors = _tensors(completed(reading_contents(graph.data)))
-    large = {place for each in tensors if (place := _place(each, graph))}
-    copy = np.zeros_like(graph)  # its pages are there once they are written to
-    end = 0
-    for start, size in sorted(large):
-        copy[end:start] = graph[end:start]
-        end = max(end, start + size)
-    copy[end:] = graph[end:]
-
-    def weighted(tensor: tflite.Tensor) -> tflite.Tensor:
-        place, data = _place(tensor, copy), tensor.data
-        if data is None or place not in large:
-            return tensor
-        weights = np.ndarray(data.shape, data.dtype, graph.data, place[0])
-        return replace(tensor, data=weights)
-
-    contents = completed(reading_contents(copy.data))
-    graphs = [
-        replace(each, tensors=tuple(map(weighted, each.tensors)))
-        for each in contents.graphs
-    ]
-    return replace(contents, graphs=tuple(graphs))
-
-
-def _tensors(contents: Contents) -> Iterator[tflite.Tensor]:
-    for graph in contents.graphs:
-        yield from graph.tensors
-
-
-def _place(tensor: tflite.Tensor, file: Array) -> tuple[int, int] | None:
-    """Return where large weights lie in their file, and their bytes."""
-    data = tensor.data
-    if data is None or data.nbytes < _LARGE_BYTES or tensor.type not in _WEIGHTS:
-        return None
-    start = address_of(data) - address_of(file)
-    is_within = 0 <= start <= file.nbytes - data.nbytes
-    return (start, data.nbytes) if is_within else None  # sparse ones are not
 
 
 def _given(operation: BoundOperation) -> list[BoundOperand]:

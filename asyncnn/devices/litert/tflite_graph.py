@@ -25,12 +25,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     UINT8: np.dtype(np.uint8),
     INT8: np.dtype(np.int8),
     BOOL: np.dtype(np.bool_),
-    "INT16": np.dtype(np.int16),
-    "INT64": np.dtype(np.int64),
-    "FLOAT64": np.dtype(np.float64),
-    "UINT64": np.dtype(np.uint64),
-    "UINT32": np.dtype(np.uint32),
-    "UINT16": np.dtype(np.uint16),
 }
 """NumPy dtypes of the element types that are written, by their names in the schema."""
 
@@ -91,20 +85,6 @@ class OperatorOptions(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[tuple[str, float], ...]
 
 
-class CopiedOptions(msgspec.Struct, frozen=True, gc=False):
-    """An options table of another file: number of its kind, vtable and bytes.
-
-    It lies at ``phase`` modulo 8. ``vectors`` are those of its fields that refer to
-    vectors: offset in the table, elements, and their number.
-    """
-
-    number: int
-    vtable: bytes
-    table: bytes
-    phase: int
-    vectors: tuple[tuple[int, bytes, int], ...] = ()
-
-
 def options(kind: str, **fields: float) -> OperatorOptions:
     """Return the table called ``kind`` with these fields, by their schema's names."""
     return OperatorOptions(kind, tuple(fields.items()))
@@ -116,9 +96,8 @@ class WrittenOperator(msgspec.Struct, frozen=True, eq=False, gc=False):
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    options: OperatorOptions | CopiedOptions | None
+    options: OperatorOptions | None
     version: int
-    intermediates: tuple[int, ...] = ()
 
 
 _SIGNED_VERSIONS = {
@@ -138,16 +117,13 @@ _SIGNED_VERSIONS = {
 
 
 class WrittenGraph:
-    """Tensors, constants and operators in order.
+    """Tensors, constants and operators in order."""
 
-    Graphs of one file have the constants of ``first`` in common.
-    """
-
-    def __init__(self, first: "WrittenGraph | None" = None) -> None:
+    def __init__(self) -> None:
         self.tensors: list[WrittenTensor] = []
-        self.constants: list[Constant] = [] if first is None else first.constants
+        self.constants: list[Constant] = []
         self.operators: list[WrittenOperator] = []
-        self._buffers: dict[object, int] = {} if first is None else first._buffers
+        self._buffers: dict[object, int] = {}
 
     def tensor(
         self, type_: str, shape: Shape, scale: float = 0.0, zero_point: int = 0
@@ -224,7 +200,7 @@ class WrittenGraph:
         Those in ``known``, by their numbers there, are here already.
         """
         buffers = [
-            self.shared_buffer(key, other.constants[position])
+            self._shared_buffer(key, other.constants[position])
             for key, position in other._buffers.items()
         ]
         tensors = []
@@ -266,9 +242,9 @@ class WrittenGraph:
         key: object = (id(array), dtype, convert)
         if convert is None and array.nbytes <= _SHARED_BYTES:
             key = (array.astype(dtype).tobytes(), dtype)
-        return self.shared_buffer(key, Constant(array, dtype, convert))
+        return self._shared_buffer(key, Constant(array, dtype, convert))
 
-    def shared_buffer(self, key: object, constant: Constant) -> int:
+    def _shared_buffer(self, key: object, constant: Constant) -> int:
         """Return the position of a constant, the same for the same ``key``."""
         if key not in self._buffers:
             self._buffers[key] = len(self.constants)

@@ -34,7 +34,6 @@ from asyncnn.devices.litert.operand_tensors import OperandTensors
 from asyncnn.devices.litert.tflite_graph import (
     TYPE_NAMES,
     Constant,
-    CopiedOptions,
     OperatorOptions,
     WrittenGraph,
     WrittenTensor,
@@ -87,17 +86,14 @@ _TENSORS = {
     for is_quantized in (False, True)
 }
 _QUANTIZATION = layout_of(((2, REFERENCE), (3, REFERENCE), (6, "i")))
-_OPTIONS_OF, _INTERMEDIATES = ((3, "B"), (4, REFERENCE)), (8, REFERENCE)
 _OPERATORS = {
-    (has_options, has_intermediates): layout_of(
+    has_options: layout_of(
         (
             *((0, "I"), (1, REFERENCE), (2, REFERENCE)),
-            *(_OPTIONS_OF if has_options else ()),
-            *([_INTERMEDIATES] if has_intermediates else ()),
+            *(((3, "B"), (4, REFERENCE)) if has_options else ()),
         )
     )
     for has_options in (False, True)
-    for has_intermediates in (False, True)
 }
 
 _CODE = layout_of(((0, "b"), (2, "i"), (3, "i")))
@@ -132,18 +128,7 @@ def write_file(
             f"{total} bytes of constants do not fit into a TFLite file, "
             f"which holds {MAX_FILE_BYTES} at most"
         )
-    return write_graphs([(graph, inputs, outputs)])
-
-
-Bordered: TypeAlias = tuple[
-    WrittenGraph, Sequence[WrittenTensor], Sequence[WrittenTensor]
-]
-"""A graph with its inputs and outputs."""
-
-
-def write_graphs(graphs: Sequence[Bordered]) -> GraphFile:
-    """Return the file of graphs with the same constants, the main one first."""
-    return _Writer(graphs[0][0]).finish(graphs)
+    return _Writer(graph).finish(inputs, outputs)
 
 
 def _graph_of(
@@ -195,29 +180,30 @@ def _last_uses(segment: Segment) -> dict[int, int]:
 
 
 class _Writer:
-    """Writes graphs; what is referred to has to be written first.
+    """Writes a graph; what is referred to has to be written first.
 
     Shapes, quantisation and options that occur again are referred to again.
     """
 
     def __init__(self, graph: WrittenGraph) -> None:
         self._file = FlatFile()
-        self._constants = graph.constants
+        self._graph = graph
         self._apart: list[tuple[int, Constant, Array]] = []
 
-    def finish(self, graphs: Sequence[Bordered]) -> GraphFile:
+    def finish(
+        self, inputs: Sequence[WrittenTensor], outputs: Sequence[WrittenTensor]
+    ) -> GraphFile:
         """Return the file."""
-        file = self._file
+        file, operators = self._file, self._graph.operators
         empty, buffers = file.table(()), self._buffers()
-        every = [each for graph, _, _ in graphs for each in graph.operators]
-        kinds = dict.fromkeys([(each.name, each.version) for each in every])
+        kinds = dict.fromkeys([(each.name, each.version) for each in operators])
         codes = {kind: code for code, kind in enumerate(kinds)}
-        subgraphs = [self._subgraph(each, codes) for each in graphs]
+        graph = self._subgraph(inputs, outputs, codes)
         model = file.table(
             (
                 (0, "I", _SCHEMA_VERSION),
                 (1, REFERENCE, file.references(file.tables([*map(_code, codes)]))),
-                (2, REFERENCE, file.references(subgraphs)),
+                (2, REFERENCE, file.references([graph])),
                 (4, REFERENCE, file.references([empty, *buffers])),
             )
         )
@@ -232,10 +218,15 @@ class _Writer:
         ]
         return GraphFile(content, tuple(apart))
 
-    def _subgraph(self, bordered: Bordered, codes: Mapping[_Kind, int]) -> Place:
-        file, (graph, inputs, outputs) = self._file, bordered
-        tensors = self._tensors(graph, {each.number for each in (*inputs, *outputs)})
-        operators = self._operators(graph, codes)
+    def _subgraph(
+        self,
+        inputs: Sequence[WrittenTensor],
+        outputs: Sequence[WrittenTensor],
+        codes: Mapping[_Kind, int],
+    ) -> Place:
+        file = self._file
+        tensors = self._tensors({each.number for each in (*inputs, *outputs)})
+        operators = self._operators(codes)
         return file.table(
             (
                 (0, REFERENCE, file.references(tensors)),
@@ -248,7 +239,7 @@ class _Writer:
 
     def _buffers(self) -> list[Place]:
         rows: list[_Row] = []
-        for number, constant in enumerate(self._constants):
+        for number, constant in enumerate(self._graph.constants):
             data = constant.data()
             if constant.dtype in _APART and may_lie_apart(data):
                 self._apart.append((number, constant, data))
@@ -257,9 +248,9 @@ class _Writer:
                 rows.append((_BUFFER, (self._file.data(data),)))
         return self._file.tables(rows)
 
-    def _tensors(self, graph: WrittenGraph, named: Collection[int]) -> list[Place]:
+    def _tensors(self, named: Collection[int]) -> list[Place]:
         """Write the tensors; those whose numbers are ``named`` have a name."""
-        file, tensors = self._file, graph.tensors
+        file, tensors = self._file, self._graph.tensors
         shapes = dict.fromkeys([tensor.shape for tensor in tensors])
         shape_of = dict(zip(shapes, file.integers(shapes), strict=True))
         quantized = [
@@ -305,39 +296,23 @@ class _Writer:
             rows[each] = _QUANTIZATION, (file.vector(scales, count), points, axis)
         return dict(zip(rows, file.tables([*rows.values()]), strict=True))
 
-    def _operators(
-        self, graph: WrittenGraph, codes: Mapping[_Kind, int]
-    ) -> list[Place]:
+    def _operators(self, codes: Mapping[_Kind, int]) -> list[Place]:
         """Write the operators, whose kinds have these ``codes``."""
-        file, operators = self._file, graph.operators
+        file, operators = self._file, self._graph.operators
         inputs = file.integers([operator.inputs for operator in operators])
         outputs = file.integers([operator.outputs for operator in operators])
-        tables: dict[OperatorOptions | CopiedOptions, tuple[int, Place]] = {}
+        tables: dict[OperatorOptions, tuple[int, Place]] = {}
         rows: list[_Row] = []
         for operator, read, made in zip(operators, inputs, outputs, strict=True):
             values = [codes[operator.name, operator.version], read, made]
             table = operator.options
             if table is not None:
                 if table not in tables:
-                    tables[table] = self._options(table)
+                    place = file.blob(*_options_table(table))
+                    tables[table] = getattr(_options, table.kind), place
                 values += tables[table]
-            if operator.intermediates:
-                values += file.integers([operator.intermediates])
-            has = table is not None, bool(operator.intermediates)
-            rows.append((_OPERATORS[has], values))
+            rows.append((_OPERATORS[table is not None], values))
         return file.tables(rows)
-
-    def _options(self, table: OperatorOptions | CopiedOptions) -> tuple[int, Place]:
-        """Write options; return the number of their kind, and their place."""
-        file = self._file
-        if isinstance(table, OperatorOptions):
-            return getattr(_options, table.kind), file.blob(*_options_table(table))
-        references = [
-            (offset, file.vector(elements, count))
-            for offset, elements, count in table.vectors
-        ]
-        copied = table.vtable, table.table, table.phase
-        return table.number, file.copied(*copied, references)
 
 
 def _code(kind: _Kind) -> _Row:

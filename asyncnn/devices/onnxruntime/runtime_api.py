@@ -77,6 +77,7 @@ _CHECKED: dict[str, tuple[int, tuple[Any, ...]]] = {
     "GetAvailableProviders": (125, (POINTER(_TEXTS), POINTER(c_int))),
     "ReleaseAvailableProviders": (126, (_TEXTS, c_int)),
     "AddSessionConfigEntry": (130, (handle, c_char_p, c_char_p)),
+    "AddInitializer": (150, (handle, c_char_p, handle)),
     "AddExternalInitializers": (210, (handle, handle, handle, c_size_t)),
     _APPEND: (216, (handle, c_char_p, handle, handle, c_size_t)),
 }

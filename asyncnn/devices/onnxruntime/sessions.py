@@ -38,7 +38,7 @@ from asyncnn.hal.operations.bound import (
     Shape,
 )
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
-from asyncnn.memory.pages import is_final
+from asyncnn.memory.pages import is_final, owner_of
 
 ELEMENT_TYPES: dict[np.dtype[Any], int] = {
     np.dtype(np.float32): 1,
@@ -175,8 +175,8 @@ class RegionSession:
         self._library = library
         self.traits = traits
         self.learnt = learnt
-        self.handle = _created(library, content, threads, traits)
-        self._released = _Released(library, self.handle)
+        self._released = _Released(library, content)
+        self.handle = self._released.create(content, threads, traits)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
         if not all(port.known_shape for port in self.inputs):
             # What the file says of results may be that of one run.
@@ -209,12 +209,18 @@ _ELEMENT_BYTES = {number: dtype.itemsize for dtype, number in ELEMENT_TYPES.item
 
 
 def _created(
-    library: OnnxRuntimeLibrary, content: Array | bytes, threads: int, traits: Traits
+    library: OnnxRuntimeLibrary,
+    content: Array | bytes,
+    threads: int,
+    traits: Traits,
+    values: list[int],
 ) -> int:
     """Return a new session of ONNX Runtime's.
 
     It copies large weights once, from where they lie: those of a file are copied as
-    that is read, and again.
+    that is read, and again. Of a file that nobody can change it copies those alone that
+    kernels want in another order; the others, for which there are ``values`` then, it
+    reads there.
     """
     data = np.frombuffer(content, np.uint8)
     rest, weights = separated(data.data, _ELEMENT_BYTES)
@@ -223,7 +229,6 @@ def _created(
     if traits.handed_on:
         rest = with_copies(rest, traits.handed_on)
     options = library.create("CreateSessionOptions")
-    values: list[int] = []
     try:
         library.call("SetSessionLogSeverityLevel", options, SILENT)
         library.call("SetIntraOpNumThreads", options, threads)
@@ -235,6 +240,8 @@ def _created(
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type
             values.append(library.tensor(start, size, *kind))
+            if not isinstance(content, bytes):
+                library.call("AddInitializer", options, weight.name, values[-1])
         if weights:
             names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])
             given = (ctypes.c_void_p * len(weights))(*values)
@@ -242,24 +249,40 @@ def _created(
         file = library.environment, rest, len(rest)
         return library.create("CreateSessionFromArray", *file, options)
     finally:
-        for made in values:
-            library.release("Value", made)
         library.release("SessionOptions", options)
 
 
 class _Released:
     """Releases a session when the last reference has gone, weak ones included.
 
-    With a `__del__` of its own, a `RegionSession` could be found by its weak references
-    while ONNX Runtime releases it, which takes a while without the interpreter lock.
+    What the session reads of memory goes then, too. With a `__del__` of its own, a
+    `RegionSession` could be found by its weak references while ONNX Runtime releases
+    it, which takes a while without the interpreter lock.
     """
 
-    def __init__(self, library: OnnxRuntimeLibrary, session: int) -> None:
+    def __init__(self, library: OnnxRuntimeLibrary, content: Array | bytes) -> None:
         self._library = library
-        self._session = session
+        # Not the array itself: who has that has the session, not the other way round.
+        self._memory = None if isinstance(content, bytes) else owner_of(content)
+        self._session = 0
+        self._values: list[int] = []
+
+    def create(self, content: Array | bytes, threads: int, traits: Traits) -> int:
+        """Create the session; return it."""
+        given = self._library, content, threads, traits, self._values
+        self._session = _created(*given)
+        if self._memory is None:
+            self._release_values()
+        return self._session
+
+    def _release_values(self) -> None:
+        while self._values:
+            self._library.release("Value", self._values.pop())
 
     def __del__(self) -> None:
-        self._library.release("Session", self._session)
+        if self._session:
+            self._library.release("Session", self._session)
+        self._release_values()
 
 
 class RegionSessions:

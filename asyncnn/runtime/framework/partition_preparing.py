@@ -39,7 +39,6 @@ from asyncnn.runtime.framework.steps import (
     DeviceStep,
     OnCpu,
     PreparedSteps,
-    loaded_by,
     prepared_on,
 )
 from asyncnn.runtime.framework.submodels import Kind, SubModels, build_submodels
@@ -180,10 +179,8 @@ class Preparer:
 
     async def _loaded_step(self, part: "_Part", *, is_saved: bool) -> DeviceStep:
         member, arguments, usual, outputs, slot = part
-        if is_saved:
-            prepared = await loaded_by(member, LoadArguments(arguments.deadline, slot))
-        else:
-            prepared = await prepared_on(member, arguments)
+        saved = LoadArguments(arguments.deadline, slot)
+        prepared = await prepared_on(member, saved if is_saved else arguments)
         return DeviceStep(member, prepared, usual, outputs, OnCpu(self._cpu, arguments))
 
     async def _save(self, done: PreparedSteps, cache: OpenCache) -> None:

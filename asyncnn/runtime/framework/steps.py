@@ -194,27 +194,20 @@ class Partitioned(BasePreparedModel):
         )
 
 
-async def prepared_on(member: Member, arguments: PrepareArguments) -> IPreparedModel:
-    """Prepare a model on a device, which saves it in its cache files, if any.
+async def prepared_on(
+    member: Member, asked: PrepareArguments | LoadArguments
+) -> IPreparedModel:
+    """Have a device prepare a model, or load it; one is saved in its cache, if any.
 
     :raises AsyncnnError: if that fails, whatever the device has raised.
     """
     try:
-        return await prepare(member.hal, arguments)
+        if isinstance(asked, PrepareArguments):
+            return await prepare(member.hal, asked)
+        callback = PreparedModelFuture()
+        asked.by(member.hal, callback)
+        return await callback
     except AsyncnnError:
         raise
     except Exception as error:
         raise failure_of(error) from error
-
-
-async def loaded_by(member: Member, asked: LoadArguments) -> IPreparedModel:
-    """Have a device prepare a model from its cache.
-
-    :raises AsyncnnError: if that fails, whatever the device has raised.
-    """
-    callback = PreparedModelFuture()
-    try:
-        asked.by(member.hal, callback)
-    except Exception as error:
-        raise failure_of(error) from error
-    return await callback

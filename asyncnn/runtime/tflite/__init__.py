@@ -10,7 +10,6 @@ file's, `metadata` reads what the author says. A `region` is a file as it is.
 from asyncnn.runtime.tflite.importer import (
     import_tflite,
     importing_tflite,
-    load_tflite,
     outline_of_tflite,
 )
 from asyncnn.runtime.tflite.region import loading_tflite, region_of_tflite
@@ -20,7 +19,6 @@ __all__ = (
     "UnsupportedOperatorError",
     "import_tflite",
     "importing_tflite",
-    "load_tflite",
     "loading_tflite",
     "outline_of_tflite",
     "region_of_tflite",

@@ -1,6 +1,5 @@
 """Imports TFLite files: from bytes to a named model."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
@@ -19,9 +18,7 @@ from asyncnn.runtime.building import own
 from asyncnn.runtime.model import (
     InputShapes,
     NamedModel,
-    located,
     names_by_index,
-    read_model_file,
     shapes_by_name,
 )
 from asyncnn.runtime.model_description import Outline, TensorOutline
@@ -73,36 +70,6 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = (
 """Inputs that only repeat what the output's shape says; they are never read."""
 
 
-def load_tflite(
-    path: str | os.PathLike[str],
-    *,
-    signature: str | None = None,
-    input_shapes: InputShapes = None,
-    extensions: Iterable[Extension | str] = (),
-) -> NamedModel:
-    """Import the TFLite file at ``path``, of which weights stay in one copy.
-
-    :param signature: name of that whose subgraph is the model; None for the first
-        subgraph.
-    :param input_shapes: shapes of inputs, by name or of all in order, that are not
-        those of the file; all others follow from them.
-    :param extensions: where custom operators are looked for, besides those that asyncnn
-        brings and that packages have installed.
-    :raises InvalidArgumentError: if the file is damaged, not a TFLite file, or has no
-        such signature.
-    :raises UnsupportedOperatorError: if an operator has no HAL form.
-    :raises GeneralFailureError: if the file cannot be read.
-    """
-    memory = read_model_file(path)
-    with located(path):
-        return import_tflite(
-            memory,
-            signature=signature,
-            input_shapes=input_shapes,
-            extensions=extensions,
-        )
-
-
 def import_tflite(
     memory: Memory,
     *,
@@ -112,7 +79,7 @@ def import_tflite(
 ) -> NamedModel:
     """Import the TFLite file whose bytes are those of ``memory``.
 
-    :param signature: as of `load_tflite`, like ``input_shapes`` and ``extensions``.
+    :param signature: as of `asyncnn.load`, like ``input_shapes`` and ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no
         such signature.
     :raises UnsupportedOperatorError: if an operator has no HAL form.

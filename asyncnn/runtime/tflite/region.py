@@ -36,7 +36,7 @@ from asyncnn.runtime.tflite.metadata import read_metadata
 from asyncnn.runtime.tflite.tensors import describe
 from asyncnn.runtime.unsupported import UnsupportedOperatorError
 from asyncnn.tflite import runnable
-from asyncnn.tflite.contents import reading_contents
+from asyncnn.tflite.contents import keep_checked, reading_contents
 from asyncnn.tflite.tables import ALL_DTYPES, Contents, Graph, Operator, Tensor
 
 _MOST_NS = 4_500_000
@@ -97,7 +97,7 @@ def region_of_tflite(
 ) -> NamedModel:
     """Return the model of a whole TFLite file, which LiteRT runs.
 
-    The parameters are those of `load_tflite`. Outputs have the shapes that the file
+    The parameters are those of `import_tflite`. Outputs have the shapes that the file
     says, and open ones if inputs have not.
 
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.
@@ -150,7 +150,7 @@ def _region(
         raise UnsupportedOperatorError(f"LiteRT does not run it: {refusal}")
     runnable.check(contents)
     address = address_of(np.frombuffer(view(memory), np.uint8))
-    runnable.keep_checked(memory, address, contents)
+    keep_checked(memory, address, contents)
     input_names = unique_names(graph, graph.inputs)
     output_names = unique_names(graph, graph.outputs)
     shapes = shapes_by_name(input_names, input_shapes)

@@ -292,7 +292,7 @@ async def freed_us(
         if spent is not None:
             taken.append(spent)
     passed_us, processor_us = (
-        max((percentile(each, 0.95) - median(alone)) * 1e6, 0.0)
+        max((percentile(each, 0.95) - float(median(alone))) * 1e6, 0.0)
         for each, alone in zip(np.transpose(taken), np.transpose(free), strict=True)
     )
     return passed_us, processor_us

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from asyncnn.hal.errors import AsyncnnError, GeneralFailureError
-from asyncnn.runtime.model_file import SUFFIX, save
+from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.tools.differing.extracts import Extract, compacted
 from asyncnn.tools.differing.finding import PlacedOperation
 from asyncnn.tools.differing.levels import Level

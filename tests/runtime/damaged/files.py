@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncnn.hal.types import FusedActivationFunc, Operand, OperandType, OperationType
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.container import save
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import load, save
+from asyncnn.runtime.model_file import load
 from tests.runtime.tflite.test_hostile import (
     hybrid_file,
     recurrent_file,

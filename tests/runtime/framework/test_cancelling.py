@@ -22,7 +22,7 @@ from asyncnn.runtime.framework.steps import OnCpu
 from tests.runtime.framework.crippled import Fault
 from tests.runtime.framework.mixed import inputs, mixed
 from tests.runtime.framework.test_failing import framework_with
-from tests.service.raw import until
+from tests.waits import until
 
 
 class Preparing(IPreparedModelCallback):

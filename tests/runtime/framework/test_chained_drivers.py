@@ -24,7 +24,7 @@ from tests.measuring import best_of
 from tests.runtime.framework.crippled import CrippledDevice, Fault
 from tests.runtime.framework.mixed import FLOATS, WHEREVER_BETTER, assert_same, expected
 from tests.runtime.framework.test_omitted_outputs import argument
-from tests.service.raw import until
+from tests.waits import until
 
 T = asyncnn.OperationType
 CHAINED = replace(WHEREVER_BETTER, chains_drivers=True)

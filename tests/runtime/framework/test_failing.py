@@ -33,7 +33,7 @@ from tests.runtime.framework.mixed import (
     inputs,
     mixed,
 )
-from tests.service.raw import until
+from tests.waits import until
 
 PATHS = ("async", "sync", "burst", "fenced")
 T = asyncnn.OperationType

@@ -32,8 +32,8 @@ from tests.runtime.framework.mixed import (
     inputs,
     mixed,
 )
-from tests.service.raw import until
 from tests.service.restarting import BRIEFLY, back
+from tests.waits import until
 
 T = asyncnn.OperationType
 ONE = np.ones(1, np.float32)

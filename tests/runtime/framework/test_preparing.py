@@ -28,7 +28,7 @@ from tests.runtime.framework.mixed import (
     expected,
     inputs,
 )
-from tests.service.raw import until
+from tests.waits import until
 
 T = asyncnn.OperationType
 PARTS = MOST_AT_ONCE + 2
@@ -90,9 +90,7 @@ async def preparing(
         ) as hal:
             device = Device("framework", hal)
             task = asyncio.create_task(device.prepare(alternating(), timeout=seconds))
-            async with asyncio.timeout(20):
-                while len(held.held) < 2:  # noqa: ASYNC110 - there is no event for it
-                    await asyncio.sleep(0.001)
+            await until(lambda: len(held.held) >= 2)
             await asyncio.sleep(0.01)
             yield held, task
     assert asyncio.all_tasks() == {asyncio.current_task()}

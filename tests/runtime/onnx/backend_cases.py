@@ -10,15 +10,21 @@ import sys
 import unittest
 import warnings
 from collections.abc import Iterator
+from functools import cache
 
 from onnx.backend.test import BackendTest
 
 from asyncnn import onnx_backend
 
 
+@cache
+def _all_of_them() -> list[type[unittest.TestCase]]:
+    return list(BackendTest(onnx_backend, __name__).test_cases.values())
+
+
 def cases(patterns: list[str]) -> Iterator[unittest.TestCase]:
     """Yield the cases of the CPU whose names have one of the patterns."""
-    for case in BackendTest(onnx_backend, __name__).test_cases.values():
+    for case in _all_of_them():
         for test in unittest.defaultTestLoader.loadTestsFromTestCase(case):
             assert isinstance(test, unittest.TestCase)
             name = test.id().rpartition(".")[2]
@@ -38,9 +44,12 @@ def outcome(test: unittest.TestCase) -> str:
     return "passed"
 
 
+def ended(patterns: list[str]) -> dict[str, str]:
+    """Return how cases have ended, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {test.id().rpartition(".")[2]: outcome(test) for test in cases(patterns)}
+
+
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    ended = {
-        test.id().rpartition(".")[2]: outcome(test) for test in cases(sys.argv[1:])
-    }
-    json.dump(ended, sys.stdout, indent=1)
+    json.dump(ended(sys.argv[1:]), sys.stdout, indent=1)

@@ -17,7 +17,7 @@ from asyncnn.runtime.session import Session
 from tests.memory.foreign import leaks, traces
 from tests.runtime.sessions.conftest import PATHS, Gate, Opened, check
 from tests.runtime.stateful import X, counting
-from tests.service.raw import until
+from tests.waits import until
 
 MISSED = (asyncnn.MissedDeadlinePersistentError, asyncnn.MissedDeadlineTransientError)
 

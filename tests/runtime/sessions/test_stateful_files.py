@@ -10,8 +10,8 @@ import pytest
 import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
+from asyncnn.runtime.container import read_container
 from asyncnn.runtime.dot import dot
-from asyncnn.runtime.model_file import read_container
 from tests.cli.conftest import Ran, asyncnn_command
 from tests.networks import addition
 from tests.runtime.stateful import FIRST, X, counting, picking_sum

@@ -16,10 +16,10 @@ from asyncnn.hal.types import (
 )
 from asyncnn.memory.pools import from_buffer, view
 from asyncnn.runtime.model import NamedModel, TensorInfo
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.tflite import (
     UnsupportedOperatorError,
     import_tflite,
-    load_tflite,
 )
 from tests.runtime.tflite.cases import F32, I8, I32, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, T, write
@@ -96,7 +96,7 @@ class TestTrainedModels:
         self, shared: Path, name: str
     ) -> None:
         _, _, input_, output, operators = readme_rows(shared)[name]
-        named = load_tflite(shared / "models" / f"{name}.tflite")
+        named = load(shared / "models" / f"{name}.tflite", strict=True)
         counted = Counter(names_of(named))
         if name == "kws_ref_model_float32":
             assert counted.pop("DEQUANTIZE") == 5
@@ -110,7 +110,7 @@ class TestTrainedModels:
     @pytest.mark.parametrize("name", LSTM_OPERATIONS)
     def test_an_integer_lstm_becomes_its_steps(self, shared: Path, name: str) -> None:
         _, _, input_, output, _ = readme_rows(shared)[name]
-        named = load_tflite(shared / "models" / f"{name}.tflite")
+        named = load(shared / "models" / f"{name}.tflite", strict=True)
         assert Counter(names_of(named)) == LSTM_OPERATIONS[name]
         assert_described(named.inputs[0], input_)
         assert_described(named.outputs[0], output)
@@ -118,7 +118,7 @@ class TestTrainedModels:
     @pytest.mark.parametrize("name", ["vww_96_float", "vww_96_int8", "person_detect"])
     def test_weights_stay_in_the_mapped_file(self, shared: Path, name: str) -> None:
         path = shared / "models" / f"{name}.tflite"
-        named = load_tflite(path)
+        named = load(path, strict=True)
         (pool,) = named.model.pools
         assert pool.name == "mmap_fd"
         assert view(pool) == path.read_bytes()
@@ -134,7 +134,7 @@ class TestTrainedModels:
     def test_float_convolutions_on_int8_weights_dequantise_them(
         self, shared: Path
     ) -> None:
-        named = load_tflite(shared / "models" / "kws_ref_model_float32.tflite")
+        named = load(shared / "models" / "kws_ref_model_float32.tflite", strict=True)
         for operation in named.model.main.operations:
             if operation.type == OperationType.DEQUANTIZE:
                 weights = named.model.main.operands[operation.inputs[0]]

@@ -9,7 +9,7 @@ import asyncnn
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.tflite import import_tflite, load_tflite
+from asyncnn.runtime.tflite import import_tflite
 from tests.runtime.tflite.cases import F32
 from tests.runtime.tflite.files import G, Op, Signature, T, write
 from tests.runtime.tflite.flow_files import (
@@ -55,8 +55,8 @@ def test_the_first_graph_is_the_model_unless_a_signature_is_named(
     path = tmp_path / "model.tflite"
     path.write_bytes(two_signatures())
     assert [info.name for info in asyncnn.load(path).inputs] == ["x:0", "y:0"]
-    for load in asyncnn.load, load_tflite:
-        negate = load(path, signature="negate")
+    for strict in False, True:
+        negate = asyncnn.load(path, signature="negate", strict=strict)
         assert [info.name for info in negate.inputs] == ["in:0"]
         assert [s.name for s in negate.signatures] == ["negate"]
     assert names_of(two_signatures()) == ["ADD", "NEG"]

@@ -20,16 +20,17 @@ from asyncnn.engine.array_memory import address_of
 from asyncnn.extensions.regions import LITERT, region_of
 from asyncnn.hal.types import Memory
 from asyncnn.memory.pools import from_buffer, view
+from asyncnn.runtime.container import save
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from asyncnn.runtime.inspection import inspected
-from asyncnn.runtime.model_file import load, save
+from asyncnn.runtime.model_file import load
 from asyncnn.runtime.tflite import import_tflite
 from asyncnn.runtime.translation import form_for
 from asyncnn.service import Server
 from asyncnn.service.driver import server
 from asyncnn.service.process import Peer
-from asyncnn.tflite.runnable import checked
+from asyncnn.tflite.contents import checked
 from tests.devices.conftest import children
 from tests.runtime.tflite.cases import boolean, const, f32, i8, i32, ramp
 from tests.runtime.tflite.files import Op, Signature, T, given, write

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asyncnn.hal.errors import InvalidArgumentError
@@ -203,6 +204,7 @@ class TestMeasuring:
         report = bench_accelerated.bench(
             Order(file, mobilenet=False, rounds=1, section=[section])
         )
+        assert msgspec.json.encode(report)
         (measured,) = report.sections[section]
         left_out = {
             name

@@ -2,13 +2,17 @@
 
 import asyncio
 
+import msgspec
 import numpy as np
+import pytest
 
 from asyncnn.hal.errors import MissedDeadlineTransientError
 from asyncnn.runtime.opening_devices import open_device
 from asyncnn.tools.bench.qos_load import (
+    Run,
     dense,
     fifo_pool,
+    freed_us,
     saturated,
     share_missed,
     within,
@@ -72,3 +76,17 @@ async def test_the_share_of_missed_deadlines_is_counted() -> None:
         return calls % 2 == 0
 
     assert await share_missed(every_other, 0.0001, 1.0, 50, seed=1) == 0.5
+
+
+async def test_how_long_a_lane_goes_on_is_told_beyond_what_the_probe_takes() -> None:
+    async def stop(after_s: float, probe: Run) -> np.ndarray | None:
+        stopped.append(after_s)
+        return np.array([3.0, 2.0]) if len(stopped) % 2 else None
+
+    async def probe() -> None: ...
+
+    stopped: list[float] = []
+    times_us = await freed_us(stop, probe, 0.5)
+    assert times_us == pytest.approx((3e6, 2e6), abs=1e5)
+    assert msgspec.json.encode(times_us)
+    assert all(0.05 <= after_s <= 0.4 for after_s in stopped)

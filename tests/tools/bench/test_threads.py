@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asyncnn.tools.bench import bench_threads, qos_load, rounds
@@ -38,6 +39,7 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.exhaustive
 def test_every_row_is_measured(fewer: None) -> None:
     report = bench_threads.bench(Order(rounds=1))
+    assert msgspec.json.encode(report)
     assert list(report.rows) == [
         *("alone", "serving", "urgent", "cancelled", "deadline", "crash", "memory")
     ]

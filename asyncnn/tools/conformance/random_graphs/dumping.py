@@ -12,8 +12,8 @@ import numpy as np
 from asyncnn import hal
 from asyncnn.hal.operations.bound import Array
 from asyncnn.output_files import check_writable
+from asyncnn.runtime.container import SUFFIX, save
 from asyncnn.runtime.model import NamedModel
-from asyncnn.runtime.model_file import SUFFIX, save
 from asyncnn.tools.conformance.random_graphs.interpreter import constant_value
 from asyncnn.tools.samples import named_arrays
 

@@ -1,0 +1,11 @@
+"""Waiting for what nothing announces."""
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Let the loop run until a condition holds, for up to so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
