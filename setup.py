@@ -30,7 +30,7 @@ EXTENSIONS = [
         "asyncnn._turn",
         "asyncnn.engine._job",
         "asyncnn.fmq._ring",
-        "asyncnn.hal.validate._glance",
+        "asyncnn.hal.validate._prescan",
         "asyncnn.kernels._compiled",
     )
 ]

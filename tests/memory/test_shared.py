@@ -6,7 +6,9 @@ import os
 import resource
 import stat
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from asyncnn.hal.errors import (
@@ -23,6 +25,8 @@ from asyncnn.memory import (
     view,
 )
 from asyncnn.memory.handles import seals_of
+from asyncnn.memory.pages import is_final
+from asyncnn.memory.shared import FileReader
 from tests.memory.foreign import allocate_unsealed, leaks, sent, traces
 
 Make = Callable[[int], Memory]
@@ -198,3 +202,18 @@ def test_what_a_file_may_not_have_is_exhausted(make: Make) -> None:
         make(4096)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20, (1 << 20) + 1])
+def test_a_file_that_was_read_never_changes(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data := bytes(range(256)) * (size // 256) + bytes(size % 256))
+    reader = FileReader(path)
+    pool = reader.read()
+    path.write_bytes(bytes(size))
+    assert view(pool) == data
+    assert is_final(np.frombuffer(view(pool), np.uint8))
+    assert bool(pool.handle.fds) == (size > 1 << 20)  # small ones are of this process
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(GeneralFailureError, match="was changed"):
+        reader.read()

@@ -22,7 +22,7 @@ COMPILED = {
     "asyncnn/_turn.abi3.so",
     "asyncnn/engine/_job.abi3.so",
     "asyncnn/fmq/_ring.abi3.so",
-    "asyncnn/hal/validate/_glance.abi3.so",
+    "asyncnn/hal/validate/_prescan.abi3.so",
     "asyncnn/kernels/_compiled.abi3.so",
 }
 

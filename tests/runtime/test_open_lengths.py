@@ -21,7 +21,7 @@ from tests.runtime.tflite.cases import f32, ramp
 from tests.runtime.tflite.files import Op, T, write
 from tests.runtime.tflite.graphs import conv_2d
 
-HINT = "the file leaves shapes to the application: load it with those of yours, "
+HINT = "the file leaves shapes to the application: load it with your own, "
 
 
 def sound(padding: int = 1, stride: int = 1) -> NamedModel:

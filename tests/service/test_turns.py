@@ -115,8 +115,8 @@ async def test_what_others_do_on_the_loop_keeps_no_process_waiting_for_long() ->
     ReadingTurns(driver).opened()  # somebody else's
     for flood in floods:
         flood.readable()
-    until = time.thread_time() + 1
-    while time.thread_time() < until:  # somebody else's, in the same turn of the loop
+    ends = time.thread_time() + 1
+    while time.thread_time() < ends:  # somebody else's, in the same turn of the loop
         pass
     began = time.monotonic()
     await until(lambda: all(flood.read for flood in floods))

@@ -46,30 +46,30 @@ def _sample(kind: Any) -> Any:
     return kind(*[object() for _ in kind.__struct_fields__])
 
 
-def _taught(glances: Any) -> Any:
+def _taught(prescans: Any) -> Any:
     """Return the module in C; None without it, or where structs are unlike its own."""
     samples = map(_sample, (Operand, Operation, types.DataLocation))
     enums = types.OperandType, OperandLifeTime, types.OperationType
     try:
-        if glances is not None:
-            glances.learn(*samples, *enums, OperandLifeTime.SUBGRAPH)
+        if prescans is not None:
+            prescans.learn(*samples, *enums, OperandLifeTime.SUBGRAPH)
     except ValueError:  # another version of msgspec may keep fields elsewhere
         return None
-    return glances
+    return prescans
 
 
-_glances = _taught(
-    compiled_module("asyncnn.hal.validate._glance", "ASYNCNN_PURE_RULES")
+_prescans = _taught(
+    compiled_module("asyncnn.hal.validate._prescan", "ASYNCNN_PURE_RULES")
 )
 
 
-def _glance_at(subgraph: Subgraph) -> Any:
-    """Return a glance; None where that was not compiled, or there are no tuples."""
+def _prescan_of(subgraph: Subgraph) -> Any:
+    """Return a prescan; None where that was not compiled, or there are no tuples."""
     parts: tuple[object, object] = subgraph.operands, subgraph.operations
-    if _glances is None or {*map(type, parts)} != {tuple}:
+    if _prescans is None or {*map(type, parts)} != {tuple}:
         return None
     with suppress(MemoryError):  # Python asks for less at a time
-        return _glances.Glance(*parts)
+        return _prescans.Prescan(*parts)
     return None
 
 
@@ -217,7 +217,7 @@ def _subgraphs(model: Model) -> Iterator[tuple[str, Subgraph]]:
 
 
 class _Checking:
-    """What is checked of one subgraph: at a glance, where that was compiled.
+    """What is checked of one subgraph: by a prescan, where that was compiled.
 
     In doubt all is checked here, which finds what is wrong, and words it.
     """
@@ -225,13 +225,13 @@ class _Checking:
     def __init__(self, subgraph: Subgraph, rules: OperandRules) -> None:
         self._subgraph = subgraph
         self._rules = rules
-        self._glance = _glance_at(subgraph)
+        self._prescan = _prescan_of(subgraph)
         self._forms: list[Form] = []
 
     @property
     def are_structs(self) -> bool:
         """Whether operands and operations were seen to be of these very types."""
-        return self._glance is not None and bool(self._glance.are_structs)
+        return self._prescan is not None and bool(self._prescan.are_structs)
 
     def checking_forms(self) -> Steps[None]:
         """Check operands by themselves, and that types and indices exist.
@@ -241,34 +241,34 @@ class _Checking:
         subgraph, rules = self._subgraph, self._rules
         if not subgraph.operands or not subgraph.operations:
             raise broken("M1", "there must be an operand and an operation")
-        if self._glance is not None and (yield from self._glancing(self._glance)):
+        if self._prescan is not None and (yield from self._prescanning(self._prescan)):
             return
-        self._glance = None
+        self._prescan = None
         self._forms = yield from rules.checking(subgraph.operands)
         self._graph = GraphRules(subgraph)
         self._graph.check_border()
         yield from self._graph.checking_forms(rules)
 
-    def _glancing(self, glance: Any) -> Steps[bool]:
-        """Do the same at a glance; return False in doubt."""
+    def _prescanning(self, prescan: Any) -> Steps[bool]:
+        """Do the same by a prescan; return False in doubt."""
         operands, rules = self._subgraph.operands, self._rules
-        while (left := glance.operands(SLICE)) > 0:
+        while (left := prescan.operands(SLICE)) > 0:
             yield
         if left:
             return False
-        for index in glance.alone_operands:
+        for index in prescan.alone_operands:
             greatest = rules.greatest_offset(operands, index)
-            if greatest < glance.greatest_offset(index):
+            if greatest < prescan.greatest_offset(index):
                 return False
             yield
         graph = self._graph = GraphRules(self._subgraph)
         graph.check_border()
-        glance.connect(graph.are_written())
-        while (left := glance.operations(SLICE)) > 0:
+        prescan.connect(graph.are_written())
+        while (left := prescan.operations(SLICE)) > 0:
             yield
         if left:
             return False
-        for index in glance.alone_operations:
+        for index in prescan.alone_operations:
             graph.check_form(index, rules)
             yield
         return True
@@ -278,16 +278,16 @@ class _Checking:
 
         :raises InvalidArgumentError: if a rule is broken.
         """
-        graph, glance = self._graph, self._glance
-        if glance is None:
+        graph, prescan = self._graph, self._prescan
+        if prescan is None:
             yield from signatures.checking(self._forms)
         else:
-            for index in glance.alone_operations:
+            for index in prescan.alone_operations:
                 signatures.look_into(index)
                 yield
-        if glance is None or not glance.is_ordered:
+        if prescan is None or not prescan.is_ordered:
             yield from graph.checking_order()
-        if glance is None or not glance.is_counted:
+        if prescan is None or not prescan.is_counted:
             yield from graph.checking_consumers()
 
 

@@ -232,7 +232,7 @@ class OperandRules:
         forms: list[Form] = []
         for start in range(0, len(operands), SLICE):
             part = operands[start : start + SLICE]
-            found = self._glance(part) or self._inspect(part, start)
+            found = self._prescan(part) or self._inspect(part, start)
             forms += [form for form, _ in found]
             yield
         return forms
@@ -243,10 +243,10 @@ class OperandRules:
         :raises InvalidArgumentError: if a rule is broken.
         """
         part = (operands[index],)
-        ((_, greatest),) = self._glance(part) or self._inspect(part, index)
+        ((_, greatest),) = self._prescan(part) or self._inspect(part, index)
         return greatest
 
-    def _glance(self, operands: Sequence[Operand]) -> list[_Verdict] | None:
+    def _prescan(self, operands: Sequence[Operand]) -> list[_Verdict] | None:
         """Return verdicts on operands that are all right, None in any doubt."""
         verdicts = self._verdicts
         found: list[_Verdict] = []

@@ -63,8 +63,8 @@ def without_lookups(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes validation check everything in every detail."""
 
     def patch() -> None:
-        monkeypatch.setattr(model_rules, "_glances", None)
-        monkeypatch.setattr(OperandRules, "_glance", lambda *_: None)
+        monkeypatch.setattr(model_rules, "_prescans", None)
+        monkeypatch.setattr(OperandRules, "_prescan", lambda *_: None)
         monkeypatch.setattr(graph, "_are_well_formed", lambda *_: False)
         monkeypatch.setattr(model_rules, "known_pattern", lambda _: None)
 

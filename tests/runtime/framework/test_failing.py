@@ -20,7 +20,12 @@ from asyncnn.hal.errors import (
 )
 from asyncnn.metrics.families import openmetrics
 from asyncnn.runtime.device import Device
-from asyncnn.runtime.framework import Fallback, FrameworkSettings, Partitioning
+from asyncnn.runtime.framework import (
+    Fallback,
+    FrameworkSettings,
+    Partitioning,
+    whole_device,
+)
 from asyncnn.runtime.framework.opening import OpenDevice, open_framework
 from tests.memory.foreign import leaks, traces
 from tests.networks import picking
@@ -249,8 +254,9 @@ async def test_a_deadline_that_has_passed_is_one_of_the_client() -> None:
 
 @pytest.mark.parametrize("path", ["async", "sync"])
 async def test_a_device_that_says_nothing_keeps_nobody_beyond_a_deadline(
-    path: str,
+    path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(whole_device, "CLOSING_S", 0.3)
     async with framework_with(Fault.SILENT, refuses=set()) as (device, _):
         prepared = await device.prepare(mixed())
         async with prepared.runner(path) as run:

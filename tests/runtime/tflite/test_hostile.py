@@ -1,5 +1,6 @@
 """Damaged and hostile files end in one clean error, and soon."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from asyncnn.memory.pools import from_buffer
 from asyncnn.runtime.tflite import (
     import_tflite,
 )
+from asyncnn.tflite import flatbuffer
 from tests.conftest import one_in
 from tests.runtime.tflite.cases import (
     I8,
@@ -193,3 +195,37 @@ def test_scales_that_reach_beyond_the_file_are_refused(units: int) -> None:
     data[start - 4 : start] = count.to_bytes(4, "little")
     with pytest.raises(InvalidArgumentError, match=r"beyond its end|longer than"):
         import_tflite(from_buffer(memoryview(bytes(data))))
+
+
+def table(offsets: list[int], fields: bytes) -> tuple[memoryview, int]:
+    """Return bytes with a table of fields at offsets, and where it lies."""
+    vtable = struct.pack(f"<{2 + len(offsets)}H", 4 + 2 * len(offsets), 12, *offsets)
+    start = len(vtable)
+    return memoryview(vtable + struct.pack("<i", start) + fields), start
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("offsets", "expected"),
+        [([4, 8], [7, -2, 0]), ([8, 4], [0xFFFFFFFE, 7, 0]), ([0, 4], [0, 7, 0])],
+    )
+    def test_fields_lie_in_any_order_or_are_left_out(
+        self, offsets: list[int], expected: list[int]
+    ) -> None:
+        data, start = table(offsets, struct.pack("<Ii", 7, -2))
+        assert flatbuffer.Rows(data, "Ii").row(start) == expected
+
+    def test_a_reference_is_where_it_leads_and_more_fields_are_counted(self) -> None:
+        data, start = table([4, 0, 8, 8], struct.pack("<Ii", 8, -2))
+        assert flatbuffer.Rows(data, "@I").row(start) == [start + 4 + 8, 0, 2]
+
+    @pytest.mark.parametrize(
+        ("offsets", "error"),
+        [([4, 6], ValueError), ([4, 9], struct.error), ([4, 65535], struct.error)],
+    )
+    def test_fields_neither_overlap_nor_reach_beyond_the_file(
+        self, offsets: list[int], error: type[Exception]
+    ) -> None:
+        data, start = table(offsets, struct.pack("<Ii", 7, -2))
+        with pytest.raises(error):
+            flatbuffer.Rows(data, "Ii").row(start)

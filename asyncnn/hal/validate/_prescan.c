@@ -1,4 +1,4 @@
-/* A glance at all operands and operations of a subgraph, in place of `checking` of
+/* A prescan of all operands and operations of a subgraph, in place of `checking` of
  * operand.py, `checking_*` of graph.py, and `_Signatures.checking` of model.py.
  *
  * It has no rule of its own, and words no error. It finds the first of each kind, which
@@ -75,7 +75,7 @@ typedef struct {
     Kind kinds[MOST];
     int64_t greatest_offsets[MOST];
     Py_ssize_t firsts[MOST]; /* the first operation of each kind */
-} Glance;
+} Prescan;
 
 /* ---- reading -------------------------------------------------------------------- */
 
@@ -158,7 +158,7 @@ mixed(uint64_t hash, uint64_t word)
 
 /* Return the place for the number of a kind, which is 0 there if it is a new one. */
 static unsigned char *
-place_of_kind(Glance *self, const Kind *kind)
+place_of_kind(Prescan *self, const Kind *kind)
 {
     uint64_t words[sizeof *kind / sizeof(uint64_t)], hash = 0;
     memcpy(words, kind, sizeof words);
@@ -183,7 +183,7 @@ add(PyObject *list, Py_ssize_t index)
 
 /* Look at so many more operands; return how many are left, or -1 in doubt. */
 static PyObject *
-Glance_operands(Glance *self, PyObject *most)
+Prescan_operands(Prescan *self, PyObject *most)
 {
     const State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     Py_ssize_t end = end_of(self->looked, self->operand_count, most);
@@ -230,7 +230,7 @@ Glance_operands(Glance *self, PyObject *most)
 
 /* Return the greatest offset of operands of the kind of that one, -1 if it has none. */
 static PyObject *
-Glance_greatest_offset(Glance *self, PyObject *index)
+Prescan_greatest_offset(Prescan *self, PyObject *index)
 {
     Py_ssize_t number = PyLong_AsSsize_t(index);
     if (number == -1 && PyErr_Occurred())
@@ -252,7 +252,7 @@ typedef struct {
 } Read;
 
 static bool
-read_operation(const Glance *self, const State *state, Py_ssize_t index, Read *read)
+read_operation(const Prescan *self, const State *state, Py_ssize_t index, Read *read)
 {
     PyObject *operation = PyTuple_GetItem(self->operations, index);
     if (!is_a(state, OPERATION, operation))
@@ -270,7 +270,7 @@ read_operation(const Glance *self, const State *state, Py_ssize_t index, Read *r
 
 /* Return an operand of an operation, inputs first, NULL if there is none. */
 static inline Known *
-operand_of(const Glance *self, const State *state, const Read *read, Py_ssize_t i)
+operand_of(const Prescan *self, const State *state, const Read *read, Py_ssize_t i)
 {
     PyObject *number = i < read->reads ? PyTuple_GetItem(read->inputs, i)
                                        : PyTuple_GetItem(read->outputs, i - read->reads);
@@ -282,7 +282,7 @@ operand_of(const Glance *self, const State *state, const Read *read, Py_ssize_t 
 }
 
 static bool
-is_like(const Glance *self, const State *state, const Read *read, Py_ssize_t other)
+is_like(const Prescan *self, const State *state, const Read *read, Py_ssize_t other)
 {
     Read first;
     if (!read_operation(self, state, other, &first) || first.type != read->type
@@ -299,7 +299,7 @@ is_like(const Glance *self, const State *state, const Read *read, Py_ssize_t oth
 /* Return whether an operation is of a kind that was seen; else it is, from now on. */
 static bool
 is_like_another(
-    Glance *self, const State *state, Py_ssize_t index, const Read *read, uint64_t hash)
+    Prescan *self, const State *state, Py_ssize_t index, const Read *read, uint64_t hash)
 {
     if (!read->is_plain)
         return false;
@@ -319,7 +319,7 @@ is_like_another(
 
 /* Let an operation read and write; return whether it surely may. is_ordered is apart. */
 static bool
-connect(Glance *self, const State *state, Read *read, uint64_t *hash)
+connect(Prescan *self, const State *state, Read *read, uint64_t *hash)
 {
     read->is_plain = read->count <= OPERANDS;
     *hash = mixed((uint64_t)read->type, (uint64_t)read->reads);
@@ -345,7 +345,7 @@ connect(Glance *self, const State *state, Read *read, uint64_t *hash)
 
 /* Say of each operand, by its byte, whether an operation must write it. */
 static PyObject *
-Glance_connect(Glance *self, PyObject *args)
+Prescan_connect(Prescan *self, PyObject *args)
 {
     Py_ssize_t count;
     const char *written;
@@ -364,7 +364,7 @@ Glance_connect(Glance *self, PyObject *args)
 
 /* Look at so many more operations; return how many are left, or -1 in doubt. */
 static PyObject *
-Glance_operations(Glance *self, PyObject *most)
+Prescan_operations(Prescan *self, PyObject *most)
 {
     const State *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
     Py_ssize_t end = end_of(self->connected, self->operation_count, most);
@@ -391,7 +391,7 @@ Glance_operations(Glance *self, PyObject *most)
 /* ---- the module ----------------------------------------------------------------- */
 
 static PyObject *
-Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+Prescan_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     const State *state = PyType_GetModuleState(type);
     PyObject *operands, *operations;
@@ -400,7 +400,7 @@ Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         return NULL;
     if (!state->zero)
         return PyErr_Format(PyExc_RuntimeError, "learn comes first");
-    Glance *self = (Glance *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    Prescan *self = (Prescan *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self)
         return NULL;
     self->operands = Py_NewRef(operands);
@@ -418,7 +418,7 @@ Glance_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 }
 
 static void
-Glance_dealloc(Glance *self)
+Prescan_dealloc(Prescan *self)
 {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     Py_XDECREF(self->operands);
@@ -470,37 +470,37 @@ learn(PyObject *module, PyObject *args)
     return state->zero ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyMethodDef glance_methods[] = {
-    {"operands", (PyCFunction)(void (*)(void))Glance_operands, METH_O, NULL},
-    {"greatest_offset", (PyCFunction)(void (*)(void))Glance_greatest_offset, METH_O, NULL},
-    {"connect", (PyCFunction)(void (*)(void))Glance_connect, METH_VARARGS, NULL},
-    {"operations", (PyCFunction)(void (*)(void))Glance_operations, METH_O, NULL},
+static PyMethodDef prescan_methods[] = {
+    {"operands", (PyCFunction)(void (*)(void))Prescan_operands, METH_O, NULL},
+    {"greatest_offset", (PyCFunction)(void (*)(void))Prescan_greatest_offset, METH_O, NULL},
+    {"connect", (PyCFunction)(void (*)(void))Prescan_connect, METH_VARARGS, NULL},
+    {"operations", (PyCFunction)(void (*)(void))Prescan_operations, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef glance_members[] = {
-    {"alone_operands", T_OBJECT_EX, offsetof(Glance, alone_operands), READONLY, NULL},
-    {"alone_operations", T_OBJECT_EX, offsetof(Glance, alone_operations), READONLY, NULL},
-    {"are_structs", T_BOOL, offsetof(Glance, are_structs), READONLY, NULL},
-    {"is_ordered", T_BOOL, offsetof(Glance, is_ordered), READONLY, NULL},
-    {"is_counted", T_BOOL, offsetof(Glance, is_counted), READONLY, NULL},
+static PyMemberDef prescan_members[] = {
+    {"alone_operands", T_OBJECT_EX, offsetof(Prescan, alone_operands), READONLY, NULL},
+    {"alone_operations", T_OBJECT_EX, offsetof(Prescan, alone_operations), READONLY, NULL},
+    {"are_structs", T_BOOL, offsetof(Prescan, are_structs), READONLY, NULL},
+    {"is_ordered", T_BOOL, offsetof(Prescan, is_ordered), READONLY, NULL},
+    {"is_counted", T_BOOL, offsetof(Prescan, is_counted), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot glance_slots[] = {
-    {Py_tp_doc, "A glance at a subgraph; see asyncnn.hal.validate.model."},
-    {Py_tp_new, Glance_new},
-    {Py_tp_dealloc, Glance_dealloc},
-    {Py_tp_methods, glance_methods},
-    {Py_tp_members, glance_members},
+static PyType_Slot prescan_slots[] = {
+    {Py_tp_doc, "A prescan of a subgraph; see asyncnn.hal.validate.model."},
+    {Py_tp_new, Prescan_new},
+    {Py_tp_dealloc, Prescan_dealloc},
+    {Py_tp_methods, prescan_methods},
+    {Py_tp_members, prescan_members},
     {0, NULL},
 };
 
-static PyType_Spec glance_spec = {
-    .name = "asyncnn.hal.validate._glance.Glance",
-    .basicsize = sizeof(Glance),
+static PyType_Spec prescan_spec = {
+    .name = "asyncnn.hal.validate._prescan.Prescan",
+    .basicsize = sizeof(Prescan),
     .flags = Py_TPFLAGS_DEFAULT,
-    .slots = glance_slots,
+    .slots = prescan_slots,
 };
 
 static PyMethodDef functions[] = {
@@ -511,7 +511,7 @@ static PyMethodDef functions[] = {
 static int
 execute(PyObject *module)
 {
-    PyTypeObject *type = add_type(module, &glance_spec);
+    PyTypeObject *type = add_type(module, &prescan_spec);
     Py_XDECREF((PyObject *)type);
     return type ? 0 : -1;
 }
@@ -536,8 +536,8 @@ clear(PyObject *module)
 }
 
 NATIVE_MODULE(
-    _glance,
-    .m_doc = "A glance at subgraphs, compiled.",
+    _prescan,
+    .m_doc = "Prescans of subgraphs, compiled.",
     .m_size = sizeof(State),
     .m_methods = functions,
     .m_traverse = traverse,

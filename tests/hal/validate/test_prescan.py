@@ -1,4 +1,4 @@
-"""The glance in C says of no model what its twin in Python would not."""
+"""The prescan in C says of no model what its twin in Python would not."""
 
 import importlib
 import importlib.util
@@ -44,11 +44,11 @@ from tests.hal.validate.samples import (
 )
 from tests.hal.validate.test_garbage import GARBAGE, corrupted, per_channel_model
 
-NAME = "asyncnn.hal.validate._glance"
-SOURCE = Path(model_rules.__file__).with_name("_glance.c")
+NAME = "asyncnn.hal.validate._prescan"
+SOURCE = Path(model_rules.__file__).with_name("_prescan.c")
 BUILT = importlib.util.find_spec(NAME) is not None
-GLANCES = model_rules._glances
-needs_compiled = pytest.mark.skipif(GLANCES is None, reason="no glance was compiled")
+PRESCANS = model_rules._prescans
+needs_compiled = pytest.mark.skipif(PRESCANS is None, reason="no prescan was compiled")
 NEWEST = HalVersion.AIDL_V4
 
 
@@ -70,7 +70,7 @@ def test_it_was_built_where_that_can_be() -> None:
 
 @pytest.mark.parametrize("pure", [True, False])
 def test_one_may_ask_for_python(pure: bool) -> None:
-    show = "from asyncnn.hal.validate import model; print(model._glances is None)"
+    show = "from asyncnn.hal.validate import model; print(model._prescans is None)"
     assert python(show, pure=pure) == f"{pure or not BUILT}\n"
 
 
@@ -111,11 +111,11 @@ def both(
 ) -> tuple[str, bool]:
     """Return what either says of a model; fail if that differs."""
     quick = answer(model, version, is_runtime)
-    model_rules._glances = None
+    model_rules._prescans = None
     try:
         assert answer(model, version, is_runtime) == quick
     finally:
-        model_rules._glances = GLANCES
+        model_rules._prescans = PRESCANS
     return quick
 
 
@@ -212,7 +212,7 @@ def test_many_random_graphs_get_the_same_answer(graph: Any, seed: int) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What Python looked at, of a glance or without one."""
+    """What Python looked at, of a prescan or without one."""
     calls: list[int] = []
     for owner, name in (
         (model_rules.OperandRules, "check"),
@@ -344,61 +344,61 @@ class TestMisuse:
 
     def test_operations_come_after_operands(self) -> None:
         main = chain(4).main
-        glance = GLANCES.Glance(main.operands, main.operations)
-        assert glance.operations(9) == -1
+        prescan = PRESCANS.Prescan(main.operands, main.operations)
+        assert prescan.operations(9) == -1
         with pytest.raises(ValueError, match="looked at"):
-            glance.connect(bytes(len(main.operands)))
-        while glance.operands(3):
+            prescan.connect(bytes(len(main.operands)))
+        while prescan.operands(3):
             pass
         for wrong in (b"", bytes(99)):
             with pytest.raises(ValueError, match="looked at"):
-                glance.connect(wrong)
-        assert not glance.is_ordered
+                prescan.connect(wrong)
+        assert not prescan.is_ordered
 
     @pytest.mark.parametrize("wrong", [([], ()), ((), []), (None, None), ()])
     def test_it_is_of_tuples(self, wrong: tuple[object, ...]) -> None:
         with pytest.raises(TypeError):
-            GLANCES.Glance(*wrong)
+            PRESCANS.Prescan(*wrong)
 
     def test_garbage_instead_of_structs_is_a_doubt(self) -> None:
-        glance = GLANCES.Glance(GARBAGE, GARBAGE)
-        assert glance.operands(1 << 40) == 0
-        assert glance.alone_operands == list(range(len(GARBAGE)))
-        assert not glance.are_structs
-        glance.connect(bytes(len(GARBAGE)))
-        assert glance.operations(9) == -1
+        prescan = PRESCANS.Prescan(GARBAGE, GARBAGE)
+        assert prescan.operands(1 << 40) == 0
+        assert prescan.alone_operands == list(range(len(GARBAGE)))
+        assert not prescan.are_structs
+        prescan.connect(bytes(len(GARBAGE)))
+        assert prescan.operations(9) == -1
 
     @pytest.mark.parametrize("wrong", [None, "", 1 << 80, -(1 << 80), 1.5])
     def test_other_numbers_are_refused(self, wrong: object) -> None:
         main = chain(4).main
-        glance = GLANCES.Glance(main.operands, main.operations)
-        for call in (glance.operands, glance.operations, glance.greatest_offset):
+        prescan = PRESCANS.Prescan(main.operands, main.operations)
+        for call in (prescan.operands, prescan.operations, prescan.greatest_offset):
             with pytest.raises((TypeError, OverflowError)):
                 call(wrong)
         for index in (-1, 0, len(main.operands), 1 << 40):
             with pytest.raises(IndexError):
-                glance.greatest_offset(index)
-        assert glance.operands(-1) == len(main.operands)
+                prescan.greatest_offset(index)
+        assert prescan.operands(-1) == len(main.operands)
 
     def test_its_lists_are_only_for_reading(self) -> None:
         main = chain(400, varied=True).main
-        glance = GLANCES.Glance(main.operands, main.operations)
-        while glance.operands(9) > 0:
-            glance.alone_operands.clear()
-        assert glance.operands(9) == -1
-        assert glance.greatest_offset(0) == 0
+        prescan = PRESCANS.Prescan(main.operands, main.operations)
+        while prescan.operands(9) > 0:
+            prescan.alone_operands.clear()
+        assert prescan.operands(9) == -1
+        assert prescan.greatest_offset(0) == 0
 
     @pytest.mark.parametrize("sample", [SimpleNamespace(type=1), 1, None])
     def test_it_learns_from_structs_alone(self, sample: object) -> None:
         other = untaught()
         with pytest.raises(RuntimeError, match="learn"):
-            other.Glance((), ())
+            other.Prescan((), ())
         with pytest.raises((AttributeError, ValueError)):
             other.learn(*[sample] * 3, *[int] * 3, 7)
         with pytest.raises(RuntimeError, match="learn"):
-            other.Glance((), ())
+            other.Prescan((), ())
         with pytest.raises(RuntimeError, match="already"):
-            GLANCES.learn(*[sample] * 3, *[int] * 3, 7)
+            PRESCANS.learn(*[sample] * 3, *[int] * 3, 7)
 
     def test_python_does_it_where_fields_lie_elsewhere(
         self, monkeypatch: pytest.MonkeyPatch
@@ -410,16 +410,16 @@ class TestMisuse:
 
     def test_references_are_counted(self) -> None:
         main = chain(30).main
-        counted = (None, True, False, main.operands, main.operations, GLANCES.Glance)
+        counted = (None, True, False, main.operands, main.operations, PRESCANS.Prescan)
         before = [sys.getrefcount(each) for each in counted]
         for _ in range(300):
-            glance = GLANCES.Glance(main.operands, main.operations)
-            glance.operands(99)
-            glance.connect(bytes(3) + bytes([1]) * 30)
-            glance.operations(99)
-            assert glance.is_ordered
-            assert glance.is_counted
-        del glance
+            prescan = PRESCANS.Prescan(main.operands, main.operations)
+            prescan.operands(99)
+            prescan.connect(bytes(3) + bytes([1]) * 30)
+            prescan.operations(99)
+            assert prescan.is_ordered
+            assert prescan.is_counted
+        del prescan
         after = [sys.getrefcount(each) for each in counted]
         assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
         assert not re.findall(r"\bPy_RETURN_\w+;", SOURCE.read_text())
