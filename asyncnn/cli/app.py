@@ -13,7 +13,7 @@ from typer.main import get_command, get_group
 
 from asyncnn import __version__
 from asyncnn.cli.ending import INTERRUPTED, handling_interrupts, output_ending
-from asyncnn.cli.options import naming_options
+from asyncnn.cli.options import flattened, naming_options
 from asyncnn.hal.errors import (
     DriverDiedError,
     ExecutionFailedError,
@@ -73,7 +73,7 @@ class _Commands(TyperGroup):
         if isinstance(found, typer.Typer):
             return _group_raising_interrupts(get_group(found))
         alone = typer.Typer(add_completion=False)
-        alone.command(cmd_name)(found)
+        alone.command(cmd_name)(flattened(found))
         return _raising_interrupts(get_command(alone))
 
 

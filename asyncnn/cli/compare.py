@@ -1,8 +1,7 @@
 """``asyncnn compare``: a model file beside the runtime of others that reads it."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,60 +10,49 @@ from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.output_files import check_writable, write_file
 
 if TYPE_CHECKING:
-    from asyncnn.tools.comparison import ComparisonReport, PeerKind
-    from asyncnn.tools.samples import Tolerance
+    from asyncnn.tools.comparison import Comparison, ComparisonReport, PeerKind
 
 
-_ModelArgument: TypeAlias = Annotated[
-    Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
-]
-_PeerOption: TypeAlias = Annotated[
-    Literal["litert", "onnxruntime"],
-    typer.Option("--with", help="The runtime to compare with."),
-]
-_DeviceOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Device to run on, one of asyncnn devices; by default "
-        "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
-        "--reference-kernels."
-    ),
-]
-_ReferenceKernelsOption: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--reference-kernels", help="Compare with LiteRT's reference kernels."
-    ),
-]
-_SamplesOption: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
-]
-_HtmlOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write a page with the table of a folder there."),
-]
+class CompareOptions(options.LoadingToCompare, frozen=True, kw_only=True):
+    """What ``asyncnn compare`` is asked to do."""
+
+    model: Annotated[
+        Path, typer.Argument(help="A TFLite or ONNX file, or a folder of such files.")
+    ]
+    peer: Annotated[
+        Literal["litert", "onnxruntime"],
+        typer.Option("--with", help="The runtime to compare with."),
+    ]
+    input_file: options.SamplesOption = None
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, else accelerated where it works, and reference with "
+            "--reference-kernels."
+        ),
+    ] = None
+    strict: options.StrictOption = False
+    path: options.PathOption = "async"
+    transport: options.TransportOption = "inprocess"
+    reference_kernels: Annotated[
+        bool,
+        typer.Option(
+            "--reference-kernels", help="Compare with LiteRT's reference kernels."
+        ),
+    ] = False
+    seed: options.SeedOption = 0
+    samples: Annotated[
+        int, typer.Option(min=0, help="Random inputs; 0 for given ones alone.")
+    ] = 10
+    json: options.JsonOption = False
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page with the table of a folder there."),
+    ] = None
 
 
-def compare(
-    model: _ModelArgument,
-    peer: _PeerOption,
-    input_file: options.SamplesOption = None,
-    device: _DeviceOption = None,
-    extension: options.ExtensionOption = None,
-    input_shape: options.InputShapeOption = None,
-    constant: options.ConstantOption = None,
-    strict: options.StrictOption = False,
-    path: options.PathOption = "async",
-    transport: options.TransportOption = "inprocess",
-    reference_kernels: _ReferenceKernelsOption = False,
-    seed: options.SeedOption = 0,
-    samples: _SamplesOption = 10,
-    lsb: options.LsbOption = 1,
-    rtol: options.RtolOption = None,
-    atol: options.AtolOption = None,
-    json: options.JsonOption = False,
-    html: _HtmlOption = None,
-) -> None:
+def compare(asked: CompareOptions) -> None:
     """Compare what a model gives with what LiteRT or ONNX Runtime gives.
 
     Prints how much each output differs at most: in steps of its quantisation,
@@ -78,36 +66,19 @@ def compare(
 
     Exits with 1 if an output is out of tolerance, with 2 on bad input.
     """
-    from asyncnn.tools.comparison import PeerKind
-    from asyncnn.tools.samples import Tolerance
+    import anyio
 
-    tolerance = Tolerance.asked(lsb, rtol, atol)
-    kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[peer]
-    if model.is_dir():
-        if input_file is not None:
+    from asyncnn.tools.comparison import PeerKind, compare_model
+
+    asked.tolerance()
+    kind = {"litert": PeerKind.LITERT, "onnxruntime": PeerKind.ONNX_RUNTIME}[asked.peer]
+    if asked.model.is_dir():
+        if asked.input_file is not None:
             raise InvalidArgumentError("given inputs are for one file, not a folder")
-        flags = [
-            *("--with", peer, "--path", path, "--transport", transport),
-            *("--seed", str(seed), "--samples", str(samples), "--lsb", str(lsb)),
-            *(() if rtol is None else ("--rtol", str(rtol))),
-            *(() if atol is None else ("--atol", str(atol))),
-            *(() if device is None else ("--device", device)),
-            *(("--reference-kernels",) if reference_kernels else ()),
-            *(("--strict",) if strict else ()),
-            *(part for each in extension or () for part in ("--extension", each)),
-        ]
-        _compare_folder(model, kind, flags, json, html)
+        _compare_folder(asked, kind)
         return
-    report = _compared(
-        (model, extension or (), input_shape or (), constant or (), strict),
-        (kind, reference_kernels),
-        device,
-        (path, transport),
-        input_file,
-        (samples, seed),
-        tolerance,
-    )
-    if json:
+    report = anyio.run(compare_model, _comparison(asked, kind))
+    if asked.json:
         options.print_json(report)
     else:
         _print(report)
@@ -115,61 +86,42 @@ def compare(
         raise typer.Exit(1)
 
 
-def _compared(
-    asked: tuple[Path, Sequence[str], Sequence[str], Sequence[str], bool],
-    beside: "tuple[PeerKind, bool]",
-    device: str | None,
-    ways: tuple[str, str],
-    input_file: Path | None,
-    random: tuple[int, int],
-    tolerance: "Tolerance",
-) -> "ComparisonReport":
-    """Compare one file, as the options say."""
+def _comparison(asked: CompareOptions, peer: "PeerKind") -> "Comparison":
+    """Return what is compared of one file, as the options say."""
     import anyio
 
     from asyncnn.cli.model_runs import PATHS
     from asyncnn.devices.own_devices import default_device_name, usual_device_name
     from asyncnn.runtime.file_kinds import kind_of
     from asyncnn.runtime.model import located, open_model_file
-    from asyncnn.tools.comparison import Comparison, compare_model
+    from asyncnn.tools.comparison import Comparison
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
 
-    model, extensions, shapes, constants, strict = asked
-    peer, reference_kernels = beside
-    file = open_model_file(model)
-    with located(model):
-        peer.check_reads(kind_of(file))
-    named, _ = options.load_extended(
-        model, extensions, shapes, constants, strict=strict
-    )
-    if not device and reference_kernels:
+    with located(asked.model):
+        peer.check_reads(kind_of(open_model_file(asked.model)))
+    named, _ = asked.load(asked.model, strict=asked.strict)
+    device, paths = asked.device, options.chosen("path", asked.path, tuple(PATHS))
+    if not device and asked.reference_kernels:
         device = default_device_name(exact=True)
-    path, transport = ways
-    comparison = Comparison(
-        path=model,
+    ways = options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE))
+    return Comparison(
+        path=asked.model,
         named=named,
         peer=peer,
-        reference_kernels=reference_kernels,
+        reference_kernels=asked.reference_kernels,
         device=device or anyio.run(usual_device_name),
-        extensions=tuple(extensions),
-        paths=tuple(PATHS[name] for name in options.chosen("path", path, tuple(PATHS))),
-        transports=tuple(options.chosen("transport", transport, (IN_PROCESS, REMOTE))),
-        given=options.given_samples(input_file, named.inputs),
-        random=random[0],
-        seed=random[1],
-        tolerance=tolerance,
-        constants=options.constants_of(constants),
+        extensions=tuple(asked.extension or ()),
+        paths=tuple(PATHS[name] for name in paths),
+        transports=tuple(ways),
+        given=options.given_samples(asked.input_file, named.inputs),
+        random=asked.samples,
+        seed=asked.seed,
+        tolerance=asked.tolerance(),
+        constants=options.constants_of(asked.constant or ()),
     )
-    return anyio.run(compare_model, comparison)
 
 
-def _compare_folder(
-    folder: Path,
-    peer: "PeerKind",
-    flags: Sequence[str],
-    json: bool,
-    html: Path | None,
-) -> None:
+def _compare_folder(asked: CompareOptions, peer: "PeerKind") -> None:
     from asyncnn.tools.folder_comparison import (
         FolderReport,
         compare_file,
@@ -178,18 +130,24 @@ def _compare_folder(
     )
     from asyncnn.tools.pages.drawing import draw
 
-    check_writable(html)
+    folder = asked.model
+    flags = ["--with", asked.peer, "--path", asked.path, *asked.words()]
+    flags += ["--transport", asked.transport, "--seed", str(asked.seed)]
+    flags += ["--samples", str(asked.samples), *["--strict"] * asked.strict]
+    flags += ["--reference-kernels"] * asked.reference_kernels
+    flags += [] if asked.device is None else ["--device", asked.device]
+    check_writable(asked.html)
     reports = []
     for path in options.progress(files_in(folder, peer), "comparing"):
         reports.append(compare_file(folder, path, flags))
-        if not json:
+        if not asked.json:
             typer.echo(reports[-1])
     passed = all(each.passed for each in reports)
     report = FolderReport(str(folder), peer.title, passed, tuple(reports))
-    if json:
+    if asked.json:
         options.print_json(report)
-    if html is not None:
-        write_file(html, draw(page_of(report)))
+    if asked.html is not None:
+        write_file(asked.html, draw(page_of(report)))
     if not passed:
         raise typer.Exit(1)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,63 +23,51 @@ _WIDTH = 80
 _REPEAT = "repeat it with: "
 
 
-_ModelArgument: TypeAlias = Annotated[
-    Path,
-    typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
-]
-_AgainstArgument: TypeAlias = Annotated[
-    Path | None,
-    typer.Argument(help="Another kind of the network, for the second side."),
-]
-_BetweenOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B",
-        help="Two of: devices, litert, onnxruntime. By default "
-        "reference,accelerated, or reference twice for two models.",
-    ),
-]
-_SamplesOption: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Random inputs, without --input.")
-]
-_ReferenceKernelsOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
-]
-_SaveOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="F.npz",
-        help="Write the inputs of the operation found, and a model of it beside.",
-    ),
-]
-_EveryOption: TypeAlias = Annotated[
-    bool, typer.Option("--all", help="List operations that do not differ, too.")
-]
-_HtmlOption: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Write a page that shows it to this file.")
-]
+class DiffOptions(options.LoadingToCompare, frozen=True, kw_only=True):
+    """What ``asyncnn diff`` is asked to do."""
+
+    model: Annotated[
+        Path,
+        typer.Argument(help="A .tflite, .onnx or .asyncnn file; or a .json of --json."),
+    ]
+    against: Annotated[
+        Path | None,
+        typer.Argument(help="Another kind of the network, for the second side."),
+    ] = None
+    between: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Two of: devices, litert, onnxruntime. By default "
+            "reference,accelerated, or reference twice for two models.",
+        ),
+    ] = None
+    input_file: options.SamplesOption = None
+    samples: Annotated[
+        int, typer.Option(min=1, help="Random inputs, without --input.")
+    ] = 3
+    seed: options.SeedOption = 0
+    reference_kernels: Annotated[
+        bool,
+        typer.Option("--reference-kernels", help="Use LiteRT's reference kernels."),
+    ] = False
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F.npz",
+            help="Write the inputs of the operation found, and a model of it beside.",
+        ),
+    ] = None
+    every: Annotated[
+        bool, typer.Option("--all", help="List operations that do not differ, too.")
+    ] = False
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page that shows it to this file.")
+    ] = None
+    json: options.JsonOption = False
 
 
-def diff(
-    model: _ModelArgument,
-    against: _AgainstArgument = None,
-    between: _BetweenOption = None,
-    input_file: options.SamplesOption = None,
-    samples: _SamplesOption = 3,
-    seed: options.SeedOption = 0,
-    extension: options.ExtensionOption = None,
-    input_shape: options.InputShapeOption = None,
-    constant: options.ConstantOption = None,
-    reference_kernels: _ReferenceKernelsOption = False,
-    lsb: options.LsbOption = 1,
-    rtol: options.RtolOption = None,
-    atol: options.AtolOption = None,
-    save: _SaveOption = None,
-    every: _EveryOption = False,
-    html: _HtmlOption = None,
-    json: options.JsonOption = False,
-) -> None:
+def diff(asked: DiffOptions) -> None:
     """Find the operation that makes two runs of a model differ.
 
     Compares every tensor that both sides show, and every operation by itself: the
@@ -93,83 +81,55 @@ def diff(
     """
     from asyncnn.tools.differing.difference_report import read_report
 
-    if save is not None and save.suffix != ".npz":
+    if asked.save is not None and asked.save.suffix != ".npz":
         raise InvalidArgumentError(
-            f"--save {save} is no .npz file", hint="its models get the name, too"
+            f"--save {asked.save} is no .npz file", hint="its models get the name, too"
         )
-    check_writable(html, save)
-    if model.suffix == ".json":
-        report = read_report(model)
+    check_writable(asked.html, asked.save)
+    if asked.model.suffix == ".json":
+        report = read_report(asked.model)
     else:
-        report = _asked(
-            (model, against),
-            between,
-            input_file,
-            (samples, seed),
-            extension or [],
-            input_shape or [],
-            constant or [],
-            (lsb, rtol, atol),
-            save,
-            reference_kernels=reference_kernels,
-        )
-    if html is not None:
-        _write_page(report, html)
-    if json:
+        report = _found(asked)
+    if asked.html is not None:
+        _write_page(report, asked.html)
+    if asked.json:
         options.print_json(report)
     else:
-        _print(report, every=every)
+        _print(report, every=asked.every)
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _asked(
-    models: tuple[Path, Path | None],
-    between: str | None,
-    input_file: Path | None,
-    random: tuple[int, int],
-    extension: list[str],
-    shapes: list[str],
-    constants: list[str],
-    tolerance: tuple[int, float | None, float | None],
-    save: Path | None,
-    *,
-    reference_kernels: bool,
-) -> "DifferenceReport":
+def _found(asked: DiffOptions) -> "DifferenceReport":
     """Run both sides, as the options say."""
     import anyio
 
     from asyncnn.tools.differing import Inquiry, answer
     from asyncnn.tools.differing.distances import Allowed
 
-    model, against = models
     # What it looks into are operations of the HAL, so there are no regions here.
-    named, extensions = options.load_extended(
-        model, extension, shapes, constants, strict=True
-    )
+    named, extensions = asked.load(asked.model, strict=True)
     kinds, other = [named], None
-    if against is not None:
-        second, more = options.load_extended(
-            against, extension, shapes, constants, strict=True
-        )
+    if asked.against is not None:
+        second, more = asked.load(asked.against, strict=True)
         extensions += tuple(each for each in more if each not in extensions)
         kinds.append(second)
-        other = (against, second)
+        other = (asked.against, second)
     relaxed = any(each.model.relax_computation_float32_to_float16 for each in kinds)
     inquiry = Inquiry(
-        path=model,
+        path=asked.model,
         named=named,
         against=other,
-        between=_sides(between, is_two=against is not None),
+        between=_sides(asked.between, is_two=asked.against is not None),
         extensions=extensions,
-        constants=options.constants_of(constants),
-        reference_kernels=reference_kernels,
-        given=options.given_samples(input_file, named.inputs),
-        random=random[0],
-        seed=random[1],
-        allowed=Allowed(*tolerance, relaxed),
-        save=save,
-        options=tuple(_repeated(*tolerance, extension)),
+        constants=options.constants_of(asked.constant or ()),
+        reference_kernels=asked.reference_kernels,
+        given=options.given_samples(asked.input_file, named.inputs),
+        random=asked.samples,
+        seed=asked.seed,
+        allowed=Allowed(asked.lsb, asked.rtol, asked.atol, relaxed),
+        save=asked.save,
+        options=tuple(asked.words()),
     )
     return anyio.run(answer, inquiry, _tell)
 
@@ -196,20 +156,6 @@ def _sides(between: str | None, *, is_two: bool) -> tuple[str, str]:
             hint="write it as reference,accelerated",
         )
     return names[0], names[1]
-
-
-def _repeated(
-    lsb: int, rtol: float | None, atol: float | None, extensions: list[str]
-) -> Iterator[str]:
-    """Yield the options that the command for a single operation needs, too."""
-    if lsb != 1:
-        yield from ("--lsb", str(lsb))
-    if rtol is not None:
-        yield from ("--rtol", f"{rtol:g}")
-    if atol is not None:
-        yield from ("--atol", f"{atol:g}")
-    for place in extensions:
-        yield from ("--extension", place)
 
 
 def _tell(text: str) -> None:

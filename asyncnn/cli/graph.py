@@ -30,23 +30,22 @@ GRAPHVIZ, GRAPHVIZ_TIMEOUT = "dot", 120
 SVG, TEXTS = ".svg", (".dot", ".gv")
 
 
-def graph(
-    model: options.ModelArgument,
+class GraphOptions(options.Loading, frozen=True, kw_only=True):
+    """What ``asyncnn graph`` is asked to do."""
+
+    model: options.ModelArgument
     device: Annotated[
         str | None,
         typer.Option(
             help="Device whose support is marked, one of asyncnn devices; by default "
             "the one that runs it."
         ),
-    ] = None,
-    extension: options.ExtensionOption = None,
-    input_shape: options.InputShapeOption = None,
-    constant: options.ConstantOption = None,
-    strict: options.StrictOption = False,
+    ] = None
+    strict: options.StrictOption = False
     full: Annotated[
         bool,
         typer.Option("--full", help="Show constants and temporaries as nodes, too."),
-    ] = False,
+    ] = False
     output: Annotated[
         Path | None,
         typer.Option(
@@ -55,8 +54,10 @@ def graph(
             metavar="FILE",
             help="Write here; a .svg file is drawn, for which Graphviz is needed.",
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def graph(asked: GraphOptions) -> None:
     """Draw a model: its operations, types, shapes, and the device's support.
 
     Operations say their scalars, and types and shapes of their weights. Prints
@@ -66,18 +67,16 @@ def graph(
 
     from asyncnn.runtime.dot import dot
 
-    _check(output)
-    loaded, extensions = options.load_extended(
-        model, extension or (), input_shape or (), constant or (), strict=strict
-    )
-    form, explanation = anyio.run(_marked, loaded, extensions, device)
-    text = dot(form, explanation, folded=not full)
-    if output is None:
+    _check(asked.output)
+    loaded, extensions = asked.load(asked.model, strict=asked.strict)
+    form, explanation = anyio.run(_marked, loaded, extensions, asked.device)
+    text = dot(form, explanation, folded=not asked.full)
+    if asked.output is None:
         typer.echo(text, nl=False)
-    elif output.suffix == SVG:
-        write_file(output, _drawn(text, full))
+    elif asked.output.suffix == SVG:
+        write_file(asked.output, _drawn(text, asked.full))
     else:
-        write_file(output, text)
+        write_file(asked.output, text)
 
 
 def _check(output: Path | None) -> None:
@@ -133,19 +132,14 @@ def _drawn(text: str, full: bool) -> bytes:
 
 
 def explain(
+    loading: options.Loading,
     path: Path,
     device: str | None,
     socket: Path | None,
-    places: Sequence[str],
-    shapes: Sequence[str] = (),
-    constants: Sequence[str] = (),
-    *,
     strict: bool,
     json: bool,
 ) -> None:
     """Print what a device, or a driver, supports of the model at ``path``.
-
-    The last three sequences, and ``strict``, are what `load_extended` takes.
 
     :raises AsyncnnError: if the file is bad, or the device cannot be asked.
     :raises typer.Exit: with 1, if there is an operation that is not supported.
@@ -156,9 +150,7 @@ def explain(
 
     try:
         with options.naming_options():
-            model, extensions = options.load_extended(
-                path, places, shapes, constants, strict=strict
-            )
+            model, extensions = loading.load(path, strict=strict)
             explanation = anyio.run(_explain, model, extensions, device, socket)
     except UnsupportedOperatorError as error:
         explanation = _refused(error)

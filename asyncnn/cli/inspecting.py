@@ -7,16 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncnn.cli.options import (
-    ConstantOption,
-    ExtensionOption,
-    InputShapeOption,
     JsonOption,
+    Loading,
     ModelArgument,
     StrictOption,
     console,
     constants_of,
     counted,
-    load_extended,
     naming_options,
     of_options,
     print_json,
@@ -31,14 +28,15 @@ _MOST_CHARACTERS = 60
 """How much is shown of a text that the author says."""
 
 
-def inspect(
-    model: ModelArgument,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    constant: ConstantOption = None,
-    strict: StrictOption = False,
-    json: JsonOption = False,
-) -> None:
+class InspectOptions(Loading, frozen=True, kw_only=True):
+    """What ``asyncnn inspect`` is asked to do."""
+
+    model: ModelArgument
+    strict: StrictOption = False
+    json: JsonOption = False
+
+
+def inspect(asked: InspectOptions) -> None:
     """Show what a model expects and returns, what it computes, and what runs it."""
     import anyio
 
@@ -48,26 +46,24 @@ def inspect(
     failure = None
     try:
         with naming_options():
-            loaded, extensions = load_extended(
-                model, extension or (), input_shape or (), constant or (), strict=strict
-            )
+            loaded, extensions = asked.load(asked.model, strict=asked.strict)
             inspection = anyio.run(partial(inspected, loaded, extensions=extensions))
     except AsyncnnError as error:
         inspection = outlined(
-            model,
+            asked.model,
             error,
-            input_shapes=shapes_of(input_shape or ()),
-            constants=constants_of(constant or ()),
-            extensions=[load_extension(place) for place in extension or ()],
+            input_shapes=shapes_of(asked.input_shape or ()),
+            constants=constants_of(asked.constant or ()),
+            extensions=list(map(load_extension, asked.extension or ())),
         )
         # Shapes are what to look for here, and no failure if they are found.
         failure = None if inspection.example_shapes else error
-    if json:
+    if asked.json:
         print_json(inspection)
     else:
-        given = [("--constant", each) for each in constant or ()]
-        given += [("--extension", each) for each in extension or ()]
-        words = ("asyncnn", "inspect", str(model), *chain.from_iterable(given))
+        given = [("--constant", each) for each in asked.constant or ()]
+        given += [("--extension", each) for each in asked.extension or ()]
+        words = ("asyncnn", "inspect", str(asked.model), *chain.from_iterable(given))
         print_inspection(inspection, shlex.join(words))
     if failure is not None:
         raise failure

@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
@@ -14,11 +15,12 @@ from asyncnn.cli.options import (
     ExtensionOption,
     InputShapeOption,
     JsonOption,
+    Loading,
     ModelArgument,
     announced,
     chosen,
     console,
-    load_extended,
+    flattened,
     print_json,
     rounded,
 )
@@ -65,63 +67,55 @@ loadgen = typer.Typer(
 )
 
 
-_ScenarioOption: TypeAlias = Annotated[
-    str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")
-]
-_DeviceOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
-]
-_TransportOption: TypeAlias = Annotated[
-    str, typer.Option(help="Ways to the device: inprocess, remote.")
-]
-_PathOption: TypeAlias = Annotated[
-    str,
-    typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
-]
-_TargetQpsOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="Rate of Server queries; what to expect of Offline."),
-]
-_LatencyBoundMsOption: TypeAlias = Annotated[
-    float, typer.Option(help="What 99 % of Server queries may take.")
-]
-_QueriesOption: TypeAlias = Annotated[
-    int, typer.Option(min=1, max=_MOST, help="Queries at least.")
-]
-_SecondsOption: TypeAlias = Annotated[
-    float, typer.Option(min=0, max=_MOST, help="Duration at least.")
-]
-_AccuracyOption: TypeAlias = Annotated[
-    bool, typer.Option("--accuracy", help="Judge answers, not times.")
-]
-_InputFileOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
-]
-_LogDirOption: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
-]
+class LoadgenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``asyncnn loadgen MODEL`` is asked to do."""
+
+    model: ModelArgument
+    scenario: Annotated[str, typer.Option(help=f"One of {', '.join(_SCENARIOS)}.")] = (
+        "SingleStream"
+    )
+    device: Annotated[
+        str | None,
+        typer.Option(help="Device to run on; by default $ASYNCNN_DEVICE or the best."),
+    ] = None
+    transport: Annotated[
+        str, typer.Option(help="Ways to the device: inprocess, remote.")
+    ] = "inprocess"
+    path: Annotated[
+        str,
+        typer.Option(help="How queries get there: threadsafe, async, sync, burst, ..."),
+    ] = "threadsafe"
+    target_qps: Annotated[
+        float | None,
+        typer.Option(help="Rate of Server queries; what to expect of Offline."),
+    ] = None
+    latency_bound_ms: Annotated[
+        float, typer.Option(help="What 99 % of Server queries may take.")
+    ] = 100.0
+    queries: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Queries at least.")
+    ] = 100
+    seconds: Annotated[
+        float, typer.Option(min=0, max=_MOST, help="Duration at least.")
+    ] = 10.0
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="Judge answers, not times.")
+    ] = False
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="An .npz file: input_K, labels or output_K."),
+    ] = None
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Keep LoadGen's own logs in this folder.")
+    ] = None
+    extension: ExtensionOption = None
+    input_shape: InputShapeOption = None
+    json: JsonOption = False
 
 
 @loadgen.command(_RUN)
-def run(
-    model: ModelArgument,
-    scenario: _ScenarioOption = "SingleStream",
-    device: _DeviceOption = None,
-    transport: _TransportOption = "inprocess",
-    path: _PathOption = "threadsafe",
-    target_qps: _TargetQpsOption = None,
-    latency_bound_ms: _LatencyBoundMsOption = 100.0,
-    queries: _QueriesOption = 100,
-    seconds: _SecondsOption = 10.0,
-    accuracy: _AccuracyOption = False,
-    input_file: _InputFileOption = None,
-    log_dir: _LogDirOption = None,
-    extension: ExtensionOption = None,
-    input_shape: InputShapeOption = None,
-    json: JsonOption = False,
-) -> None:
+@flattened
+def run(asked: LoadgenOptions) -> None:
     """Have LoadGen run a scenario on a model, by each transport and path.
 
     Samples are random without --input. Results are LoadGen's own, by its rules.
@@ -130,7 +124,12 @@ def run(
     Exits with 1 if a result is invalid or an execution failed, with 2 on bad
     input.
     """
-    _check_rates(scenario, target_qps, latency_bound_ms, needs_rate=not accuracy)
+    _check_rates(
+        asked.scenario,
+        asked.target_qps,
+        asked.latency_bound_ms,
+        needs_rate=not asked.accuracy,
+    )
     import anyio
 
     from asyncnn.tools.loadgen import Scenario, loadgen_module
@@ -140,36 +139,39 @@ def run(
     from asyncnn.tools.loadgen.ways import PATHS, TRANSPORTS, check_model
 
     loadgen_module()
-    transports = chosen("transport", transport, TRANSPORTS)
-    paths = chosen("path", path, PATHS)
-    if log_dir is not None:
-        check_log_folder(log_dir)
-    named, extensions = load_extended(model, extension or (), input_shape or ())
+    transports = chosen("transport", asked.transport, TRANSPORTS)
+    paths = chosen("path", asked.path, PATHS)
+    if asked.log_dir is not None:
+        check_log_folder(asked.log_dir)
+    loading = Loading(extension=asked.extension, input_shape=asked.input_shape)
+    named, extensions = loading.load(asked.model, strict=False)
     check_model(named)
     library = (
-        Library.random(named) if input_file is None else Library.read(named, input_file)
+        Library.random(named)
+        if asked.input_file is None
+        else Library.read(named, asked.input_file)
     )
-    if accuracy:
+    if asked.accuracy:
         library.check_judged()
     options = JudgedRunOptions(
-        model=str(model),
+        model=str(asked.model),
         named=named,
         extensions=extensions,
-        extension_places=tuple(extension or ()),
+        extension_places=tuple(asked.extension or ()),
         library=library,
-        scenario=Scenario(scenario),
-        device=device,
+        scenario=Scenario(asked.scenario),
+        device=asked.device,
         ways=tuple((each, p) for each in transports for p in paths),
-        target_qps=target_qps,
-        latency_bound_s=latency_bound_ms / 1000,
-        queries=queries,
-        seconds=seconds,
-        accuracy=accuracy,
-        log_dir=log_dir,
+        target_qps=asked.target_qps,
+        latency_bound_s=asked.latency_bound_ms / 1000,
+        queries=asked.queries,
+        seconds=asked.seconds,
+        accuracy=asked.accuracy,
+        log_dir=asked.log_dir,
     )
     with _interruptible():
         report = rounded(anyio.run(run_all, options))
-    _show_run(report, json=json)
+    _show_run(report, json=asked.json)
 
 
 def _show_run(report: "JudgedRunReport", *, json: bool) -> None:
@@ -226,40 +228,37 @@ def _print_run(report: "JudgedRunReport") -> None:
             typer.echo(f"  {reason}")
 
 
-_ModelsArgument: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
-]
-_CompareScenarioOption: TypeAlias = Annotated[
-    str, typer.Option(metavar="NAME,...", help="What to measure.")
-]
-_SystemOption: TypeAlias = Annotated[
-    str,
-    typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
-]
-_CompareDeviceOption: TypeAlias = Annotated[
-    str, typer.Option(help="Device to run on, one of asyncnn devices.")
-]
-_CheckOption: TypeAlias = Annotated[
-    bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
-]
-_JsonFileOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--json", help="Write the report here.")
-]
+class LoadgenCompareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``asyncnn loadgen compare`` is asked to do."""
+
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="TFLite files; MobileNets v1 of 96 x 96 if left out."),
+    ] = None
+    scenario: Annotated[
+        str, typer.Option(metavar="NAME,...", help="What to measure.")
+    ] = "SingleStream,Offline,Server,tiny"
+    system: Annotated[
+        str,
+        typer.Option(metavar="NAME,...", help="Systems to measure, or all of them."),
+    ] = "all"
+    device: Annotated[
+        str, typer.Option(help="Device to run on, one of asyncnn devices.")
+    ] = "accelerated"
+    queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000
+    passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3
+    rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if a goal is missed.")
+    ] = False
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the report here.")
+    ] = None
 
 
 @loadgen.command("compare")
-def compare(
-    models: _ModelsArgument = None,
-    scenario: _CompareScenarioOption = "SingleStream,Offline,Server,tiny",
-    system: _SystemOption = "all",
-    device: _CompareDeviceOption = "accelerated",
-    queries: Annotated[int, typer.Option(min=1, help="Queries of each run.")] = 3000,
-    passes: Annotated[int, typer.Option(min=1, help="Interleaved passes.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Passes of SingleStream.")] = 5,
-    check: _CheckOption = False,
-    json_file: _JsonFileOption = None,
-) -> None:
+@flattened
+def compare(asked: LoadgenCompareOptions) -> None:
     """Compare with systems that a user would write, judged by LoadGen.
 
     Executors around LiteRT, asyncio.to_thread around ONNX Runtime, plain
@@ -268,27 +267,32 @@ def compare(
     what the model takes by itself. Takes minutes.
     """
     import anyio
-    import msgspec
 
     from asyncnn.tools.bench.report import draw_table
     from asyncnn.tools.loadgen import loadgen_module
     from asyncnn.tools.loadgen.comparing import SystemsComparison, compared
     from asyncnn.tools.loadgen.comparison_report import SECTIONS, TITLES
 
-    check_writable(json_file)
+    check_writable(asked.json_file)
     loadgen_module()
-    names = chosen("scenario", scenario, tuple(SECTIONS))
-    systems = () if system == "all" else tuple(chosen("system", system, tuple(TITLES)))
+    names = chosen("scenario", asked.scenario, tuple(SECTIONS))
+    systems = (
+        ()
+        if asked.system == "all"
+        else tuple(chosen("system", asked.system, tuple(TITLES)))
+    )
     with ExitStack() as stack:
-        files = _files(models) if models else stack.enter_context(_mobilenets())
+        files = (
+            _files(asked.models) if asked.models else stack.enter_context(_mobilenets())
+        )
         comparison = SystemsComparison(
             models=files,
             sections=tuple(each for name in names for each in SECTIONS[name]),
             systems=systems,
-            device=device,
-            queries=queries,
-            passes=passes,
-            rounds=rounds,
+            device=asked.device,
+            queries=asked.queries,
+            passes=asked.passes,
+            rounds=asked.rounds,
         )
         with _interruptible():
             report = rounded(anyio.run(compared, comparison, announced))
@@ -300,9 +304,9 @@ def compare(
             out.print(part)
     for line in (*report.notes(), f"LoadGen {report.loadgen}", str(report.environment)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    if json_file is not None:
-        write_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
-    if check and not report.met:
+    if asked.json_file is not None:
+        write_file(asked.json_file, msgspec.json.format(msgspec.json.encode(report)))
+    if asked.check and not report.met:
         raise typer.Exit(1)
 
 

@@ -4,8 +4,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from asyncnn.cli import options
@@ -25,108 +26,96 @@ _NOT_REACHED = "not measured"
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-_FolderArgument: TypeAlias = Annotated[
-    Path | None,
-    typer.Argument(
-        help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
-        show_default=False,
-    ),
-]
-_BuiltinOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--builtin", help="Add MobileNets, speech recognition and synthesis."),
-]
-_PatternOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
-]
-_DeviceOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME,...",
-        help="Devices to measure, of asyncnn devices, or all; repeatable. By "
-        "default all but samples.",
-    ),
-]
-_PathOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="PATH,...",
-        show_default="all",
-        help="HAL calls to use: async, sync, burst or fenced, and session for "
-        "models with state.",
-    ),
-]
-_PeersOption: TypeAlias = Annotated[
-    bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
-]
-_DatasetOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="F.npz|KIND=FOLDER",
-        help="Inputs and labels, for top-k; or a data set as it is published: "
-        "open-images, cmu-arctic or librispeech.",
-    ),
-]
-_AccuracyOption: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        help="Insist on outputs being judged, or judge none; by default those "
-        "that there is something for.",
-        show_default=False,
-    ),
-]
-_RunsOption: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Runs of a model on each way, at most.")
-]
-_SecondsOption: TypeAlias = Annotated[
-    float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
-]
-_JsonOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--json", help="Write all figures to this file.")
-]
-_CsvOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--csv", help="Write the suite's columns there.")
-]
-_HtmlOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--html", help="Write a page with plots there.")
-]
-_OpensOption: TypeAlias = Annotated[
-    bool, typer.Option("--open", help="Show the page of --html in a browser.")
-]
-_HistoryOption: TypeAlias = Annotated[
-    list[Path] | None,
-    typer.Option(help="An earlier JSON file, for the page; repeatable."),
-]
-_SourceOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--from", help="Report on this JSON file, measuring nothing."),
-]
+class MltsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``asyncnn mlts`` is asked to do."""
+
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of .tflite, .onnx and .asyncnn files, or one of them.",
+            show_default=False,
+        ),
+    ] = None
+    builtin: Annotated[
+        bool,
+        typer.Option(
+            "--builtin", help="Add MobileNets, speech recognition and synthesis."
+        ),
+    ] = False
+    pattern: Annotated[
+        str,
+        typer.Option("--filter", metavar="GLOB", help="Models whose names match."),
+    ] = "*"
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Devices to measure, of asyncnn devices, or all; repeatable. By "
+            "default all but samples.",
+        ),
+    ] = None
+    socket: options.SocketOption = None
+    path: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH,...",
+            show_default="all",
+            help="HAL calls to use: async, sync, burst or fenced, and session for "
+            "models with state.",
+        ),
+    ] = "async,sync,burst,fenced,session"
+    transport: options.TransportOption = "inprocess,remote"
+    peers: Annotated[
+        bool, typer.Option(help="Measure LiteRT and ONNX Runtime beside them.")
+    ] = True
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F.npz|KIND=FOLDER",
+            help="Inputs and labels, for top-k; or a data set as it is published: "
+            "open-images, cmu-arctic or librispeech.",
+        ),
+    ] = None
+    accuracy: Annotated[
+        bool | None,
+        typer.Option(
+            help="Insist on outputs being judged, or judge none; by default those "
+            "that there is something for.",
+            show_default=False,
+        ),
+    ] = None
+    lsb: options.LsbOption = 1
+    rtol: options.RtolOption = None
+    atol: options.AtolOption = None
+    runs: Annotated[
+        int, typer.Option(min=1, help="Runs of a model on each way, at most.")
+    ] = 100
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of these runs, at most.")
+    ] = 1.0
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.")
+    ] = None
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the suite's columns there.")
+    ] = None
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots there.")
+    ] = None
+    opens: Annotated[
+        bool, typer.Option("--open", help="Show the page of --html in a browser.")
+    ] = False
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(help="An earlier JSON file, for the page; repeatable."),
+    ] = None
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Report on this JSON file, measuring nothing."),
+    ] = None
 
 
-def mlts(
-    folder: _FolderArgument = None,
-    builtin: _BuiltinOption = False,
-    pattern: _PatternOption = "*",
-    device: _DeviceOption = None,
-    socket: options.SocketOption = None,
-    path: _PathOption = "async,sync,burst,fenced,session",
-    transport: options.TransportOption = "inprocess,remote",
-    peers: _PeersOption = True,
-    dataset: _DatasetOption = None,
-    accuracy: _AccuracyOption = None,
-    lsb: options.LsbOption = 1,
-    rtol: options.RtolOption = None,
-    atol: options.AtolOption = None,
-    runs: _RunsOption = 100,
-    seconds: _SecondsOption = 1.0,
-    json: _JsonOption = None,
-    csv: _CsvOption = None,
-    html: _HtmlOption = None,
-    opens: _OpensOption = False,
-    history: _HistoryOption = None,
-    source: _SourceOption = None,
-) -> None:
+def mlts(asked: MltsOptions) -> None:
     """Measure each model of a folder on every device, path and transport.
 
     Latency, preparation with and without a cache, memory, energy where the
@@ -144,63 +133,52 @@ def mlts(
     """
     from asyncnn.tools.mlts.suite_records import read_report
 
-    if history and html is None:
+    if asked.history and asked.html is None:
         raise InvalidArgumentError("a history is drawn on a page", hint="give --html")
-    if opens and html is None:
+    if asked.opens and asked.html is None:
         raise InvalidArgumentError("--open shows a page", hint="give --html")
-    check_writable(json, csv, html)
-    earlier = [read_report(each) for each in history or ()]
-    if source is not None:
-        if folder is not None or builtin or socket is not None:
+    check_writable(asked.json, asked.csv, asked.html)
+    earlier = [read_report(each) for each in asked.history or ()]
+    if asked.source is not None:
+        if asked.folder is not None or asked.builtin or asked.socket is not None:
             raise InvalidArgumentError(
                 "--from measures nothing", hint="leave out the models and --socket"
             )
-    elif folder is None and not builtin:
+    elif asked.folder is None and not asked.builtin:
         raise InvalidArgumentError(
             "there is nothing to measure",
             hint="give a folder of models, --builtin, or --from",
         )
     with Interruption() as interruption:
-        if source is not None:
-            report: SuiteReport | None = read_report(source)
+        if asked.source is not None:
+            report: SuiteReport | None = read_report(asked.source)
         else:
-            report = _measured(
-                _wanted(folder, builtin, pattern, dataset, accuracy, (lsb, rtol, atol)),
-                _suite(device or (), socket, path, transport, peers, runs, seconds),
-                interruption,
-            )
+            report = _measured(_wanted(asked), _suite(asked), interruption)
         if report is not None:
             _print(report)
-            _write(report, earlier, json, csv, html)
-            if opens and html is not None:
-                _open(html)
+            _write(report, earlier, asked)
+            if asked.opens and asked.html is not None:
+                _open(asked.html)
     interruption.exit()
     if report is not None and not report.passed:
         raise typer.Exit(1)
 
 
-def _wanted(
-    folder: Path | None,
-    builtin: bool,
-    pattern: str,
-    dataset: str | None,
-    accuracy: bool | None,
-    tolerance: tuple[int, float | None, float | None],
-) -> "Wanted":
+def _wanted(asked: MltsOptions) -> "Wanted":
     from msgspec.structs import replace
 
     from asyncnn.tools.mlts.suite_models import Wanted
     from asyncnn.tools.samples import Tolerance
 
-    needs = {None: False, True: True, False: None}[accuracy]
-    asked = replace(Tolerance.asked(*tolerance), scales_atol=True)
+    needs = {None: False, True: True, False: None}[asked.accuracy]
+    tolerance = Tolerance.asked(asked.lsb, asked.rtol, asked.atol)
     return Wanted(
-        folder=folder,
-        builtin=builtin,
-        pattern=pattern,
-        dataset=None if dataset is None else _dataset(dataset),
+        folder=asked.folder,
+        builtin=asked.builtin,
+        pattern=asked.pattern,
+        dataset=None if asked.dataset is None else _dataset(asked.dataset),
         needs_accuracy=needs,
-        tolerance=asked,
+        tolerance=replace(tolerance, scales_atol=True),
     )
 
 
@@ -215,31 +193,23 @@ def _dataset(text: str) -> "Path | Published":
     return Published(known, Path(folder))
 
 
-def _suite(
-    devices: Sequence[str],
-    socket: Path | None,
-    path: str,
-    transport: str,
-    peers: bool,
-    runs: int,
-    seconds: float,
-) -> "Suite":
+def _suite(asked: MltsOptions) -> "Suite":
     from asyncnn.tools.conformance.suite import IN_PROCESS, REMOTE
     from asyncnn.tools.mlts import ALL, Suite, chosen_devices
     from asyncnn.tools.mlts.contenders import PATHS, PEERS
 
-    names = [name.strip() for each in devices for name in each.split(",")]
-    asked = [name for name in names if name]
-    if not asked and socket is None:
-        asked = [ALL]
+    names = [name.strip() for each in asked.device or () for name in each.split(",")]
+    devices = [name for name in names if name]
+    if not devices and asked.socket is None:
+        devices = [ALL]
     return Suite(
-        devices=chosen_devices(asked),
-        socket=socket,
-        paths=options.chosen("path", path, PATHS),
-        transports=options.chosen("transport", transport, (IN_PROCESS, REMOTE)),
-        peers=PEERS if peers else (),
-        runs=runs,
-        seconds=seconds,
+        devices=chosen_devices(devices),
+        socket=asked.socket,
+        paths=options.chosen("path", asked.path, PATHS),
+        transports=options.chosen("transport", asked.transport, (IN_PROCESS, REMOTE)),
+        peers=PEERS if asked.peers else (),
+        runs=asked.runs,
+        seconds=asked.seconds,
     )
 
 
@@ -396,27 +366,20 @@ def _needs(row: "Row", preparation: "Preparation") -> str:
 
 
 def _write(
-    report: "SuiteReport",
-    earlier: "Sequence[SuiteReport]",
-    json: Path | None,
-    csv: Path | None,
-    html: Path | None,
+    report: "SuiteReport", earlier: "Sequence[SuiteReport]", asked: MltsOptions
 ) -> None:
-    written = []
-    if json is not None:
-        report.write(json)
-        written.append(json)
-    if csv is not None:
+    if asked.json is not None:
+        report.write(asked.json)
+    if asked.csv is not None:
         from asyncnn.tools.mlts.suite_csv import csv_of
 
-        write_file(csv, csv_of(report))
-        written.append(csv)
-    if html is not None:
+        write_file(asked.csv, csv_of(report))
+    if asked.html is not None:
         from asyncnn.tools.mlts.suite_page import page_of
         from asyncnn.tools.pages.drawing import draw
 
-        write_file(html, draw(page_of(report, earlier)))
-        written.append(html)
+        write_file(asked.html, draw(page_of(report, earlier)))
+    written = [str(each) for each in (asked.json, asked.csv, asked.html) if each]
     if written:
-        names = ", ".join(map(str, written))
-        typer.echo(f"{options.counted(len(report.rows), 'row')} in {names}")
+        count = options.counted(len(report.rows), "row")
+        typer.echo(f"{count} in {', '.join(written)}")

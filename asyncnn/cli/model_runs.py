@@ -9,13 +9,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
-from asyncnn.cli.options import load_extended, progress
+from asyncnn.cli.options import chosen, given_samples, progress
+from asyncnn.cli.run_options import RunOptions
 from asyncnn.devices import OWN_PROCESS
 from asyncnn.devices.own_devices import default_device_name
 from asyncnn.execution import Outputs
@@ -23,7 +22,7 @@ from asyncnn.extensions import Extension
 from asyncnn.hal.errors import AsyncnnError, InvalidArgumentError, counted
 from asyncnn.hal.operands import is_opaque_type
 from asyncnn.hal.routes import RouteStep
-from asyncnn.hal.types import Operand, OperandLifeTime, Priority
+from asyncnn.hal.types import Priority
 from asyncnn.offload import offload_steps
 from asyncnn.runtime.device import Device
 from asyncnn.runtime.execution_options import AnyPath
@@ -31,6 +30,7 @@ from asyncnn.runtime.model import NamedModel, TensorInfo
 from asyncnn.runtime.opening_devices import connect, open_device
 from asyncnn.runtime.prepared import PreparedModel
 from asyncnn.runtime.translation import form_for, translating
+from asyncnn.tools.differing.extracts import ModelGraph
 from asyncnn.tools.samples import (
     Sample,
     Tolerance,
@@ -49,33 +49,6 @@ PATHS: dict[str, AnyPath] = {
     "fenced": "fenced",
 }
 """Ways of executing, by the names of the command line."""
-
-_TEMPORARY = OperandLifeTime.TEMPORARY_VARIABLE
-_OUTPUT = OperandLifeTime.SUBGRAPH_OUTPUT
-_WRITTEN = frozenset({_TEMPORARY, _OUTPUT})
-
-
-class RunOptions(msgspec.Struct, frozen=True):
-    """What ``asyncnn run`` was asked to do."""
-
-    model: Path
-    input_file: Path | None
-    output_file: Path | None
-    check_file: Path | None
-    check_key: str
-    device: str | None
-    socket: Path | None
-    extensions: tuple[str, ...]
-    strict: bool
-    input_shapes: tuple[str, ...]
-    constants: tuple[str, ...]
-    states: tuple[str, ...]
-    paths: tuple[AnyPath, ...]
-    priority: Priority
-    timeout: float | None
-    repeat: int
-    tolerance: Tolerance
-    session: bool = False
 
 
 class PathReport(msgspec.Struct, frozen=True):
@@ -127,11 +100,13 @@ async def run_model(options: RunOptions) -> RunReport:
     :raises AsyncnnError: if a file is bad or the driver refuses the model.
     """
     job = _collect(options)
+    paths = [PATHS[name] for name in chosen("path", options.path, tuple(PATHS))]
     reports: list[PathReport] = []
     difference = ""
     async with _opened(options, job.extensions) as device:
-        prepared = await device.prepare(job.model, priority=options.priority)
-        for path in options.paths:
+        priority = Priority[options.priority.upper()]
+        prepared = await device.prepare(job.model, priority=priority)
+        for path in paths:
             with telling_open_axes(job.model if job.is_random else None):
                 outputs, latencies = await _run_path(prepared, job, path, options)
             reports.append(_report(path, job, outputs, latencies, options))
@@ -140,7 +115,7 @@ async def run_model(options: RunOptions) -> RunReport:
         # In a session nothing is known of the state that a sample began with.
         has_failed = any(report.passed is False for report in reports)
         if has_failed and not (options.session and prepared.states):
-            difference = await _first_difference(device, job, options.tolerance)
+            difference = await _first_difference(device, job, options.tolerance())
     return RunReport(
         model=str(options.model),
         device=device.name,
@@ -156,35 +131,26 @@ def _opened(
 ) -> AbstractAsyncContextManager[Device]:
     if options.socket is None:
         name = options.device
-        if name is None and options.check_file is not None:
+        if name is None and options.check is not None:
             name = default_device_name(exact=True)
         return open_device(name, settings=OWN_PROCESS, extensions=extensions)
     return connect(options.socket, device=options.device)
 
 
 def _collect(options: RunOptions) -> _Job:
-    model, extensions = load_extended(
-        options.model,
-        options.extensions,
-        options.input_shapes,
-        options.constants,
-        options.states,
-        strict=options.strict,
+    model, extensions = options.load(
+        options.model, options.state or (), strict=options.strict
     )
     _check_known(model)
     pairs = dict(model.pairs) if options.session else {}
     given = [info for info in model.inputs if info.name not in pairs]
     outputs = tuple(i for i in model.outputs if i.name not in pairs.values())
     is_random = options.input_file is None
-    if options.input_file is None:
-        inputs = [random_sample(given)]
-    else:
-        arrays = load_arrays(options.input_file)
-        inputs = samples(arrays, "input", given, options.input_file)
-    if options.check_file is None:
+    inputs = [*given_samples(options.input_file, given)] or [random_sample(given)]
+    if options.check is None:
         return _Job(model, outputs, extensions, inputs, None, {}, is_random)
-    arrays = load_arrays(options.check_file)
-    expected = samples(arrays, options.check_key, outputs, options.check_file)
+    arrays = load_arrays(options.check)
+    expected = samples(arrays, options.check_key, outputs, options.check)
     if len(expected) != len(inputs):
         raise InvalidArgumentError(
             f"{counted(len(inputs), 'input sample')}, but "
@@ -215,7 +181,7 @@ async def _run_path(
     async with (
         _in_session(prepared, path, options)
         if options.session
-        else prepared.runner(path, timeout=options.timeout)
+        else prepared.runner(path, timeout=options.timeout_s)
     ) as run:
         for sample in progress(job.inputs, path):
             for _ in range(options.repeat):
@@ -231,7 +197,7 @@ async def _in_session(
     prepared: PreparedModel, path: AnyPath, options: RunOptions
 ) -> AsyncIterator[Callable[[Sample], Awaitable[Outputs]]]:
     async with prepared.session(path=path) as session:
-        yield partial(session.run, timeout=options.timeout)
+        yield partial(session.run, timeout=options.timeout_s)
 
 
 def _report(
@@ -242,8 +208,9 @@ def _report(
     options: RunOptions,
 ) -> PathReport:
     expected_of = job.expected or [Sample()] * len(outputs)
+    tolerance = options.tolerance()
     comparisons = [
-        compare(f"sample {number}, {name}", output[name], expected, options.tolerance)
+        compare(f"sample {number}, {name}", output[name], expected, tolerance)
         for number, (output, wanted) in enumerate(
             zip(outputs, expected_of, strict=True)
         )
@@ -275,46 +242,24 @@ async def _first_difference(device: Device, job: _Job, tolerance: Tolerance) -> 
     except AsyncnnError:
         return ""
     first = {state.info.name: state.first_value() for state in model.states}
-    for position, operation in enumerate(model.model.main.operations):
-        name = model.vocabulary.operation_type(operation.type)
+    graph = ModelGraph(model.with_open_states(), job.extensions)
+    for position, operation in enumerate(graph.main.operations):
+        name, tapped = graph.operation_name(position), operation.inputs[0]
         key = f"pre_{name.lower().rpartition('/')[2]}"
-        if f"{key}_0" not in recorded:
+        if f"{key}_0" not in recorded or tapped not in graph.writers:
             continue
-        tapped = _ending_at(model, position, operation.inputs[0])
-        prepared = await device.prepare(tapped.knowing(job.extensions))
+        needed = graph.needed(graph.writers[tapped], ())
+        extract = graph.extract(needed, {}, [tapped])
+        prepared = await device.prepare(extract.named)
         for number, sample in enumerate(job.inputs):
             if f"{key}_{number}" not in recorded:
                 continue
-            (actual,) = (await prepared.run({**sample, **first})).values()
+            given = graph.values_of({**sample, **first})
+            ran = await prepared.run([given[index] for index in extract.inputs])
+            (actual,) = ran.values()
             expected = recorded[f"{key}_{number}"].reshape(actual.shape)
             result = compare(f"sample {number}", actual, expected, tolerance)
             if not result.passed:
                 return f"differs before operation {position} ({name}): {result}"
         return f"first differing operation: {position} ({name})"
     return ""
-
-
-def _ending_at(model: NamedModel, position: int, tapped: int) -> NamedModel:
-    """Return the model up to operation ``position``, with ``tapped`` its output."""
-    main = model.model.main
-    kept = main.operations[:position]
-    written = {index for operation in kept for index in operation.outputs}
-
-    def cut(index: int, operand: Operand) -> Operand:
-        lifetime = operand.lifetime
-        if index == tapped or lifetime in _WRITTEN:
-            end = _OUTPUT if index == tapped else _TEMPORARY
-            lifetime = end if index in written else OperandLifeTime.NO_VALUE
-        consumers = sum(each.inputs.count(index) for each in kept)
-        return replace(operand, lifetime=lifetime, number_of_consumers=consumers)
-
-    shortened = replace(
-        main,
-        operands=tuple(cut(*each) for each in enumerate(main.operands)),
-        operations=kept,
-        output_indexes=(tapped,),
-    )
-    # What the model keeps is an input like any other here.
-    states = [state.info for state in model.states]
-    names = [info.name for info in (*model.inputs, *states)]
-    return NamedModel.of(replace(model.model, main=shortened), names, ("tapped",))

@@ -7,10 +7,20 @@ command line loads this module, even one that only asks for help.
 import errno
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 import msgspec
 import typer
@@ -22,7 +32,7 @@ from asyncnn.hal.errors import counted as counted
 if TYPE_CHECKING:
     from asyncnn.extensions import Extension
     from asyncnn.runtime.model import NamedModel, TensorInfo
-    from asyncnn.tools.samples import Sample
+    from asyncnn.tools.samples import Sample, Tolerance
 
 ExtensionOption: TypeAlias = Annotated[
     list[str] | None,
@@ -117,6 +127,98 @@ AtolOption: TypeAlias = Annotated[
 ]
 
 
+class Loading(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of commands that load a model."""
+
+    extension: ExtensionOption = None
+    input_shape: InputShapeOption = None
+    constant: ConstantOption = None
+
+    def load(
+        self, path: Path, states: Sequence[str] = (), *, strict: bool
+    ) -> "tuple[NamedModel, tuple[Extension, ...]]":
+        """Load a model and its extensions: those at places, or that are installed.
+
+        An installed one is imported if the model uses it. Of one that is neither,
+        nothing is known but what the model says. ``states`` are like ``INPUT=OUTPUT``,
+        and ``strict`` is that of `load`.
+
+        :raises AsyncnnError: if the file is bad, or there is no extension at a place.
+        """
+        from asyncnn.extensions import installed_extensions, load_extension
+        from asyncnn.runtime.model_file import load
+
+        extensions = [load_extension(place) for place in self.extension or ()]
+        with naming_options():
+            model = load(
+                path,
+                extensions=extensions,
+                input_shapes=shapes_of(self.input_shape or ()),
+                constants=constants_of(self.constant or ()),
+                states=_states_of(states) or None,
+                strict=strict,
+            )
+        given = {extension.name for extension in extensions}
+        used = {entry.name for entry in model.model.extension_name_to_prefix}
+        if used - given:
+            installed = sorted((used - given).intersection(installed_extensions()))
+            extensions += [load_extension(name) for name in installed]
+        return model.knowing(extensions), tuple(extensions)
+
+
+class LoadingToCompare(Loading, frozen=True, kw_only=True):
+    """Options of commands that compare what a model gives."""
+
+    lsb: LsbOption = 1
+    rtol: RtolOption = None
+    atol: AtolOption = None
+
+    def tolerance(self) -> "Tolerance":
+        """Return what they ask for; what they leave open is the HAL's.
+
+        :raises InvalidArgumentError: if one is negative or no number.
+        """
+        from asyncnn.tools.samples import Tolerance
+
+        return Tolerance.asked(self.lsb, self.rtol, self.atol)
+
+    def words(self) -> list[str]:
+        """Return what a command line has to have for the same of another file."""
+        told = [("--lsb", self.lsb if self.lsb != 1 else None)]
+        told += [("--rtol", self.rtol), ("--atol", self.atol)]  # type: ignore[list-item]
+        told += [("--extension", place) for place in self.extension or ()]  # type: ignore[misc]
+        return [str(word) for pair in told if pair[1] is not None for word in pair]
+
+
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose function is ``asked`` by a struct with its options.
+
+    Any other is returned as it is.
+    """
+    kind = get_type_hints(command).get("asked")
+    if kind is None:
+        return command
+    hints = get_type_hints(kind, include_extras=True)
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        command(kind(**given))
+
+    call.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=Parameter.empty if field.required else field.default,
+                annotation=hints[field.name],
+            )
+            for field in msgspec.structs.fields(kind)
+        ]
+    )
+    call.__annotations__ = {}
+    return call
+
+
 _OPTIONS = {
     "input_shapes cannot be": "--input-shape cannot be",
     "by input_shapes": "by --input-shape",
@@ -144,45 +246,6 @@ def chosen(what: str, names: str, known: Sequence[str]) -> list[str]:
             hint=f"known: {', '.join(known)}",
         )
     return asked
-
-
-def load_extended(
-    path: Path,
-    places: Sequence[str],
-    shapes: Sequence[str] = (),
-    constants: Sequence[str] = (),
-    states: Sequence[str] = (),
-    *,
-    strict: bool = False,
-) -> "tuple[NamedModel, tuple[Extension, ...]]":
-    """Load a model and its extensions: those at ``places``, or that are installed.
-
-    An installed one is imported if the model uses it. Of one that is neither, nothing
-    is known but what the model says. ``shapes`` are what `InputShapeOption` takes, and
-    ``constants`` what `ConstantOption` does; ``states`` are like ``INPUT=OUTPUT``,
-    and ``strict`` is that of `load`.
-
-    :raises AsyncnnError: if the file is bad, or there is no extension at a place.
-    """
-    from asyncnn.extensions import installed_extensions, load_extension
-    from asyncnn.runtime.model_file import load
-
-    extensions = [load_extension(place) for place in places]
-    with naming_options():
-        model = load(
-            path,
-            extensions=extensions,
-            input_shapes=shapes_of(shapes),
-            constants=constants_of(constants),
-            states=_states_of(states) or None,
-            strict=strict,
-        )
-    given = {extension.name for extension in extensions}
-    used = {entry.name for entry in model.model.extension_name_to_prefix}
-    if used - given:
-        installed = sorted((used - given).intersection(installed_extensions()))
-        extensions += [load_extension(name) for name in installed]
-    return model.knowing(extensions), tuple(extensions)
 
 
 def given_samples(

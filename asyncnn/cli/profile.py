@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from asyncnn.cli import options
@@ -19,61 +20,52 @@ if TYPE_CHECKING:
     from asyncnn.tools.profiling import OperationProfile, Profile
 
 
-_ModelArgument: TypeAlias = Annotated[
-    Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
-]
-_InputFileOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--input",
-        help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
-        "file with the only input.",
-    ),
-]
-_DeviceOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Device to run on, one of asyncnn devices; by default "
-        "$ASYNCNN_DEVICE, or the fastest that works."
-    ),
-]
-_RunsOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
-    ),
-]
-_OnlyOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
-]
-_TopOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Show the N longest operations alone.")
-]
-_SourceOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--from", help="Show what --json has printed; run nothing."),
-]
-_HtmlOption: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Write a page with the graph to this file.")
-]
+class ProfileOptions(options.Loading, frozen=True, kw_only=True):
+    """What ``asyncnn profile`` is asked to do."""
+
+    model: Annotated[
+        Path | None, typer.Argument(help="A .tflite, .onnx or .asyncnn file.")
+    ] = None
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            help="An .npz file whose input_0 or input_0.NAME to run on, or an .npy "
+            "file with the only input.",
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Device to run on, one of asyncnn devices; by default "
+            "$ASYNCNN_DEVICE, or the fastest that works."
+        ),
+    ] = None
+    strict: options.StrictOption = False
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Runs to take medians of; by default 50, or 10 seconds of them."
+        ),
+    ] = None
+    only: Annotated[
+        str,
+        typer.Option("--filter", metavar="GLOB", help="Show these types alone: CONV*."),
+    ] = "*"
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Show the N longest operations alone.")
+    ] = None
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Show what --json has printed; run nothing."),
+    ] = None
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the graph to this file.")
+    ] = None
+    json: options.JsonOption = False
 
 
-def profile(
-    model: _ModelArgument = None,
-    input_file: _InputFileOption = None,
-    device: _DeviceOption = None,
-    extension: options.ExtensionOption = None,
-    input_shape: options.InputShapeOption = None,
-    constant: options.ConstantOption = None,
-    strict: options.StrictOption = False,
-    runs: _RunsOption = None,
-    only: _OnlyOption = "*",
-    top: _TopOption = None,
-    source: _SourceOption = None,
-    html: _HtmlOption = None,
-    json: options.JsonOption = False,
-) -> None:
+def profile(asked: ProfileOptions) -> None:
     """Measure where the time of runs goes: by operation, partition and stage.
 
     Runs are as any others; every second one is observed. What another engine
@@ -82,81 +74,48 @@ def profile(
 
     --json prints all operations, whatever is shown. Exits with 2 on bad input.
     """
-    if (model is None) is (source is None):
+    if (asked.model is None) is (asked.source is None):
         raise typer.BadParameter("give a model, or --from a profile")
-    check_writable(html)
+    check_writable(asked.html)
     from asyncnn.tools.profiling.page import page_of
 
-    if source is None:
-        assert model is not None
-        found = options.rounded(
-            _measured(
-                model,
-                input_file,
-                device,
-                extension,
-                input_shape,
-                constant,
-                runs,
-                strict=strict,
-            )
-        )
-    else:
-        found = _read(source)
-    shown = _chosen(found, only, top)
-    if html is not None:
+    if asked.source is not None:
+        found = _read(asked.source)
+    elif asked.model is not None:
+        found = options.rounded(_measured(asked, asked.model))
+    shown = _chosen(found, asked.only, asked.top)
+    if asked.html is not None:
         from asyncnn.tools.pages.drawing import draw
 
-        write_file(html, draw(page_of(found, shown)))
-    if json:
+        write_file(asked.html, draw(page_of(found, shown)))
+    if asked.json:
         options.print_json(found)
     else:
         _print(found, shown)
 
 
-def _measured(
-    path: Path,
-    input_file: Path | None,
-    device: str | None,
-    extension: list[str] | None,
-    input_shape: list[str] | None,
-    constant: list[str] | None,
-    runs: int | None,
-    *,
-    strict: bool,
-) -> "Profile":
+def _measured(asked: ProfileOptions, path: Path) -> "Profile":
     import anyio
 
     from asyncnn.devices import OWN_PROCESS
     from asyncnn.runtime.opening_devices import open_device
     from asyncnn.tools.profiling.observed_runs import Order, measure
-    from asyncnn.tools.samples import (
-        load_arrays,
-        random_sample,
-        samples,
-        telling_open_axes,
-    )
+    from asyncnn.tools.samples import random_sample, telling_open_axes
 
-    named, extensions = options.load_extended(
-        path, extension or (), input_shape or (), constant or (), strict=strict
-    )
-    is_random = input_file is None
-    if input_file is None:
-        inputs = random_sample(named.inputs)
-    else:
-        arrays = load_arrays(input_file)
-        inputs = samples(arrays, "input", named.inputs, input_file)[0]
-    told = "random" if input_file is None else input_file.name
-    order = Order(path.name, named, inputs, told, runs)
+    named, extensions = asked.load(path, strict=asked.strict)
+    given = options.given_samples(asked.input_file, named.inputs)
+    inputs = given[0] if given else random_sample(named.inputs)
+    told = "random" if asked.input_file is None else asked.input_file.name
+    order = Order(path.name, named, inputs, told, asked.runs)
 
     def rounds(count: int) -> Iterable[int]:
         return options.progress(range(count), "runs")
 
     async def run() -> "Profile":
         async with open_device(
-            device, settings=OWN_PROCESS, extensions=extensions
+            asked.device, settings=OWN_PROCESS, extensions=extensions
         ) as opened:
-            with telling_open_axes(named if is_random else None):
+            with telling_open_axes(None if given else named):
                 return await measure(opened, order, rounds)
 
     return anyio.run(run)
@@ -167,8 +126,6 @@ def _read(path: Path) -> "Profile":
 
     :raises InvalidArgumentError: if it has none.
     """
-    import msgspec
-
     from asyncnn.tools.profiling import Profile
 
     try:

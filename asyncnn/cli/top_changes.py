@@ -1,14 +1,14 @@
 """Snapshots of a running driver for ``asyncnn top``, and what changed between two."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from asyncnn.devices import DeviceStatistics
+from asyncnn.devices import ClientStatistics, DeviceStatistics, ModelStatistics
 from asyncnn.hal.errors import DeviceUnavailableError
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.qos import LatencyHistogram, WorkStatistics
@@ -18,6 +18,7 @@ from asyncnn.runtime.opening_devices import connect
 ANSWER_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
+Row = TypeVar("Row", ClientStatistics, ModelStatistics)
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -79,6 +80,10 @@ class Changes:
         per_s = ended / self._elapsed_s if self._elapsed_s else None
         return Recent(work, ended, per_s, latency)
 
+    def of_all(self, what: str, rows: Sequence[Row]) -> list[tuple[Recent, Row]]:
+        """Return what became of the executions of clients, or of models."""
+        return [(self.of((what, each.number), each.executions), each) for each in rows]
+
 
 def busiest(rows: Iterable[T], recent_of: Callable[[T], Recent]) -> list[T]:
     """Return rows in order: those first of which most ended lately, then ever."""
@@ -95,11 +100,7 @@ async def connected(stack: AsyncExitStack, path: Path) -> Device:
 
     :raises AsyncnnError: if there is none, or it does not answer in time.
     """
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await stack.enter_async_context(connect(path))
-    except TimeoutError:
-        raise DeviceUnavailableError("the driver does not answer") from None
+    return await _in_time(stack.enter_async_context(connect(path)))
 
 
 async def look(device: Device) -> DeviceStatistics:
@@ -107,9 +108,13 @@ async def look(device: Device) -> DeviceStatistics:
 
     :raises AsyncnnError: if it has died, or does not answer in time.
     """
+    return await _in_time(device.statistics())
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await device.statistics()
+            return await answer
     except TimeoutError:
         raise DeviceUnavailableError("the driver does not answer") from None
 

@@ -89,14 +89,8 @@ class LiveDevice(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, statistics: DeviceStatistics, changes: Changes) -> "LiveDevice":
         """Return what is shown of the look that ``changes`` has begun."""
-        clients = [
-            (changes.of(("client", each.number), each.executions), each)
-            for each in statistics.clients
-        ]
-        models = [
-            (changes.of(("model", each.number), each.executions), each)
-            for each in statistics.models
-        ]
+        clients = changes.of_all("client", statistics.clients)
+        models = changes.of_all("model", statistics.models)
         executions = changes.of("executions", statistics.executions)
         preparations = changes.of("preparations", statistics.preparations)
         return cls(

@@ -86,19 +86,19 @@ def picture(
     preparations = changes.of("preparations", statistics.preparations)
     clients = [
         _Row(
-            changes.of(("client", each.number), each.executions),
+            recent,
             f"{each.number}: {each.name}",
             (f"{each.weight:g}", decimal(each.buffer_bytes)),
         )
-        for each in statistics.clients
+        for recent, each in changes.of_all("client", statistics.clients)
     ]
     models = [
         _Row(
-            changes.of(("model", each.number), each.executions),
+            recent,
             f"{each.number}: {each.operations} ops",
             (str(each.client), each.priority.name, decimal(each.idle_bytes)),
         )
-        for each in statistics.models
+        for recent, each in changes.of_all("model", statistics.models)
     ]
     shown = _fitting(width)
     facts = width >= WIDE

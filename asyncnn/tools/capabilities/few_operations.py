@@ -6,15 +6,16 @@ IF or a WHILE comes on top of those of the operations that it runs.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec.structs import replace
 
 from asyncnn import hal
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operations.bound import Array
 from asyncnn.hal.types import OperationType as Op
 from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
 from asyncnn.tools.capabilities.workload import Coding, Workload, add_inputs
 
@@ -44,6 +45,18 @@ _CHOICES = 8
 _FIRST_GUARD = 2.0**120
 _LAST_GUARD = 1.00001
 """23 square roots lead from the first to below the last."""
+
+
+_Applied: TypeAlias = tuple[hal.OperationType, Sequence[int], *tuple[hal.Operand, ...]]
+"""An operation: its type, the operands that it reads, and those that it writes."""
+
+
+class _Body(NamedTuple):
+    """A graph that an operation runs; it gives the last few results."""
+
+    inputs: Sequence[hal.Operand]
+    operations: Sequence[_Applied]
+    outputs: int = 1
 
 
 def integers() -> Workload:
@@ -146,8 +159,7 @@ def choices() -> Workload:
     """Return numbers whose signs eight IF after one another change or take away."""
     truths = tuple(np.array([number % 2 == 0]) for number in range(_CHOICES))
     branches = [
-        _model([_NUMBERS], (type_, (0,), _NUMBERS)).model.main
-        for type_ in (Op.NEG, Op.ABS)
+        _Body([_NUMBERS], [(type_, (0,), _NUMBERS)]) for type_ in (Op.NEG, Op.ABS)
     ]
     # Inputs are the truths and the numbers; the two branches follow, then results.
     then, else_, result = range(_CHOICES + 1, _CHOICES + 4)
@@ -155,7 +167,7 @@ def choices() -> Workload:
     model = _model(
         [*[_TRUTH] * _CHOICES, _NUMBERS],
         *((Op.IF, (i, then, else_, read[i]), _NUMBERS) for i in range(_CHOICES)),
-        referenced=branches,
+        bodies=branches,
     )
     return Workload(ReferenceWorkload.IF, model, (*truths, _some_numbers()), _chosen)
 
@@ -163,12 +175,13 @@ def choices() -> Workload:
 def loop() -> Workload:
     """Return what a WHILE leaves that takes square roots as long as they are large."""
     state = [_NUMBER, _NUMBERS, _NUMBER]
-    condition = _model(state, (Op.GREATER, (0, 2), _TRUTH))
-    body = _model(state, (Op.SQRT, (0,), _NUMBER), (Op.NEG, (1,), _NUMBERS), outputs=2)
+    condition = _Body(state, [(Op.GREATER, (0, 2), _TRUTH)])
+    steps = [(Op.SQRT, (0,), _NUMBER), (Op.NEG, (1,), _NUMBERS)]
+    body = _Body(state, steps, outputs=2)
     model = _model(
         state,
         (Op.WHILE, (3, 4, 0, 1, 2), _NUMBER, _NUMBERS),
-        referenced=[condition.model.main, body.model.main],
+        bodies=[condition, body],
         outputs=2,
     )
     guards = (np.array([guard], np.float32) for guard in (_FIRST_GUARD, _LAST_GUARD))
@@ -215,34 +228,32 @@ def _some_numbers() -> Array:
 
 def _model(
     inputs: Sequence[hal.Operand],
-    *operations: tuple[hal.OperationType, Sequence[int], *tuple[hal.Operand, ...]],
+    *operations: _Applied,
     scalars: Sequence[int] = (),
-    referenced: Sequence[hal.Subgraph] = (),
+    bodies: Sequence[_Body] = (),
     outputs: int = 1,
 ) -> NamedModel:
     """Return a model that gives the last few results of its operations.
 
-    Operands are numbered: inputs, scalars, one for each graph that is ``referenced``,
-    and what the operations write.
+    Operands are numbered: inputs, scalars, one for each of ``bodies``, which operations
+    run, and what the operations write.
     """
     builder = ModelBuilder()
     add_inputs(builder, *inputs)
     for scalar in scalars:
         builder.scalar(scalar)
-    references = [builder.omitted(hal.OperandType.SUBGRAPH) for _ in referenced]
+    for each in bodies:
+        body = builder.body()
+        add_inputs(body, *each.inputs)
+        _add(body, each.operations, each.outputs)
+        builder.subgraph(body)
+    _add(builder, operations, outputs)
+    return builder.build()
+
+
+def _add(graph: GraphBuilder, operations: Sequence[_Applied], outputs: int) -> None:
     written: list[int] = []
     for type_, reads, *results in operations:
-        written += builder.operation(type_, reads, results)
+        written += graph.operation(type_, reads, results)
     for number, index in enumerate(written[-outputs:]):
-        builder.output(index, f"output_{number}")
-    built = builder.build()
-    operands = list(built.model.main.operands)
-    for number, index in enumerate(references):
-        operands[index] = replace(
-            operands[index],
-            lifetime=hal.OperandLifeTime.SUBGRAPH,
-            location=hal.DataLocation(offset=number),
-        )
-    main = replace(built.model.main, operands=tuple(operands))
-    model = replace(built.model, main=main, referenced=tuple(referenced))
-    return replace(built, model=model)
+        graph.output(index, f"output_{number}")

@@ -10,7 +10,7 @@ from asyncnn import hal
 from asyncnn.devices.measured_capabilities import ReferenceWorkload
 from asyncnn.hal.operands import DTYPES, QUANT8_TYPES
 from asyncnn.hal.operations.bound import Array
-from asyncnn.runtime.builder import ModelBuilder
+from asyncnn.runtime.graph_builder import GraphBuilder
 from asyncnn.runtime.model import NamedModel
 
 
@@ -79,7 +79,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False):
     plain: Callable[..., Sequence[Array]]
 
 
-def add_inputs(builder: ModelBuilder, *operands: hal.Operand) -> list[int]:
+def add_inputs(builder: GraphBuilder, *operands: hal.Operand) -> list[int]:
     """Make the tensors that ``operands`` describe the inputs of a model."""
     return [
         builder.input(

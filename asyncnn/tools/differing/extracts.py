@@ -62,6 +62,12 @@ class ModelGraph:
         self.folded = self._folded()
         """Operands that follow from constants alone."""
 
+    def values_of(self, sample: Mapping[str, Array]) -> dict[int, Array]:
+        """Return arrays by the inputs' names by the operands that these are."""
+        names = (info.name for info in self.named.inputs)
+        indexes = self.main.input_indexes
+        return {i: sample[name] for i, name in zip(indexes, names, strict=True)}
+
     def _folded(self) -> frozenset[int]:
         known = {
             index

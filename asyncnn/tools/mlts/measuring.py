@@ -200,24 +200,21 @@ async def _prepared(
     plan: Plan,
     refused: list[Row],
 ) -> list[_Entry]:
-    def refuse(path: str, reason: str) -> None:
-        refused.append(
-            Row(
-                model=model.name,
-                system=target.name,
-                transport=target.transport,
-                path=path,
-                refusal=reason,
-            )
-        )
-
+    contenders: list[Contender] = []
     try:
         contenders, refusals = await target.contenders(stack, model, plan.paths)
     except AsyncnnError as error:
-        refuse("", str(error))
-        return []
-    for path, reason in refusals.items():
-        refuse(path, reason)
+        refusals = {"": str(error)}
+    refused += [
+        Row(
+            model=model.name,
+            system=target.name,
+            transport=target.transport,
+            path=path,
+            refusal=reason,
+        )
+        for path, reason in refusals.items()
+    ]
     return [_Entry(contender) for contender in contenders]
 
 

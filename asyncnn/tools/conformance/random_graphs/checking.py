@@ -17,7 +17,6 @@ from asyncnn.hal.operands import QUANT8_TYPES, is_tensor
 from asyncnn.hal.operations.bound import Array, BoundOperand, BoundOperation
 from asyncnn.hal.types import (
     Model,
-    OperandLifeTime,
     OperandType,
     Operation,
     OperationType,
@@ -34,6 +33,7 @@ from asyncnn.tools.conformance.random_graphs.interpreter import (
     evaluate,
     interpret,
 )
+from asyncnn.tools.differing.extracts import ModelGraph
 
 _FLOAT32 = (1e-5, 5 * 2.0**-23)
 _FLOAT16 = (5 * 2.0**-10, 5 * 2.0**-10)
@@ -83,7 +83,10 @@ class Judge(msgspec.Struct, frozen=True, eq=False):
     async def _check_operations(
         self, named: NamedModel, inputs: Sequence[Array]
     ) -> None:
-        shown = showing_results(named)
+        graph = ModelGraph(named)
+        extract = graph.extract(range(len(graph.main.operations)), {}, [*graph.writers])
+        given = dict(zip(graph.main.input_indexes, inputs, strict=True))
+        shown, inputs = extract.named, [given[index] for index in extract.inputs]
         prepared = await self.device.prepare(shown)
         is_carried = self.path != _FENCED or not _is_open(prepared)
         path = self.path if is_carried else "async"
@@ -101,23 +104,6 @@ class Judge(msgspec.Struct, frozen=True, eq=False):
                 bound = bind(main, operation, values)
                 expected = evaluate(bound)
                 require_close(bound, got, expected, _slack(bound, expected))
-
-
-def showing_results(named: NamedModel) -> NamedModel:
-    """Return the graph with all that it computes as its outputs."""
-    main = named.model.main
-    written = tuple(index for each in main.operations for index in each.outputs)
-    shown = set(written)
-    operands = tuple(
-        replace(operand, lifetime=OperandLifeTime.SUBGRAPH_OUTPUT)
-        if index in shown
-        else operand
-        for index, operand in enumerate(main.operands)
-    )
-    main = replace(main, operands=operands, output_indexes=written)
-    names = [f"r{index}" for index in written]
-    inputs = [info.name for info in named.inputs]
-    return NamedModel.of(replace(named.model, main=main), inputs, names)
 
 
 def _judged(model: Model) -> Iterator[Operation]:
