@@ -17,15 +17,21 @@ typedef struct {
     PyTypeObject *waiter;
     PyObject *running_loop;
     PyObject *current_task;
+    PyObject *tasks; /* by loop: those that run; NULL where asyncio does not tell */
     PyObject *cancelled;
     PyObject *run; /* names, made once */
-    PyObject *result;
-    PyObject *waiting;
     PyObject *value;
     PyObject *elsewhere;
     PyObject *loop;
     int64_t turned_ns; /* when one that did not wait gave the loop a turn */
 } State;
+
+/* What comes once. Both are NULL for None. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *result;
+    PyObject *waiting; /* a dictionary of waiters */
+} End;
 
 /* What is to go on at the end of what the loop of this thread does: a list, or NULL. */
 static _Thread_local PyObject *woken;
@@ -120,12 +126,17 @@ go_on(Waiter *self)
 }
 
 static PyObject *
-Waiter_add_done_callback(Waiter *self, PyObject *args, PyObject *kwargs)
+Waiter_add_done_callback(Waiter *self, PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *names)
 {
-    static char *names[] = {"fn", "context", NULL};
-    PyObject *function, *context = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O", names, &function, &context))
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    if (nargs != 1 || named > 1
+        || (named && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0),
+                                                      "context"))) {
+        PyErr_SetString(PyExc_TypeError, "it takes a function, and context=");
         return NULL;
+    }
+    PyObject *function = args[0], *context = named ? args[1] : Py_None;
     if (has_ended(self)) {
         if (!call(self, function, context, false))
             return NULL;
@@ -308,20 +319,21 @@ Waiter_dealloc(Waiter *self)
 
 /* ---- ends ----------------------------------------------------------------------- */
 
+static bool
+is_given(PyObject *value)
+{
+    return value && value != Py_None;
+}
+
 /* Note a waiter at the end that it waits for. */
 static bool
-note(State *state, PyObject *end, PyObject *waiter)
+note(End *end, PyObject *waiter)
 {
-    PyObject *waiting = PyObject_GetAttr(end, state->waiting);
-    if (waiting == Py_None) {
-        Py_DECREF(waiting);
-        waiting = PyDict_New();
-        if (waiting && PyObject_SetAttr(end, state->waiting, waiting))
-            Py_CLEAR(waiting);
+    if (!is_given(end->waiting)) {
+        Py_XDECREF(end->waiting);
+        end->waiting = PyDict_New();
     }
-    bool is_noted = waiting && !PyDict_SetItem(waiting, waiter, Py_None);
-    Py_XDECREF(waiting);
-    return is_noted;
+    return end->waiting && !PyDict_SetItem(end->waiting, waiter, Py_None);
 }
 
 /* Tell whether an end that belongs to one loop is awaited there: 1, 0 or -1. */
@@ -344,58 +356,42 @@ End_await(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args),
           Py_ssize_t Py_UNUSED(nargs), PyObject *Py_UNUSED(names))
 {
     State *state = PyType_GetModuleState(type);
-    PyObject *result = PyObject_GetAttr(self, state->result);
-    PyObject *loop = result == Py_None ? PyObject_CallNoArgs(state->running_loop) : NULL;
-    if (!result || (result == Py_None && !loop)) {
-        Py_XDECREF(result);
-        return NULL;
-    }
-    if (loop) {
-        int is_here = is_on(state, self, loop);
-        if (is_here != 1) {
-            Py_DECREF(loop);
-            Py_DECREF(result);
-            return is_here ? NULL
-                           : PyObject_CallMethodObjArgs(self, state->elsewhere, NULL);
-        }
-    }
+    End *end = (End *)self;
     PyObject *made = PyType_GenericNew(state->waiter, NULL, NULL);
-    if (!made) {
-        Py_XDECREF(loop);
-        Py_DECREF(result);
-        return NULL;
-    }
     Waiter *waiter = (Waiter *)made;
+    if (!made)
+        return NULL;
     waiter->end = Py_NewRef(self);
-    if (result != Py_None) {
-        waiter->result = result;
+    if (is_given(end->result)) {
+        waiter->result = Py_NewRef(end->result);
         int64_t now = now_ns();
         waiter->rests = now - state->turned_ns > TURN_NS;
         if (waiter->rests)
             state->turned_ns = now;
         return made;
     }
-    Py_DECREF(result);
-    waiter->loop = loop;
+    waiter->loop = PyObject_CallNoArgs(state->running_loop);
+    int is_here = waiter->loop ? is_on(state, self, waiter->loop) : -1;
     waiter->waits = true;
-    if (!note(state, self, made))
-        Py_CLEAR(made);
-    return made;
+    if (is_here == 1 && note(end, made))
+        return made;
+    Py_DECREF(made);
+    return is_here ? NULL : PyObject_CallMethodObjArgs(self, state->elsewhere, NULL);
 }
 
 /* Have all tasks that wait go on with a result. */
 static bool
-wake(State *state, PyObject *end, PyObject *result)
+wake(End *end, PyObject *result)
 {
-    PyObject *waiting = PyObject_GetAttr(end, state->waiting);
-    if (!waiting || waiting == Py_None) {
+    PyObject *waiting = end->waiting;
+    end->waiting = NULL;
+    if (!is_given(waiting)) {
         Py_XDECREF(waiting);
-        return waiting;
+        return true;
     }
-    bool is_done = !PyObject_SetAttr(end, state->waiting, Py_None);
-    PyObject *waiters = is_done ? PySequence_List(waiting) : NULL;
+    PyObject *waiters = PySequence_List(waiting);
     Py_ssize_t count = waiters ? PyList_Size(waiters) : 0;
-    is_done = waiters;
+    bool is_done = waiters;
     for (Py_ssize_t i = 0; i < count && is_done; i++) {
         Waiter *waiter = (Waiter *)PyList_GetItem(waiters, i);
         if (has_ended(waiter))
@@ -419,33 +415,55 @@ only(PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 }
 
 static PyObject *
-End_wake(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t nargs,
-         PyObject *names)
+End_wake(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *result = only(args, nargs, names);
-    bool is_done = result && wake(PyType_GetModuleState(type), self, result);
-    return is_done ? Py_NewRef(Py_None) : NULL;
+    return result && wake((End *)self, result) ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *
-End_resolve(PyObject *self, PyTypeObject *type, PyObject *const *args,
-            Py_ssize_t nargs, PyObject *names)
+End_resolve(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    State *state = PyType_GetModuleState(type);
-    PyObject *result = only(args, nargs, names);
-    PyObject *before = result ? PyObject_GetAttr(self, state->result) : NULL;
-    if (!before)
+    End *end = (End *)self;
+    PyObject *result = only(args, nargs, names), *before = end->result;
+    if (!result)
         return NULL;
-    Py_DECREF(before);
-    if (before != Py_None) {
+    if (is_given(before)) {
         PyObject *turn = PyImport_ImportModule("asyncnn.turn");
         Py_XDECREF(turn ? PyObject_CallMethod(turn, "refuse", NULL) : NULL);
         Py_XDECREF(turn);
         return NULL;
     }
-    if (PyObject_SetAttr(self, state->result, result) || !wake(state, self, result))
-        return NULL;
-    return Py_NewRef(Py_None);
+    end->result = Py_NewRef(result);
+    Py_XDECREF(before);
+    return wake(end, result) ? Py_NewRef(Py_None) : NULL;
+}
+
+static int
+End_traverse(End *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->result);
+    Py_VISIT(self->waiting);
+    return 0;
+}
+
+static int
+End_clear(End *self)
+{
+    Py_CLEAR(self->result);
+    Py_CLEAR(self->waiting);
+    return 0;
+}
+
+static void
+End_dealloc(End *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    End_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
 }
 
 /* ---- turns ---------------------------------------------------------------------- */
@@ -479,12 +497,15 @@ in_this_turn(PyObject *module, PyObject *handle)
     State *state = PyModule_GetState(module);
     if (woken)
         return PyObject_CallNoArgs(handle);
-    PyObject *task = PyObject_CallNoArgs(state->current_task);
-    if (!task)
-        return NULL;
-    Py_DECREF(task);
-    if (task != Py_None)
-        return PyObject_CallNoArgs(handle);
+    /* Python 3.11 has no function of C that asks for the task. */
+    if (!state->tasks || PyDict_Size(state->tasks)) {
+        PyObject *task = PyObject_CallNoArgs(state->current_task);
+        if (!task)
+            return NULL;
+        Py_DECREF(task);
+        if (task != Py_None)
+            return PyObject_CallNoArgs(handle);
+    }
     PyObject *list = woken = PyList_New(0);
     if (!list)
         return NULL;
@@ -503,7 +524,7 @@ in_this_turn(PyObject *module, PyObject *handle)
 
 static PyMethodDef waiter_methods[] = {
     {"add_done_callback", PLAIN(Waiter_add_done_callback),
-     METH_VARARGS | METH_KEYWORDS, NULL},
+     METH_FASTCALL | METH_KEYWORDS, NULL},
     {"cancel", PLAIN(Waiter_cancel), METH_VARARGS | METH_KEYWORDS, NULL},
     {"result", PLAIN(Waiter_result), METH_NOARGS, NULL},
     {"done", PLAIN(Waiter_done), METH_NOARGS, NULL},
@@ -539,20 +560,32 @@ static PyType_Spec waiter_spec = {
 
 static PyMethodDef end_methods[] = {
     {"__await__", PLAIN(End_await), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"_wake", PLAIN(End_wake), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"_resolve", PLAIN(End_resolve), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"_wake", PLAIN(End_wake), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"_resolve", PLAIN(End_resolve), METH_FASTCALL | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef end_members[] = {
+    {"_result", T_OBJECT, offsetof(End, result), 0, NULL},
+    {"_waiting", T_OBJECT, offsetof(End, waiting), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot end_slots[] = {
     {Py_tp_doc, "What comes once, and is awaited; see asyncnn.turn."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, End_dealloc},
+    {Py_tp_traverse, End_traverse},
+    {Py_tp_clear, End_clear},
     {Py_tp_methods, end_methods},
+    {Py_tp_members, end_members},
     {0, NULL},
 };
 
 static PyType_Spec end_spec = {
     .name = "asyncnn._turn.End",
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .basicsize = sizeof(End),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = end_slots,
 };
 
@@ -579,8 +612,6 @@ execute(PyObject *module)
     int failed = !state->waiter || !end
                  || PyModule_AddIntConstant(module, "TURN_NS", TURN_NS)
                  || !(state->run = PyUnicode_InternFromString("run"))
-                 || !(state->result = PyUnicode_InternFromString("_result"))
-                 || !(state->waiting = PyUnicode_InternFromString("_waiting"))
                  || !(state->value = PyUnicode_InternFromString("_value"))
                  || !(state->elsewhere = PyUnicode_InternFromString("_wait_elsewhere"))
                  || !(state->loop = PyUnicode_InternFromString("loop"))
@@ -589,6 +620,10 @@ execute(PyObject *module)
                  || !take("asyncio", "get_running_loop", &state->running_loop)
                  || !take("asyncio", "current_task", &state->current_task)
                  || !take("asyncio", "CancelledError", &state->cancelled);
+    if (!failed && !take("_asyncio", "_current_tasks", &state->tasks))
+        PyErr_Clear();
+    if (state->tasks && !PyDict_Check(state->tasks))
+        Py_CLEAR(state->tasks);
     Py_XDECREF(end);
     return failed ? -1 : 0;
 }
@@ -600,6 +635,7 @@ traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->waiter);
     Py_VISIT(state->running_loop);
     Py_VISIT(state->current_task);
+    Py_VISIT(state->tasks);
     Py_VISIT(state->cancelled);
     return 0;
 }
@@ -611,10 +647,9 @@ clear(PyObject *module)
     Py_CLEAR(state->waiter);
     Py_CLEAR(state->running_loop);
     Py_CLEAR(state->current_task);
+    Py_CLEAR(state->tasks);
     Py_CLEAR(state->cancelled);
     Py_CLEAR(state->run);
-    Py_CLEAR(state->result);
-    Py_CLEAR(state->waiting);
     Py_CLEAR(state->value);
     Py_CLEAR(state->elsewhere);
     Py_CLEAR(state->loop);

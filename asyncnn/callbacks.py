@@ -174,8 +174,8 @@ class Completion(End, ABC):
     Whatever its status. Cancelling the task that awaits it abandons it.
     """
 
-    _result: ExecutionResult | None = None
-    _waiting: dict[Waiter, None] | None = None
+    _result: ExecutionResult | None
+    _waiting: dict[Waiter, None] | None
 
     if TYPE_CHECKING:
 

@@ -121,14 +121,13 @@ class Outputs(dict[str, Array]):
 class IBinding(Protocol):
     """A prepared model that executes what is bound to arrays. Not in the HAL.
 
-    What it binds is the application's: checked before, for this model alone, and each
-    launched once at a time.
+    What it binds is the application's: checked before, for this model alone.
     """
 
-    def bind(
-        self, tensors: Sequence[object], are_usual: bool = False, /
-    ) -> object | None:
-        """Return an execution on arrays for all inputs and outputs, in this order.
+    def launch_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> Awaitable[ExecutionResult] | None:
+        """Launch an execution on arrays for all inputs and outputs, in this order.
 
         The caller has seen to it that they are C-contiguous and of the model's dtypes
         and shapes, and outputs' are writable. None if the model or one of
@@ -138,9 +137,9 @@ class IBinding(Protocol):
         """
 
     def launch(
-        self, execution: Any, options: ExecutionOptions
+        self, request: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
-        """Launch what was bound, or any request, and return its end, to be awaited."""
+        """Launch any request, and return its end, to be awaited."""
 
 
 @runtime_checkable
@@ -170,7 +169,7 @@ class IInProcess(IBinding, IReusing, Protocol):
     def bind(
         self, tensors: Sequence[object], are_usual: bool = False, /
     ) -> Request | None:
-        """Return a request on arrays; see `IBinding.bind`."""
+        """Return a request on arrays as of `IBinding.launch_on`; None likewise."""
 
     def execute_threadsafe(
         self,
@@ -193,7 +192,7 @@ def binding_of(prepared: object) -> IBinding | None:
 
     What wraps another one, and has all else of that, is to see the executions.
     """
-    is_own = hasattr(type(prepared), "bind")
+    is_own = hasattr(type(prepared), "launch_on")
     return prepared if is_own and isinstance(prepared, IBinding) else None
 
 

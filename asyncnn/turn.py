@@ -122,8 +122,8 @@ class PythonEnd:
     _wait_elsewhere: ClassVar[Callable[[Any], Generator[Any, None, Any]] | None] = None
 
     loop: Any
-    _result: Any
-    _waiting: "dict[Waiter, None] | None"
+    _result: Any = None
+    _waiting: "dict[Waiter, None] | None" = None
     _turned_ns: ClassVar[int] = 0
 
     @abstractmethod

@@ -4,21 +4,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from asyncnn.callbacks import ExecutionResult
-from asyncnn.devices.cache_format import Compiled
-from asyncnn.devices.device_settings import DeviceSettings
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.devices.spreading import WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
 from asyncnn.hal.types import (
     NO_TIMING,
     ErrorStatus,
-    ExecutionPreference,
     Priority,
 )
 from asyncnn.qos import Work, WorkAccounting
-
-_LOW_POWER_FACTOR = 4.0
-"""How much longer executions may be that run on the loop to save power."""
 
 _FORGETTING = 1.02
 """Growth, per execution, of the least duration seen, which decides on inlining.
@@ -41,8 +35,8 @@ class Executable:
 
     ``spreading`` decides on threads, if there may be several. ``cost`` is that of
     `Job`, ``cancel`` that of the scheduler. Kernels run within ``computing``, on any
-    number of threads at a time. It ``goes_native`` once an engine has computed one
-    alone. ``result`` is what the last one that succeeded unmeasured was awaited for.
+    number of threads at a time. It ``goes_native`` once an engine has computed one.
+    ``result`` is what the last that succeeded unmeasured was awaited for.
 
     ``should_inline`` tells whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the
@@ -110,12 +104,3 @@ class Executable:
             if threads:
                 spreading.observe(threads, run_ns)
             self.may_spread = least_ns * spreading.most >= WORTH_SPREADING_NS
-
-
-def inline_below_us(compiled: Compiled, settings: DeviceSettings) -> float:
-    """Return below how many microseconds executions of a model run on the loop.
-
-    LOW_POWER spares waking a thread, and so is more patient.
-    """
-    saves_power = compiled.preference is ExecutionPreference.LOW_POWER
-    return settings.inline_below_us * (_LOW_POWER_FACTOR if saves_power else 1.0)

@@ -137,7 +137,7 @@ class FencedExecutions:
         try:
             if execution.use is not None:
                 execution.claim(execution.use)
-            waits = not execution.has_plan and execution.plan_first(self._new_shapes)
+            waits = not execution.has_plan and self._new_shapes.take(execution)
             if not waits and self._scheduler.submit(execution):
                 if not self._turn_spent_ns:
                     self.loop.call_soon(self._end_turn)

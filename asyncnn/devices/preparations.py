@@ -10,6 +10,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import Prepare
 from asyncnn.devices.executable import Executable
 from asyncnn.devices.process_wide import NOTHING
+from asyncnn.devices.run import Run
 from asyncnn.engine import Program
 from asyncnn.engine.arguments import input_shapes
 from asyncnn.engine.program import InputShapes
@@ -20,7 +21,7 @@ from asyncnn.hal.errors import (
     ResourceExhaustedTransientError,
     error_for,
 )
-from asyncnn.hal.types import ErrorStatus, Priority, Request
+from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.pacing import Steps, Stepwise, long_work, make_way
 from asyncnn.qos import Client, Pause, Scheduler, Work
 from asyncnn.tracing import Layer, Phase, Trace, begin
@@ -188,15 +189,16 @@ class NewShapes:
         self._plans = plans
         self._planning: dict[Work, PlanWork] = {}
 
-    def take(self, work: Work, executable: Executable, request: Request) -> bool:
-        """Submit ``work`` on a request once it has a plan; False if it has one.
+    def take(self, work: Run) -> bool:
+        """Submit ``work`` once its request has a plan; False if that has one.
 
         Where nothing more can be planned beside the lanes, it is on its own.
 
         :raises DeviceUnavailableError: as `Scheduler.submit`.
         :raises MissedDeadlinePersistentError: likewise.
         """
-        shapes = input_shapes(executable.program, request)
+        executable = work._executable
+        shapes = input_shapes(executable.program, work._request)
         if executable.program.known_plan(shapes) is not None:
             return False
         plan = PlanWork(

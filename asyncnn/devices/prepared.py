@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from asyncnn.devices.cache_format import Compiled
 from asyncnn.devices.caching import ModelCaches
 from asyncnn.devices.device_buffers import Buffers
 from asyncnn.devices.device_settings import DeviceSettings
-from asyncnn.devices.executable import Executable, inline_below_us
+from asyncnn.devices.executable import Executable
 from asyncnn.devices.fenced import FencedExecutions
 from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import blas_threads_limited
@@ -30,7 +30,6 @@ from asyncnn.devices.spreading import Spreading
 from asyncnn.devices.statistics import ModelStatistics
 from asyncnn.devices.traced_work import Traced
 from asyncnn.engine.arguments import bound_arrays, input_shapes
-from asyncnn.engine.plan import Plan
 from asyncnn.execution import Execution
 from asyncnn.fenced_run import BasePreparedModel, FencedRun, Source
 from asyncnn.hal.errors import (
@@ -61,8 +60,8 @@ from asyncnn.tracing import Layer, Phase, active, span
 
 logger = logging.getLogger(__name__)
 
-_LOW_POWER_COST = 4.0
-"""How many times their lane time counts in the share of their client."""
+_LOW_POWER = 4.0
+"""How much longer those on the loop may be, and what their lane time counts."""
 
 # Kept by name, since looking up a member of an enum takes as long as a call.
 _NONE = ErrorStatus.NONE
@@ -90,7 +89,8 @@ class ReferencePreparedModel(BasePreparedModel):
         *,
         client: int,
     ) -> None:
-        program, priority = compiled.program, compiled.priority
+        program, preference = compiled.program, compiled.preference
+        factor = _LOW_POWER if preference is ExecutionPreference.LOW_POWER else 1.0
         self._compiled = compiled
         self._caches = caches
         self._program = program
@@ -100,28 +100,25 @@ class ReferencePreparedModel(BasePreparedModel):
         self._bursts = bursts
         self._client = client
         self._rules = RequestRules(program.model)
-        self._usual_plan: Plan | None = None
+        self._usual: Execution | None = None
         self.buffers = buffers.of(signature_of(program.model))
         self._accounting = WorkAccounting()
         self._executable = Executable(
             program,
-            inline_below_us(compiled, settings) * 1000,
-            priority,
+            settings.inline_below_us * 1000 * factor,
+            compiled.priority,
             self._accounting,
             new_shapes.cancel,
             refuses_unmeetable_deadlines=settings.refuses_unmeetable_deadlines,
             computing=blas_threads_limited(settings.blas_threads),
         )
-        match compiled.preference:
-            case ExecutionPreference.FAST_SINGLE_ANSWER:
-                threads = min(settings.most_threads, scheduler.lanes)
-                if threads > 1 and program.has_engine:
-                    spreading = Spreading(program, threads, in_background)
-                    self._executable.spreading = spreading
-            case ExecutionPreference.LOW_POWER:
-                self._executable.cost = _LOW_POWER_COST
-        sustained = ExecutionPreference.SUSTAINED_SPEED
-        self.stays_ready = compiled.preference is sustained
+        self._executable.cost = factor
+        if preference is ExecutionPreference.FAST_SINGLE_ANSWER:
+            threads = min(settings.most_threads, scheduler.lanes)
+            if threads > 1 and program.has_engine:
+                spreading = Spreading(program, threads, in_background)
+                self._executable.spreading = spreading
+        self.stays_ready = preference is ExecutionPreference.SUSTAINED_SPEED
 
     @property
     def signature(self) -> Model:
@@ -162,7 +159,7 @@ class ReferencePreparedModel(BasePreparedModel):
         try:
             if use is not None:
                 work.claim(use)
-            waits = not work.has_plan and work.plan_first(self._new_shapes)
+            waits = not work.has_plan and self._new_shapes.take(work)
             is_over = not waits and self._scheduler.submit(work)
         except AsyncnnError as error:
             return _refused(work, error)
@@ -184,6 +181,25 @@ class ReferencePreparedModel(BasePreparedModel):
             _tell_launch("execute", execution, options.deadline)
         kind = Run if active.recorder is None else Traced
         run = kind(self._executable, execution, options, calling_client.get())
+        try:
+            self._scheduler.submit(run)
+        except AsyncnnError as error:
+            _refused(run, error)
+        return run
+
+    def launch_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> Awaitable[ExecutionResult] | None:
+        """Launch an execution on arrays; see `IBinding.launch_on`."""
+        usual = self._usual
+        if not are_usual or usual is None or usual.plan is not self._program.fixed_plan:
+            bound = self.bind(tensors, are_usual)
+            return None if bound is None else self.launch(bound, options)
+        if EXECUTION.is_on:
+            _tell_launch("execute", usual, options.deadline)
+        kind = Run if active.recorder is None else Traced
+        run = kind(self._executable, usual, options, calling_client.get())
+        run._arrays = tensors  # type: ignore[assignment]  # as its plan has them
         try:
             self._scheduler.submit(run)
         except AsyncnnError as error:
@@ -240,9 +256,9 @@ class ReferencePreparedModel(BasePreparedModel):
         self, tensors: Sequence[object], are_usual: bool = False, /
     ) -> Request | None:
         """Return a request on arrays; see `IInProcess.bind`."""
-        plan = self._program.fixed_plan
-        arrays = cast("Sequence[Array]", tensors)
-        if are_usual and plan is not None and plan is self._usual_plan:
+        plan, usual = self._program.fixed_plan, self._usual
+        arrays: Any = tensors  # `cast` would be a call
+        if are_usual and usual is not None and plan is usual.plan:
             return Execution((), (), (), self._executable, plan, arrays)
         if plan is None or len(tensors) != len(plan.ports):
             return self._bind_open(tensors)
@@ -255,7 +271,7 @@ class ReferencePreparedModel(BasePreparedModel):
             ):
                 return self._bind_open(tensors)
         if are_usual:
-            self._usual_plan = plan
+            self._usual = Execution((), (), (), self._executable, plan, ())
         return Execution((), (), (), self._executable, plan, arrays)
 
     def _bind_open(self, tensors: Sequence[object]) -> Request | None:

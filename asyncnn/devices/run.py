@@ -10,7 +10,6 @@ from asyncnn.callbacks import Completion, ExecutionResult, told_of
 from asyncnn.deadlines import format_duration, told_late
 from asyncnn.devices.buffer_use import IBufferUse
 from asyncnn.devices.executable import Executable
-from asyncnn.devices.preparations import NewShapes
 from asyncnn.devices.process_wide import NOTHING
 from asyncnn.engine import PlanExecution
 from asyncnn.engine.arguments import (
@@ -20,7 +19,7 @@ from asyncnn.engine.arguments import (
     output_arrays,
     store_outputs,
 )
-from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl, INativeLane
+from asyncnn.engine.job import DONE, LATE, PAUSED, Control, IControl
 from asyncnn.engine.plan import Plan
 from asyncnn.engine.plan_execution import failed_at, longest_of, names_of, run_bound
 from asyncnn.engine.workspace import Workspace, aligned_like
@@ -44,6 +43,7 @@ from asyncnn.hal.types import (
 from asyncnn.logs import CPUEXE, EXECUTION
 from asyncnn.pacing import Stepwise
 from asyncnn.qos import Client, Pause, Work
+from asyncnn.qos.native_lanes import NativeLane
 from asyncnn.qos.work import OUTSIDE
 
 ReportExecuted = Callable[[AsyncnnError | None, OutputShapes, Timing], None]
@@ -58,12 +58,11 @@ class Run(Work, Completion):
 
     ``state`` says where it stands, which `RunQueue` alone moves on:
 
-    OUTSIDE: launched, not submitted: it waits for a plan, or for fences.
+    OUTSIDE: it waits for a plan or for fences; or it has ended, and `finish` reports.
     WAITING: for a lane. It has the caller's arrays and nothing else.
     RUNNING: on a lane: in `advance` on one of Python, by a `PlanExecution`; or between
     `offer` and `come_back` on a native one, by a job and its control.
     SUSPENDED: stopped at a boundary. It keeps its workspace, and how far it has come.
-    OUTSIDE: ended, and reported by `finish`; `run`, on the loop, leads here directly.
 
     What a failing run raises is passed to `fail`. The report gets the error or None,
     the output shapes, and the timing, which includes the time in which it was
@@ -77,11 +76,10 @@ class Run(Work, Completion):
     __slots__ = (
         *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
         *("_executable", "_execution", "_options", "_plan", "_report", "_request"),
-        *("_result", "_shapes", "_started_ns", "_threads", "_waiting", "_workspace"),
-        *("account", "accounting", "added_ns", "charged_ns", "client", "computed_ns"),
-        *("cost", "deadline_ns", "ends_anywhere", "goes_native", "has_plan"),
-        *("is_held_up", "pause", "preemptions", "priority", "resumed_ns", "review_ns"),
-        *("should_inline", "state", "use"),
+        *("_shapes", "_started_ns", "_threads", "_workspace", "account", "accounting"),
+        *("added_ns", "charged_ns", "client", "computed_ns", "cost", "deadline_ns"),
+        *("ends_anywhere", "goes_native", "has_plan", "pause", "preemptions"),
+        *("priority", "resumed_ns", "should_inline", "state", "use"),
     )
 
     execution_kind: ClassVar[type[PlanExecution]] = PlanExecution
@@ -117,19 +115,18 @@ class Run(Work, Completion):
             self.decision = threading.Lock()
             self.goes_native = False
         self.state = OUTSIDE
-        self.review_ns = None
-        self.ends_anywhere = self.has_plan = self.is_held_up = False
+        self.ends_anywhere = False
         self.preemptions = self._threads = 0
-        self._arrays: Sequence[Array] | None = None
+        self._arrays: Sequence[Array] | None
         if type(request) is Execution and request.plan is not None:
             self.has_plan = True
             self._plan, self._arrays = request.plan, request.arrays
+        else:
+            self.has_plan, self._arrays = False, None
         self._executable = executable
         self._request = request
         self._options = options
         self._report = report
-        self._result: ExecutionResult | None = None
-        self._waiting = None
         self.use: IBufferUse | None = None
         self._execution: PlanExecution | None = None
         self._workspace: Workspace | None = None
@@ -137,7 +134,7 @@ class Run(Work, Completion):
         self._abort_status: ErrorStatus | None = None
         self._error: AsyncnnError | None = None
         self._shapes: OutputShapes | None = None
-        self._started_ns = self._ended_ns = self.computed_ns = self._cpu_ns = 0
+        self._started_ns = self.computed_ns = self._cpu_ns = 0
         if options.measure is not _NOT_MEASURED:
             self._launched_ns = perf_counter_ns()
 
@@ -148,13 +145,6 @@ class Run(Work, Completion):
         self.has_plan = type(request) is Execution
         if type(request) is Execution and request.plan is not None:
             self._plan, self._arrays = request.plan, request.arrays
-
-    def plan_first(self, shapes: NewShapes) -> bool:
-        """Have ``shapes`` submit it once it has a plan; False if it has one.
-
-        :raises AsyncnnError: as `Scheduler.submit`.
-        """
-        return shapes.take(self, self._executable, self._request)
 
     def run(self) -> int:
         """Execute in one go; return the nanoseconds it took."""
@@ -221,7 +211,7 @@ class Run(Work, Completion):
             self._shapes = store_outputs(plan, self._request, self._places, computed)
         return True
 
-    def offer(self, lane: INativeLane) -> bool:
+    def offer(self, idle: list[NativeLane]) -> bool:
         """Have a native lane go on with it; see `Work`.
 
         Nothing is made for it: there is a workspace, and a job. What is wrong with the
@@ -237,8 +227,8 @@ class Run(Work, Completion):
         workspace, control = self._workspace, self._control
         if workspace is None or control is None:
             try:
-                idle = executable.program.idle[id(self._plan)]
-                self._workspace = workspace = idle.pop()
+                workspaces = executable.program.idle[id(self._plan)]
+                self._workspace = workspace = workspaces.pop()
             except LookupError:
                 return False
             self._control = control = Control()
@@ -252,11 +242,16 @@ class Run(Work, Completion):
         if self._abort_status is not None:
             control.stop()
         deadline_ns, review_ns = self.deadline_ns, pause.from_ns
+        lane = idle.pop()
+        # First: it may have come back when the next call returns.
+        lane.work = self
         try:
             workspace.job.offer(
                 lane.thread, lane, arrays, control, deadline_ns, pause, review_ns
             )
         except Exception:
+            lane.work = None
+            idle.append(lane)
             return False
         return True
 
@@ -268,21 +263,21 @@ class Run(Work, Completion):
         cpu_ns: int,
     ) -> bool:
         """Tell what a native lane has done; see `Work`."""
-        self.pause.interrupt = None
         if not self._started_ns:
             self._started_ns = started_ns
         self._ended_ns = ended_ns
         self.computed_ns += ended_ns - started_ns
         self._cpu_ns += cpu_ns
         if outcome == PAUSED:
+            self.pause.interrupt = None  # it goes on by another one
             return False
-        workspace, self._workspace = self._workspace, None
+        plan, workspace, self._workspace = self._plan, self._workspace, None
         if workspace is not None:
-            idle = self._executable.program.idle.get(id(self._plan))
+            idle = self._executable.program.idle.get(id(plan))
             if idle is not None:
                 idle.append(workspace)
         if outcome == DONE:
-            self._shapes = self._plan.known_outputs
+            self._shapes = plan.known_outputs
         elif outcome == LATE:
             self._error = MissedDeadlineTransientError("the deadline passed")
         elif isinstance(outcome, StalePlanError) and self._begins_anew():
@@ -290,7 +285,7 @@ class Run(Work, Completion):
         elif isinstance(outcome, AsyncnnError):
             self._error = outcome
         elif isinstance(outcome, Exception) and self._control is not None:
-            raise failed_at(self._plan, self._control.position, outcome) from outcome
+            raise failed_at(plan, self._control.position, outcome) from outcome
         return True
 
     def _begins_anew(self) -> bool:
@@ -402,19 +397,19 @@ class Run(Work, Completion):
 
     def finish(self) -> ErrorStatus:
         """Report the outcome; shapes and timing as the HAL wants them for it."""
-        error, shapes = self._error, self._shapes
+        error, shapes, executable = self._error, self._shapes, self._executable
         if error is None and shapes is None:
             status = self._abort_status or ErrorStatus.GENERAL_FAILURE
             error = error_for(status, self._let_go())
-        status = _NONE if error is None else error.status
+        timing, status = NO_TIMING, _NONE if error is None else error.status
         if error is not None and status is _MISSED and self._asked_ns:
             error = MissedDeadlineTransientError(self._told_late(error.message))
-        timing = NO_TIMING
         if error is None:
             if not self.ends_anywhere:
                 spread = 0 if self.preemptions else self._threads
-                self._executable.observe(self.computed_ns, self._cpu_ns, spread)
-            if self._options.measure == _MEASURED:
+                executable.observe(self.computed_ns, self._cpu_ns, spread)
+            measure = self._options.measure
+            if measure is not _NOT_MEASURED and measure == _MEASURED:
                 in_driver = perf_counter_ns() - self._launched_ns
                 on_device = self._ended_ns - self._started_ns
                 timing = Timing(on_device // 1000, in_driver // 1000)
@@ -424,11 +419,12 @@ class Run(Work, Completion):
         if report is not None:
             report(error, shapes or (), timing)
         elif error is None:
-            result = self._executable.result
-            if timing is not NO_TIMING or result.output_shapes is not shapes:
+            result = executable.result
+            if timing is not NO_TIMING:
                 result = ExecutionResult(_NONE, shapes or (), timing)
-            if timing is NO_TIMING:
-                self._executable.result = result
+            elif result.output_shapes is not shapes:
+                result = ExecutionResult(_NONE, shapes or (), timing)
+                executable.result = result
             self._resolve(result)
         else:
             told = told_of(error)

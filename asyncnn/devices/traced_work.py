@@ -58,7 +58,7 @@ class Traced(Run):
                 add(f"{step.position}: {step.name}", layer, phase, begun_ns, ended_ns)
             self._steps.clear()
 
-    def offer(self, lane: object) -> bool:
+    def offer(self, idle: object) -> bool:
         """Refuse: each step is looked at in Python."""
         return False
 

@@ -282,14 +282,6 @@ class ILane(Protocol):
         """Have the thread end as soon as it has nothing to run."""
 
 
-class INativeLane(Protocol):
-    """What its user knows a lane by: the token of all that it runs."""
-
-    @property
-    def thread(self) -> ILane:
-        """The lane."""
-
-
 Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
 """The token of a run that a lane has left; how it ended, or what `IJob.run` raises.
 

@@ -56,8 +56,6 @@ class CallbackObject:
     that ``may_be_left`` is told at once when it has died, as others are at deadlines.
     """
 
-    __slots__ = ("_is_dead", "_recipients", "reason")
-
     takes_early_results: ClassVar[bool] = False
     may_be_left: ClassVar[bool] = False
 

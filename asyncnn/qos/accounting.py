@@ -7,6 +7,7 @@ what has ended elsewhere for the loop to count.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -131,26 +132,17 @@ class WorkAccounting:
         )
 
 
-def count_refusal(
-    accountings: Iterable[WorkAccounting | None], status: ErrorStatus
-) -> None:
-    """Count a piece of work that was not accepted, as `count_end` counts an end."""
-    for accounting in accountings:
-        if accounting is not None:
-            accounting.count_refusal(status)
-
-
 def count_end(
     accountings: Iterable[WorkAccounting | None],
-    latency_ns: int,
+    latency_ns: int | None,
     status: ErrorStatus = ErrorStatus.NONE,
     preemptions: int = 0,
 ) -> None:
     """Count a piece of work that ended, in each of ``accountings`` that is not None.
 
-    One call for all, on the way of work that takes microseconds.
+    It has no latency if it was not accepted.
     """
-    place = (latency_ns // _FIRST_BOUND_NS).bit_length()
+    place = ((latency_ns or 0) // _FIRST_BOUND_NS).bit_length()
     if place >= _BUCKETS:
         place = _BUCKETS - 1
     if status:
@@ -158,45 +150,56 @@ def count_end(
     for accounting in accountings:
         if accounting is None:
             continue
+        if latency_ns is None:
+            accounting.count_refusal(status)
+            continue
         accounting._ended[place] += 1
         accounting._total_ns += latency_ns
         if preemptions:
             accounting._preemptions += preemptions
 
 
+End: TypeAlias = tuple[tuple[WorkAccounting | None, ...], int | None, ErrorStatus, int]
+"""What `count_end` takes."""
+
+MOST_ENDED = 32
+"""Ends on the loop that are counted together: one after the other takes longer."""
+
 MOST_LATE = 256
-"""Counts and lessons that may gather before the loop is woken for them."""
+"""Ends that may gather before the loop is woken for them."""
 
 
 class LateCounts:
-    """Counts of what ended on other threads, which the event loop makes later.
+    """Ends of work that the event loop counts later, several at once.
 
     Counters belong to the loop, so that no execution pays for a lock around them. It
-    settles before it tells statistics, and when it was asked to by ``call``, which
-    tells whether the loop is open: by whoever adds one to many. Thread-safe, but for
-    `settle`, which is the loop's.
+    settles before it tells statistics, when it adds to ``ended`` and finds `MOST_ENDED`
+    there, and when it was asked to by ``call``, which tells whether the loop is open:
+    by whoever adds one to many. Thread-safe, but for `settle`, which is the loop's.
     """
 
     def __init__(self, call: Callable[[Callable[[], None]], bool]) -> None:
         self._call = call
-        self._counts: deque[Callable[[], None]] = deque()
+        self.ended: deque[End] = deque()
+        self._lessons: deque[Callable[[], None]] = deque()
         self._is_due = False
 
-    def add(
-        self, count: Callable[[], None], lesson: Callable[[], None] | None = None
-    ) -> None:
-        """Have ``count``, and ``lesson`` after it, called by the next `settle`."""
-        self._counts.append(count)
+    def add(self, end: End, lesson: Callable[[], None] | None = None) -> None:
+        """Have ``end`` counted, then ``lesson`` called, by the next `settle`."""
+        self.ended.append(end)
         if lesson is not None:
-            self._counts.append(lesson)
-        if len(self._counts) > MOST_LATE and not self._is_due:
+            self._lessons.append(lesson)
+        if len(self.ended) > MOST_LATE and not self._is_due:
             self._is_due = True
             if not self._call(self.settle):
                 self._is_due = False
-                self._counts.clear()  # nobody asks for them
+                self.ended.clear()  # nobody asks for them
+                self._lessons.clear()
 
     def settle(self) -> None:
         """Make all counts."""
         self._is_due = False
-        while self._counts:
-            self._counts.popleft()()
+        while self.ended:
+            count_end(*self.ended.popleft())
+        while self._lessons:
+            self._lessons.popleft()()

@@ -14,18 +14,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from asyncnn.hal.errors import DeviceUnavailableError, ResourceExhaustedTransientError
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.offload import start_thread
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.native_lanes import ILanePort, NativeLane, NativeLanes
+from asyncnn.qos.native_lanes import Ended, ILanePort, NativeLanes
 from asyncnn.qos.run_queue import RunQueue
-from asyncnn.qos.work import RUNNING, Pause, TimedPause, Work, fail_with
+from asyncnn.qos.work import RUNNING, SUSPENDED, Pause, TimedPause, Work, fail_with
 
-_LOW = Priority.LOW
+LOW = Priority.LOW
 
 HELD_UP = 0.5
 """LOW work with less than that share of its lane time on a processor was held up."""
@@ -112,7 +112,10 @@ class Lanes(ABC):
         elif to_stop is not None:
             is_aside = self._set_aside(to_stop)
             if is_aside:
-                self._fill(now_ns)
+                ended: deque[Work] = deque()
+                self._fill(now_ns, ended)
+                for each in ended:
+                    self.inbox.put(each)
             # Beside other clients, it goes on as its share allows.
             if not is_aside or to_stop.account is not work.account:
                 to_stop.pause.request()
@@ -134,20 +137,20 @@ class Lanes(ABC):
     def _deliver(self) -> None:
         """Exchange what has come back from native lanes; report what has ended."""
         inbox, natives = self.inbox, self._natives
-        works, port = inbox.works, natives.port
-        if port is None and inbox.fd >= 0:
+        works, port, run_queue = inbox.works, natives.port, self.run_queue
+        returned: Iterable[Ended] = ()
+        if port is not None:
+            returned = port.drain()
+        elif inbox.fd >= 0:
             with suppress(BlockingIOError):  # it is called by something else
                 os.eventfd_read(inbox.fd)
-        returned = () if port is None else port.drain()
         inbox.is_due = False
         for lane, outcome, started_ns, ended_ns, used_ns in returned:
-            has_ended, work = True, lane.work
-            # The system has run others in its place, and an ordinary lane is free.
-            is_nice = lane.idle is natives.idle_nice and not lane.is_aside
-            work.is_held_up = is_nice and used_ns < (ended_ns - started_ns) * HELD_UP
+            work = lane.work
             try:
                 has_ended = work.come_back(outcome, started_ns, ended_ns, used_ns)
             except BaseException as error:
+                has_ended = True
                 fail_with(work, error)
             if lane.is_dismissed:  # it was given up, and this was reported
                 lane.work = None
@@ -155,7 +158,25 @@ class Lanes(ABC):
                 natives.ending.append(lane)
                 continue
             with self._lock:
-                self._exchange(lane, has_ended, used_ns, works)
+                lane.work, now_ns = None, time.monotonic_ns()
+                # Each thread of an engine has had as much as the lane's own.
+                lane_ns = used_ns * work.pause.threads
+                if has_ended or work.is_withdrawn or self.refusal is not None:
+                    run_queue.end(work, now_ns, lane_ns)
+                    works.append(work)
+                else:
+                    run_queue.give_back(work, now_ns, lane_ns)
+                    # The system has run others in its place, and a lane is free.
+                    is_nice = lane.idle is natives.idle_nice and not lane.is_aside
+                    least_ns = (ended_ns - started_ns) * HELD_UP
+                    work.is_held_up = is_nice and used_ns < least_ns
+                lane.is_aside = False
+                if self.refusal is None:
+                    lane.idle.append(lane)
+                else:
+                    natives.dismiss(lane)
+                if run_queue.waiting or run_queue.aside:
+                    self._fill(now_ns, works, work)
         try:
             while works:
                 self._finish(works.popleft())
@@ -308,20 +329,18 @@ class Lanes(ABC):
         """
         at_ns, natives = work.review_ns, self._natives
         idle = natives.idle
-        if work.priority is _LOW and work.goes_native and self._is_for_nice(work):
+        if work.priority is LOW and work.goes_native and self._is_for_nice(work):
             idle = natives.idle_nice
             due_ns = work.resumed_ns + self.run_queue.policy.starvation_limit_ns
             at_ns = due_ns if at_ns is None else min(at_ns, due_ns)
         work.pause = pause = Pause() if at_ns is None else TimedPause(at_ns)
         pause.lanes_each = self.count // (self.count - self.run_queue.room) or 1
-        if work.goes_native and (idle or natives.add(idle)):
-            native = idle.pop()
-            # First: it may have come back when the next call returns.
-            native.work = work
-            if work.offer(native):
-                return True
-            native.work = None
-            idle.append(native)
+        if work.goes_native and (idle or natives.add(idle)) and work.offer(idle):
+            return True
+        return self._wake_for(work)
+
+    def _wake_for(self, work: Work) -> bool:
+        """Give work to a lane of Python that sleeps; False if there is none."""
         if not self._asleep:
             return False
         lane = self._asleep.pop()
@@ -368,11 +387,7 @@ class Lanes(ABC):
                 has_ended = True
 
     def _exchange(
-        self,
-        lane: "Lane | NativeLane",
-        has_ended: bool,
-        used_ns: int,
-        ended: deque[Work],
+        self, lane: Lane, has_ended: bool, used_ns: int, ended: deque[Work]
     ) -> bool:
         """Have the queue decide what runs next, on this lane or on another one.
 
@@ -380,26 +395,16 @@ class Lanes(ABC):
         """
         run_queue, work = self.run_queue, lane.work
         now_ns = time.monotonic_ns()
-        is_preempted = False
         if work is not None:
             lane.work = None
-            # Each thread of an engine has had as much as the lane's own.
-            used_ns *= work.pause.threads
             if not has_ended and not work.keeps_its_lane:
                 has_ended = work.is_withdrawn
-            if has_ended or self.refusal is not None:
-                run_queue.end(work, now_ns, used_ns)
+            goes_on = not has_ended and self.refusal is None
+            used_ns *= work.pause.threads
+            run_queue.end(work, now_ns, used_ns, goes_on)
+            if not goes_on:
                 ended.append(work)
-            else:
-                run_queue.give_back(work, now_ns, used_ns)
-                is_preempted = True
-        if isinstance(lane, NativeLane):
-            lane.is_aside = False
-            if self.refusal is None:
-                lane.idle.append(lane)
-            else:
-                self._natives.dismiss(lane)
-        elif self.refusal is not None:
+        if self.refusal is not None:
             lane.is_dismissed = True
         elif len(self._lanes) > self.count and len(self._lanes) > run_queue.most_lanes:
             # It has ended what was left to it, and another one is in its place.
@@ -408,19 +413,14 @@ class Lanes(ABC):
         else:
             self._asleep.append(lane)
         if run_queue.waiting or run_queue.aside:
-            self._fill(now_ns)
-        # What has a lane again goes on at once: nothing else was to go before it.
-        is_preempted = is_preempted and work is not None and work.state is not RUNNING
-        if is_preempted and work is not None:
-            work.preemptions += 1
-        while run_queue.missed:
-            missed = run_queue.missed.popleft()
-            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
-            ended.append(missed)
+            self._fill(now_ns, ended, work)
         return lane.is_dismissed
 
-    def _fill(self, now_ns: int) -> None:
-        """Give free lanes what is to run next. The lock is held."""
+    def _fill(self, now_ns: int, ended: deque[Work], left: Work | None = None) -> None:
+        """Give free lanes what is to run next, after one has ``left`` its lane.
+
+        What was not to begin any more is added to ``ended``. The lock is held.
+        """
         run_queue = self.run_queue
         for lane in self._natives.lanes:
             if lane.is_aside and lane.work is not None:
@@ -433,3 +433,10 @@ class Lanes(ABC):
                 run_queue.give_back(following, now_ns, 0)
                 self._start_another()
                 break
+        # What has a lane again goes on at once: nothing else was to go before it.
+        if left is not None and left.state is SUSPENDED:
+            left.preemptions += 1
+        while run_queue.missed:
+            missed = run_queue.missed.popleft()
+            missed.abort(ErrorStatus.MISSED_DEADLINE_TRANSIENT)
+            ended.append(missed)

@@ -10,7 +10,7 @@ import atexit
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from asyncnn.hal.types import ErrorStatus
@@ -27,14 +27,18 @@ LONGEST_END_S = 10.0
 """Seconds that the end of the process waits for lanes that were left open."""
 
 
+Ended: TypeAlias = tuple[Any, int | BaseException, int, int, int]
+"""A lane that has come back, how, when it began and ended, and its processor time."""
+
+
 class ILanePort(Protocol):
     """Where native lanes leave what has ended; see `asyncnn.engine.job`."""
 
     def lane(self, name: str, nice: int = 0) -> Any:
         """Start a lane."""
 
-    def drain(self) -> list[tuple[Any, int | BaseException, int, int, int]]:
-        """Return what has come back: lanes, how, when they began and ended, and CPU."""
+    def drain(self) -> list[Ended]:
+        """Return what has come back."""
         ...
 
 

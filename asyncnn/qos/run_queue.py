@@ -80,6 +80,7 @@ class RunQueue(Generic[JobT]):
         self.policy = policy
         self._lanes = lanes
         self._max_pending = max_pending
+        self._last_place = max_pending - 1
         self._filled_or_freed = filled_or_freed
         self._running: list[JobT] = []
         self.aside: list[JobT] = []
@@ -163,7 +164,7 @@ class RunQueue(Generic[JobT]):
             self._resting = None
         account.pending += 1
         self.pending = pending + 1
-        if pending + 1 == self._max_pending:
+        if pending == self._last_place:
             self._filled_or_freed()
         if begins and self.room > 0 and not self.waiting:
             self._running.append(job)
@@ -253,29 +254,41 @@ class RunQueue(Generic[JobT]):
 
         For ``used_ns`` see `end`.
         """
-        account = job.account
-        self._charge(job, now_ns, used_ns)
-        self._free_lane(job)
-        account.served_ns[job.priority] = now_ns
-        account.ready[job.priority].suspend(job)
-        self._count_waiting(account, 1)
+        self.end(job, now_ns, used_ns, goes_on=True)
 
-    def end(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
+    def end(
+        self,
+        job: JobT,
+        now_ns: int,
+        used_ns: int | None = None,
+        goes_on: bool = False,
+    ) -> None:
         """Forget a running job that has come to its end, or one taken from the others.
 
         ``used_ns`` is the processor time that it has had since it was taken; None
-        stands for all the time since then.
+        stands for all the time since then. One that ``goes_on`` later waits for that.
         """
         account = job.account
         if job.state is RUNNING:
             # Charged before it leaves: who goes must not take lane time along.
-            self._charge(job, now_ns, used_ns)
+            owed_ns = now_ns - job.charged_ns
+            if used_ns is not None:
+                lane_ns = now_ns - job.resumed_ns
+                least_ns = lane_ns // IDLE_LANE_SHARE
+                owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
+            cost_ns, user = owed_ns * job.cost, account.user
+            account.virtual_ns += cost_ns / account.weight
+            user.virtual_ns += cost_ns / user.weight
             if self.aside:
                 self._free_lane(job)
             else:
                 self._running.remove(job)
                 self.room += 1
             account.served_ns[job.priority] = now_ns
+        if goes_on:
+            account.ready[job.priority].suspend(job)
+            self._count_waiting(account, 1)
+            return
         job.state = OUTSIDE
         account.pending -= 1
         self.pending = pending = self.pending - 1
@@ -290,7 +303,7 @@ class RunQueue(Generic[JobT]):
                 self._leave(account)
             else:
                 self._resting = account
-        if pending == self._max_pending - 1:
+        if pending == self._last_place:
             self._filled_or_freed()
 
     def set_aside(self, job: JobT) -> bool:
@@ -354,19 +367,10 @@ class RunQueue(Generic[JobT]):
         account.user.waiting += more
         self.waiting += more
 
-    def _charge(self, job: JobT, now_ns: int, used_ns: int | None = None) -> None:
-        """Count what a job has had of its lane since it was last charged, by weight.
-
-        At its end, ``used_ns`` says what it has really had since it was taken.
-        """
-        owed_ns = now_ns - job.charged_ns
-        job.charged_ns = now_ns
-        if used_ns is not None:
-            lane_ns = now_ns - job.resumed_ns
-            least_ns = lane_ns // IDLE_LANE_SHARE
-            owed_ns += (used_ns if used_ns > least_ns else least_ns) - lane_ns
-        cost_ns, account = owed_ns * job.cost, job.account
-        user = account.user
+    def _charge(self, job: JobT, now_ns: int) -> None:
+        """Count what a job has had of its lane since it was last charged, by weight."""
+        cost_ns, account = (now_ns - job.charged_ns) * job.cost, job.account
+        job.charged_ns, user = now_ns, account.user
         account.virtual_ns += cost_ns / account.weight
         user.virtual_ns += cost_ns / user.weight
 

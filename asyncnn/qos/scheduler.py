@@ -15,20 +15,19 @@ from asyncnn.hal.errors import AsyncnnError, DeviceUnavailableError, closed_erro
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.interpreter_hooks import disown_in_children, forked_error
 from asyncnn.qos.accounting import (
+    MOST_ENDED,
     LateCounts,
     WorkAccounting,
     WorkStatistics,
-    count_end,
-    count_refusal,
 )
 from asyncnn.qos.alarms import Alarm, loop_alarms
 from asyncnn.qos.inbox import LoopInbox
-from asyncnn.qos.lanes import Lanes
+from asyncnn.qos.lanes import LOW, Lanes
 from asyncnn.qos.native_lanes import ILanePort
 from asyncnn.qos.run_queue import RunQueue
 from asyncnn.qos.virtual_time import Policy
 from asyncnn.qos.watching import IdleTimer, PendingSnapshot, Watchdog, end_of_threads
-from asyncnn.qos.work import RUNNING, Client, Work, fail_with
+from asyncnn.qos.work import RUNNING, Client, Pause, Work, fail_with
 
 logger = logging.getLogger(__name__)
 
@@ -140,28 +139,38 @@ class Scheduler(Lanes):
         if work.should_inline and not self.open and self.refusal is None:
             self._run(work)
             return True
-        is_ours = not work.ends_anywhere
-        if is_ours and not self.inbox.is_open and self.refusal is None:
-            self.inbox.open()
+        inbox = self.inbox
+        if not (inbox.is_open or work.ends_anywhere or self.refusal):
+            inbox.open()
         try:
             with self._lock:
                 if self.refusal is not None:
                     raise self.refusal()
                 now_ns = time.monotonic_ns()
-                to_stop = self.run_queue.add(work, now_ns, begins=True)
+                run_queue, idle = self.run_queue, self._natives.idle
+                to_stop = run_queue.add(work, now_ns, begins=True)
                 self.open.add(work)
                 # Most often a lane is free, and finds here what it would ask for.
-                if work.state is not RUNNING or not self._give(work):
+                has_lane = work.state is RUNNING
+                if has_lane and idle and work.goes_native and work.priority is not LOW:
+                    work.pause = pause = Pause()
+                    if self.count > 1:  # else nothing can have several
+                        taken = self.count - run_queue.room
+                        pause.lanes_each = self.count // taken or 1
+                    has_lane = work.offer(idle) or self._wake_for(work)
+                elif has_lane:
+                    has_lane = self._give(work)
+                if not has_lane:
                     self._seat(work, to_stop, now_ns)
         except AsyncnnError as error:
             self.count_refusal(work, error.status)
             raise
         # A lane reports its end to the loop, which comes to that after this call.
         if work.deadline_ns is not None or not self._stuck.is_watching:
-            if is_ours:
-                self._watch_over(work)
+            if work.ends_anywhere:
+                inbox.call(partial(self._watch_over, work))
             else:
-                self.inbox.call(partial(self._watch_over, work))
+                self._watch_over(work)
         return False
 
     def submit_threadsafe(self, work: Work) -> None:
@@ -219,10 +228,7 @@ class Scheduler(Lanes):
         # Not the work, whose memory is large.
         work.account = self.run_queue.account(work.client)
         accountings = self._accounting, work.account.accounting, work.accounting
-        if work.ends_anywhere:
-            self._late_counts.add(partial(count_refusal, accountings, status))
-        else:
-            count_refusal(accountings, status)
+        self._late_counts.add((accountings, None, status, 0))
 
     def begin_closing(self) -> None:
         """Accept no more work; abort what is pending with DEVICE_UNAVAILABLE."""
@@ -330,7 +336,10 @@ class Scheduler(Lanes):
                 self._note_ended()
         latency_ns = now_ns - work.added_ns if took_ns is None else took_ns
         accountings = self._accounting, work.account.accounting, work.accounting
-        count_end(accountings, latency_ns, status, work.preemptions)
+        ended = self._late_counts.ended
+        ended.append((accountings, latency_ns, status, work.preemptions))
+        if len(ended) >= MOST_ENDED:
+            self._late_counts.settle()
 
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
@@ -348,8 +357,7 @@ class Scheduler(Lanes):
             logger.exception("reporting the end of work failed")
             status = ErrorStatus.GENERAL_FAILURE
         # Without the work, whose memory is large.
-        end = partial(count_end, accountings, latency_ns, status, preemptions)
-        self._late_counts.add(end, lesson)
+        self._late_counts.add((accountings, latency_ns, status, preemptions), lesson)
         idle.active_ns = now_ns
         if not (self.open or idle.is_waiting):
             self.inbox.call(self._note_ended)

@@ -382,8 +382,8 @@ class Work(Job, ABC):
         the work each time. Whatever it raises is its end, and `fail` is told.
         """
 
-    def offer(self, lane: Any) -> bool:
-        """Have a native lane go on; False if `advance` has to.
+    def offer(self, idle: list[Any]) -> bool:
+        """Have the last of these native lanes go on, as its work, or return False.
 
         The lane comes back by its port; `come_back` tells then what it has done.
         """

@@ -116,7 +116,8 @@ class PreparedModel:
         is_whole = not model.states and all(map(has_fixed_shape, tensors))
         # A device of this process also binds what leaves lengths open.
         is_bound = is_whole or (self._local is not None and not model.states)
-        self._binding = self._direct if is_bound else None
+        direct = self._direct if is_bound else None
+        self._launch_on = None if direct is None else direct.launch_on
         self._device = device
         # Without its graph and constants: the device has what it needs of those.
         self._model = replace(model, model=_NO_MODEL)
@@ -200,15 +201,13 @@ class PreparedModel:
             outputs = space.allocate() if given is None and space.is_fixed else None
             is_usual = usual is not None and outputs is not None
             spaces = target.spaces(given) if outputs is None else (*outputs.values(),)
-            binding = self._binding if path == "async" else None
-            execution: object | None = None
-            if binding is not None:
-                execution = binding.bind((*arrays, *spaces), is_usual)
-            if binding is not None and execution is not None:
-                result = await binding.launch(execution, options)
-            else:
+            launch_on, end = self._launch_on, None
+            if launch_on is not None and path == "async":
+                end = launch_on((*arrays, *spaces), options, is_usual)
+            if end is None:
                 request = target.build_request(arrays, spaces)
-                result = await self._carry(path)(request, options)
+                end = self._carry(path)(request, options)
+            result = await end
             if result.status is _INSUFFICIENT_SIZE:
                 outputs = None
                 _, spaces, result = await target.with_more_space(
@@ -297,8 +296,12 @@ class PreparedModel:
         if request is None:
             request = target.build_request(arrays, spaces)
         outputs.route = target.route
-        launch = target.launch
-        return launched_for(self.hal, launch, request, sources, options, outputs)
+        launch, hal = target.launch, self.hal
+        if sources:
+            return launched_for(hal, launch, request, sources, options, outputs)
+        run = launch(request, (), options)
+        run.outputs, run.prepared = outputs, hal
+        return run
 
     def reusable(
         self,
@@ -416,7 +419,7 @@ class PreparedModel:
             build_request=RequestBuilder(model.inputs, model.outputs),
             local=None,
         )
-        opened._binding = None
+        opened._launch_on = None
         first = {
             state.info.name: state.first_value()
             for state in self._model.kept

@@ -9,7 +9,7 @@ import pytest
 
 from asyncnn.hal.types import ErrorStatus, Priority
 from asyncnn.qos import Pause, Policy, Scheduler, Work
-from asyncnn.qos.native_lanes import NICE, IPort
+from asyncnn.qos.native_lanes import NICE, ILanePort
 
 LIMIT_NS = Policy().starvation_limit_ns
 
@@ -25,7 +25,7 @@ class Thread:
     def close(self) -> None: ...
 
 
-class Port(IPort):
+class Port(ILanePort):
     """Gives back what a test says that lanes have done."""
 
     def __init__(self, fd: int) -> None:
@@ -55,8 +55,9 @@ class Offered(Work):
         self.lanes: asyncio.Queue[Any] = asyncio.Queue()
         self.ended = asyncio.Event()
 
-    def offer(self, lane: Any) -> bool:
-        assert lane.work is self  # it may come back at once
+    def offer(self, idle: list[Any]) -> bool:
+        lane = idle.pop()
+        lane.work = self
         self.lanes.put_nowait(lane)
         return True
 

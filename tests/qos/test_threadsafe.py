@@ -217,7 +217,7 @@ async def test_many_ends_wake_the_loop_to_count_them(scheduler: Scheduler) -> No
     gate.set()
     assert await asyncio.to_thread(ended.wait, 10)
     await asyncio.sleep(0)
-    assert len(scheduler._late_counts._counts) <= MOST
+    assert len(scheduler._late_counts.ended) <= MOST
     assert scheduler.statistics().done[ErrorStatus.NONE] == 3 * MOST + 1
 
 
@@ -267,7 +267,7 @@ async def test_refusals_are_counted_soon_and_keep_no_work(scheduler: Scheduler) 
         return weakref.ref(work)
 
     assert (await asyncio.to_thread(refused))() is None
-    await until(lambda: len(scheduler._late_counts._counts) <= MOST)
+    await until(lambda: len(scheduler._late_counts.ended) <= MOST)
     done = scheduler.statistics().done
     assert done[ErrorStatus.DEVICE_UNAVAILABLE] == 3 * MOST
 
@@ -282,13 +282,13 @@ def test_refusals_are_not_kept_once_the_loop_is_closed() -> None:
     for _ in range(3 * MOST):
         with pytest.raises(DeviceUnavailableError):
             scheduler.submit_threadsafe(Noted())
-    assert len(scheduler._late_counts._counts) <= MOST
+    assert len(scheduler._late_counts.ended) <= MOST
 
 
 async def test_an_idle_scheduler_counts_what_has_ended(scheduler: Scheduler) -> None:
     idle: list[int] = []
     scheduler.call_when_idle(
-        0.01, lambda: idle.append(len(scheduler._late_counts._counts))
+        0.01, lambda: idle.append(len(scheduler._late_counts.ended))
     )
     for _ in range(2):
         work = Noted()

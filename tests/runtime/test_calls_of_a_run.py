@@ -63,18 +63,18 @@ def check(calls: list[str], most: int) -> None:
 async def test_a_run_in_process_takes_few_calls() -> None:
     async with open_device() as device:
         prepared = await device.prepare(addition(4))
-        check(await calls_of(run, prepared), 45)
+        check(await calls_of(run, prepared), 22)
 
 
 async def test_a_run_by_another_process_takes_few_calls() -> None:
     with driver_process() as driver:
         async with connect(driver.path) as device:
             prepared = await device.prepare(addition(4))
-            check(await calls_of(run, prepared), 45)
+            check(await calls_of(run, prepared), 22)
 
 
 async def test_a_fenced_run_by_another_process_takes_few_calls() -> None:
     with driver_process() as driver:
         async with connect(driver.path) as device:
             prepared = await device.prepare(addition(4))
-            check(await calls_of(run_fenced, prepared), 80)
+            check(await calls_of(run_fenced, prepared), 42)

@@ -121,20 +121,24 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
             request, measure, deadline, loop_timeout_duration, callback
         )
 
-    def bind(
-        self, tensors: Sequence[object], are_usual: bool = False, /
-    ) -> "_Bound | None":
-        """Have the only device bind arrays; see `IBinding.bind`."""
+    def launch_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> Awaitable[ExecutionResult] | None:
+        """Have the only device launch on arrays; see `IBinding.launch_on`."""
         if (
             self._binding is None
             or self._plain is None
+            or options.deadline is not None
             or self.has_buffers
             or self.health.has_failed
             or self.host.is_closed
         ):
             return None
-        execution = self._binding.bind(tensors, are_usual)
-        return None if execution is None else _Bound(execution, tensors, self._plain)
+        with suppress(Exception):  # what is wrong shows when it is executed
+            end = self._binding.launch_on(tensors, options, are_usual)
+            if end is not None:
+                return self._watched(_Bound(end, tensors, self._plain), options)
+        return None
 
     def create_reusable_execution(self, request: Request) -> Request:
         """Check a request; have the only device bind it, if there is only one."""
@@ -144,25 +148,18 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
         return Execution(request.inputs, request.outputs, request.pools, self)
 
     def launch(
-        self, execution: "_Bound | Request", options: ExecutionOptions
+        self, request: Request, options: ExecutionOptions
     ) -> Awaitable[ExecutionResult]:
         """Launch an execution, and return its end; see `IBinding.launch`."""
-        if isinstance(execution, _Bound):
-            if options.deadline is None:
-                return self._bound(execution, options)
-            execution = execution.request()
-        return launched(self, execution, options)
+        return launched(self, request, options)
 
-    async def _bound(
+    async def _watched(
         self, bound: "_Bound", options: ExecutionOptions
     ) -> ExecutionResult:
-        """Execute what the only device has bound, or go on where that fails."""
-        assert self._binding is not None
-        active = self.host.active
+        """Wait for what the only device executes, or go on where that fails."""
         try:
-            end = bound.end = self._binding.launch(bound.execution, options)
-            active.add(bound)
-            result = await end
+            self.host.active.add(bound)
+            result = await bound.end
         except Exception as error:
             result = failed(error)
         finally:
@@ -289,17 +286,19 @@ class FrameworkPreparedModel(Partitioned, BufferUser):
 
 
 class _Bound:
-    """What the only device has bound to ``tensors``, and the request that they are."""
+    """What the only device executes on ``tensors``, and the request that they are."""
 
-    __slots__ = ("_plain", "_tensors", "end", "execution")
+    __slots__ = ("_plain", "_tensors", "end")
 
     def __init__(
-        self, execution: object, tensors: Sequence[object], plain: Request
+        self,
+        end: Awaitable[ExecutionResult],
+        tensors: Sequence[object],
+        plain: Request,
     ) -> None:
-        self.execution = execution
+        self.end = end
         self._tensors = tensors
         self._plain = plain
-        self.end: Awaitable[ExecutionResult] | None = None
 
     def request(self) -> Request:
         """Return the request that others can execute."""

@@ -35,7 +35,6 @@ class Watch(IExecutionCallback):
     takes_early_results: ClassVar[bool] = True
 
     __slots__ = (
-        "__weakref__",
         "_callback",
         "_is_linked",
         "_loop_timeout",

@@ -126,10 +126,10 @@ class RemotePreparedModel(BasePreparedModel):
         callback.link_to_death(execution.abandon)
         return ErrorStatus.NONE
 
-    def bind(
-        self, tensors: Sequence[object], _are_usual: bool = False, /
-    ) -> "RemoteExecution | None":
-        """Return an execution on arrays of the client alone; see `IBinding.bind`."""
+    def launch_on(
+        self, tensors: Sequence[object], options: ExecutionOptions, are_usual: bool, /
+    ) -> Completion | None:
+        """Launch an execution on arrays of the client; see `IBinding.launch_on`."""
         plain = self._plain
         if plain is None or len(tensors) != len(self._sizes):
             return None
@@ -153,7 +153,8 @@ class RemotePreparedModel(BasePreparedModel):
                 target[:] = array.data.cast("B")
         for array in arrays[count:]:
             staged.outputs.append(array.data)
-        return RemoteExecution(self._connection, staged.request, staged)
+        execution = RemoteExecution(self._connection, staged.request, staged)
+        return self.launch(execution, options)
 
     def create_reusable_execution(self, request: Request) -> StagedRequest:
         """Return a request that is not looked up again; see `IReusing`.
