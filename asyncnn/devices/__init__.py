@@ -4,7 +4,7 @@
     runs every operation with the NumPy kernels; `InProcessDevice` is what it has in
     common with devices that have an engine
 `DeviceSettings`
-    its limits and trade-offs; `OWN_PROCESS` are those of a process that does nothing
+    its limits and trade-offs; `OWN_PROCESS` are for a process that does nothing
     else, such as a driver
 `DeviceStatistics`
     what it does and has done: one frozen record with one of `ModelStatistics` for each

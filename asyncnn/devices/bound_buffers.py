@@ -51,7 +51,7 @@ class BoundBuffers:
     def of(
         cls, plan: Plan, request: Request, known: Mapping[int, KnownBuffer]
     ) -> "BoundBuffers | None":
-        """Return those of a request to a fixed plan that was found correct.
+        """Return the arrays of a request to a fixed plan that was found correct.
 
         ``known`` has them by the position of their pool. None if the request has to be
         looked at more closely each time.
@@ -96,7 +96,7 @@ class BoundBuffers:
 
         :raises ResourceExhaustedTransientError: if there is none for one.
         """
-        # The memory of a buffer of fixed shape is that of its storage, and stays.
+        # The memory of a buffer of fixed shape is its storage's, and stays.
         if self._claimed is None or self._storages != storages:
             plan = execution.plan
             assert plan is not None

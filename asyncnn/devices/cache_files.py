@@ -11,7 +11,7 @@ tag protects a driver. But the digest needs no key: a client sees by it, without
 its driver, that a file of its own is damaged.
 
 The HAL has a changed model cache refused by the call that loads it, not only by the
-callback. So those of up to `MOST_AT_ONCE_BYTES` are read within the call, unless their
+callback. So caches of up to `MOST_AT_ONCE_BYTES` are read within the call, unless their
 file system waits for others than this machine: no loop may wait for those.
 
 Source: HAL 1.2/IDevice.hal (prepareModelFromCache).
@@ -86,7 +86,7 @@ Chunks: TypeAlias = Sequence[tuple[int, memoryview]]
 class CacheFiles(msgspec.Struct, frozen=True, eq=False):
     """Duplicates of a client's descriptors, and the token that goes with them.
 
-    ``data_file`` tells the file of the data from all others: device and inode. It is
+    ``data_file`` identifies the file of the data: device and inode. It is
     what the handle of a copy says, in its integers, that it is a copy of.
     """
 
@@ -344,7 +344,7 @@ def closed(
 def content_of(data: memoryview, token: bytes) -> memoryview:
     """Return the content of a model cache whose tag or digest was checked.
 
-    :raises GeneralFailureError: if it is none, or that of another token.
+    :raises GeneralFailureError: if it is none, or of another token.
     """
     if data[_DIGEST_END:_MAGIC_END] != MAGIC:
         raise GeneralFailureError("not a model cache")

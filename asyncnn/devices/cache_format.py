@@ -1,7 +1,7 @@
 """The contents of a model cache, how they become bytes, and the key that seals them.
 
 Within what `cache_files` closes lie the length of an envelope, the envelope around a
-`CacheRecord` as MessagePack, and slices: those of the model, then those of each plan. A
+`CacheRecord` as MessagePack, and slices: the model's, then each plan's. A
 file whose tag does not fit is not decoded.
 """
 
@@ -77,7 +77,7 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
 class SlicedPlan(msgspec.Struct, frozen=True, array_like=True):
     """An `asyncnn.engine.PlanRecord`: lengths of slices, which are of these lists.
 
-    ``folded`` are operand indices with their values, ``offsets`` those of the arena.
+    ``folded`` are operand indices with their values, ``offsets`` the arena's.
     """
 
     shapes: tuple[int, ...]
@@ -101,7 +101,7 @@ OFFSETS = SliceKind(tuple[tuple[int, int], ...])
 class ModelRecord(msgspec.Struct, frozen=True, array_like=True):
     """A model in a cache. The constants' pool of ``model`` is the data cache.
 
-    ``model_bytes`` are those of its slices.
+    ``model_bytes`` are of its slices.
     """
 
     compilation: bytes
@@ -115,9 +115,9 @@ class ModelRecord(msgspec.Struct, frozen=True, array_like=True):
 class CacheRecord(ModelRecord, frozen=True, array_like=True):
     """A prepared model; ``plans`` are by number, in the order of their slices.
 
-    The number is that of their subgraph. What lies among operand values is in those of
+    The number is their subgraph's. What lies among operand values is in those of
     the model, behind its own. ``extensions`` are the versions of those that it uses,
-    ``engine`` that of the delegate which computes segments of its plans.
+    ``engine`` of the delegate which computes segments of its plans.
     """
 
     plans: dict[int, SlicedPlan]
@@ -171,7 +171,7 @@ class CacheKey:
         return hmac.digest(self._secret, content, _DIGEST)
 
     def verifies(self, tag: bytes | memoryview, content: bytes | memoryview) -> bool:
-        """Tell whether ``tag`` is that of ``content``, in constant time."""
+        """Return whether ``tag`` is the one of ``content``, in constant time."""
         return hmac.compare_digest(tag, self.tag(content))
 
     def _obtain(self) -> bytes:

@@ -146,7 +146,7 @@ def _cutting(
 class DataLayout:
     """Where the bytes of arrays lie: in the data cache or among the operand values.
 
-    `chunks` are those of the data cache, in order, by their offsets.
+    `chunks` are the data cache's, in order, by their offsets.
     """
 
     def __init__(self, compilation: bytes) -> None:
@@ -160,7 +160,7 @@ class DataLayout:
         return offset + len(chunk)
 
     def place(self, content: memoryview, *, is_numbers: bool) -> tuple[bool, int]:
-        """Add bytes; tell whether they are in the data cache, and their offset there.
+        """Add bytes; return whether they are in the data cache, and their offset there.
 
         That is where ``is_numbers`` lets them be, if they are many enough.
         """
@@ -187,7 +187,7 @@ class DataLayout:
 def with_placed_constants(model: Model, layout: DataLayout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
-    Its data cache takes the place of pool 0, its values that of the operand values.
+    Its data cache takes the place of pool 0, its values of the operand values.
     """
     pools = [view(memory) for memory in model.pools]
 

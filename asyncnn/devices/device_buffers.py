@@ -1,6 +1,6 @@
 """Device-managed buffers: allocation, tokens, and copies from and to pools.
 
-`Buffers` are those of one device, `ReferenceBuffer` is one as its client has it. Short
+`Buffers` are of one device, `ReferenceBuffer` is one as its client has it. Short
 copies run on the event loop, others on a thread. What executions do with buffers is in
 `buffer_use`.
 
@@ -144,7 +144,7 @@ class Buffers:
         memory: Memory,
         ended: Callable[[bool], None],
     ) -> None:
-        """Run ``copy`` from or to ``memory``; tell ``ended``, once, if it went well.
+        """Run ``copy`` from or to ``memory``; call ``ended``, once, if it went well.
 
         That is when it is over, even if the caller was cancelled before.
 

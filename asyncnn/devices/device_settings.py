@@ -1,6 +1,6 @@
 """The settings of a device, read from a file or from options of the command line.
 
-A TOML file has the names of `DeviceSettings` as keys, those of its policy in a table,
+A TOML file has the names of `DeviceSettings` as keys, its policy's in a table,
 and extensions by the names that they are found by::
 
     max_pending = 512
@@ -62,7 +62,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     ``cache_key_file`` is the secret that keeps cached models from being forged, created
     when it is needed; by default it lies where the user's programs keep their state.
     Cache files are copied into memory. ``maps_cache_files`` promises that nobody
-    changes those of this user in place: they are mapped then, which takes no time, and
+    changes this user's in place: they are mapped then, which takes no time, and
     memory that all processes share. A driver maps copies of what its clients send.
 
     ``packed_weights_dir`` is where the accelerated device keeps what its engine makes

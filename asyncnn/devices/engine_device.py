@@ -55,7 +55,7 @@ class EngineDevice(InProcessDevice):
         return len(os.sched_getaffinity(0))
 
     def get_capabilities_1_3(self) -> tuple[ErrorStatus, Capabilities]:
-        """Return those of the reference device, better by what the engine gains.
+        """Return the reference device's, better by what the engine gains.
 
         That was measured by reference models, or else is what is usual. An engine that
         has regions alone gains nothing at the operations of the HAL.

@@ -1,7 +1,7 @@
 """Whether an engine's library can be trusted here: tried in a process of its own.
 
 What that process may do to itself, the one that asks is spared. The verdict is kept for
-this library, this CPU and this version of asyncnn, with what the test has told last, in
+this library, this CPU and this version of asyncnn, with what the test wrote last, in
 a file that only the user may write; remove it to have the test repeated.
 """
 
@@ -84,7 +84,7 @@ class Tried(NamedTuple):
     """A library that is tried: the ``key`` of its files, and ``what`` it is.
 
     ``module`` is run with library and version; ``trials`` counts the changes to what
-    it tries and tells.
+    it tries and reports.
     """
 
     key: str
@@ -122,7 +122,7 @@ class Tried(NamedTuple):
         return verdict.reason
 
     def told_of(self, library: Path, version: str) -> str:
-        """Return what the test of a library has told; empty if that is not kept.
+        """Return what the test of a library wrote; empty if that is not kept.
 
         :raises OSError: if there is no such library.
         """
@@ -171,7 +171,7 @@ def environment_of_trials() -> dict[str, str]:
 
 
 def _tried(command: Sequence[str]) -> tuple[str, str]:
-    """Return the reason against a library, if any, and what the test has told.
+    """Return the reason against a library, if any, and what the test wrote.
 
     :raises _NoVerdictError: if the test says nothing of the library.
     """
@@ -229,7 +229,7 @@ def trying(run: Callable[[], str], unusable: type[Exception]) -> int:
     """Run a test; return 0, or 1 with the reason as the last line written.
 
     It is ``os.EX_TEMPFAIL`` where memory, descriptors or threads have run out. What it
-    returns is told. So it is where the library lacks something else, which may come.
+    returns is printed. So it is where the library lacks something else, which may come.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an expected outcome
     # Whoever asked may be gone, and what hangs may be a library, which hears no signal.

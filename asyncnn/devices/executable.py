@@ -27,22 +27,22 @@ SHORT_NS = 5_000_000
 """Executions that take less stop so soon that who waits for one may wait for that."""
 
 _CERTAIN = 0.75
-"""Share of the least duration seen that any execution takes, as far as one can tell."""
+"""Share of the least duration seen that any execution takes, as far as one can know."""
 
 
 class Executable:
     """What all executions of one prepared model have in common, and have taught.
 
-    ``spreading`` decides on threads, if there may be several. ``cost`` is that of
-    `Job`, ``cancel`` that of the scheduler. Kernels run within ``computing``, on any
+    ``spreading`` decides on threads, if there may be several. ``cost`` is the one of
+    `Job`, ``cancel`` the scheduler's. Kernels run within ``computing``, on any
     number of threads at a time. It ``goes_native`` once an engine has computed one.
     ``result`` is what the last that succeeded unmeasured was awaited for.
 
-    ``should_inline`` tells whether executions have lately taken less than
+    ``should_inline`` says whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the
-    interpreter, which they would not have to on the loop. ``takes_far_longer`` tells
+    interpreter, which they would not have to on the loop. ``takes_far_longer`` says
     whether they have taken `_FAR` times that: then it does not matter how much of it
-    was of a thread. ``are_short`` tells whether they are known to have taken less than
+    was of a thread. ``are_short`` says whether they are known to have taken less than
     `SHORT_NS`, ``may_spread`` whether ``spreading`` is to be asked. Before the first,
     which a lane runs, nothing is known: an estimate would be wrong at times, and block
     the loop.
@@ -86,11 +86,11 @@ class Executable:
     def observe(self, run_ns: int, cpu_ns: int, threads: int = 0) -> None:
         """Learn from an execution of ``run_ns`` nanoseconds, ``cpu_ns`` of a thread.
 
-        It tells nothing of several threads if ``threads`` is 0.
+        It says nothing of several threads if ``threads`` is 0.
         """
         if self._is_foreseeable is None:
             self._is_foreseeable = self.program.is_foreseeable
-            # Without fixed shapes, or with loops, one tells little of the next.
+            # Without fixed shapes, or with loops, one says little of the next.
             self._below_ns *= self._is_foreseeable
         least_ns = self._least_ns * _FORGETTING
         self._least_ns = least_ns = run_ns if run_ns < least_ns else least_ns

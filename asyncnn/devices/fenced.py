@@ -2,7 +2,7 @@
 
 Waiting takes no thread. Executions whose fences have signalled stand in a queue that
 the event loop works off, never one inside the other: a chain may be of any length. One
-that waits for another of its device is told by that, without a fence between them.
+that waits for another of its device is notified by that, without a fence between them.
 
 Source: HAL 1.3/IPreparedModel.hal (executeFenced) and 1.3/IFencedExecutionCallback.hal.
 """

@@ -114,7 +114,7 @@ class FencedExecution(FencedRun, Run):
         shapes: OutputShapes,
         timing: Timing,
     ) -> None:
-        """End, and tell who waits; shapes are not told."""
+        """End, and notify who waits; shapes are not reported."""
         owner = self.owner
         owner.open.discard(self)
         if owner.is_stalled and self.is_scheduled:

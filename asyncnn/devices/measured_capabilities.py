@@ -103,7 +103,7 @@ class ModelTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``power`` is its energy likewise, None where that was not measured. ``float16`` is
     the accelerated device's time where float32 is computed as that, divided by its time
-    without; None for quantised models, and where it cannot be told to.
+    without; None for quantised models, and where it cannot do that.
     """
 
     time: Ratio
@@ -243,7 +243,7 @@ async def measurement_at_opening(path: str = "") -> CapabilityMeasurement | None
 
 
 def known_capabilities(measurement: CapabilityMeasurement | None) -> Capabilities:
-    """Return the capabilities that were measured, or those of the CPU."""
+    """Return the capabilities that were measured, or else the CPU's."""
     if measurement is None:
         return reference_capabilities()
     return capabilities_of(measurement.exec_times, measurement.power_usages)
@@ -257,7 +257,7 @@ def sped_up(
 ) -> Capabilities:
     """Return ``capabilities`` with times and energy of tensors multiplied.
 
-    ``floats`` are the factors of float tensors, ``integers`` those of quantised ones,
+    ``floats`` are the factors of float tensors, ``integers`` of quantised ones,
     ``relaxed`` is what relaxed floats have beside that.
     """
     half = PerformanceInfo(relaxed, relaxed)
@@ -412,7 +412,7 @@ def _cpu_info(wanted: str) -> str:
 
 
 def present_boot() -> str:
-    """Return what tells this boot of the machine from others, empty if unknown."""
+    """Return what identifies this boot of the machine, empty if unknown."""
     try:
         return BOOT_ID.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """The devices of this floor by name, and which is opened where none is named.
 
-Drivers of one's own publish them, and the registry has them beside those of higher
+Drivers of one's own publish them, and the registry has them beside devices of higher
 floors. None is imported before it is opened.
 """
 

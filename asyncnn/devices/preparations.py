@@ -137,7 +137,7 @@ class PrepareWork(_SteppedWork):
 
 
 class PlanWork(_SteppedWork):
-    """Makes the plan of a model for input shapes, and tells ``planned`` why not.
+    """Makes the plan of a model for input shapes, and notifies ``planned`` why not.
 
     One that is under way as its deadline passes goes on: the next run will need it.
     """

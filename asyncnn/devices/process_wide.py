@@ -41,7 +41,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 class BlasLibrary(NamedTuple):
-    """A BLAS of this process: what tells the number of its threads, and changes it."""
+    """A BLAS of this process: what gets and sets the number of its threads."""
 
     get: Callable[[], int]
     set: Callable[[int], object]

@@ -218,7 +218,7 @@ class InProcessDevice(BaseDevice):
     def watch_status(
         self, listener: Callable[[DeviceStatus], None]
     ) -> Callable[[], None]:
-        """Have ``listener`` told when the device is busy or not; see `IWatched`."""
+        """Have ``listener`` called when the device is busy or not; see `IWatched`."""
         return self._status_listeners.add(listener)
 
     def cause_of_death(self) -> DeviceUnavailableError | None:
@@ -239,7 +239,7 @@ class InProcessDevice(BaseDevice):
         return ErrorStatus.NONE, self.kernel_capabilities or known_capabilities(None)
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
-        """Return those of its settings."""
+        """Return the extensions of its settings."""
         return ErrorStatus.NONE, self._extensions.described()
 
     async def _supported(self, model: Model) -> tuple[bool, ...]:

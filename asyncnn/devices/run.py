@@ -69,7 +69,7 @@ class Run(Work, Completion):
     suspended; ``computed_ns`` does not. Without a report, it is awaited.
 
     With a deadline, or if it ``may_be_left``, its outputs are computed apart and copied
-    in the end, unless it is known to be short: who waits for it is then told at once.
+    in the end, unless it is known to be short: who waits for it hears at once.
     """
 
     # What is asked of each: a default of the class is looked up in two places first.

@@ -42,7 +42,7 @@ class ModelStatistics(msgspec.Struct, frozen=True):
 class ClientStatistics(msgspec.Struct, frozen=True):
     """The executions of one client; names need not be unique, numbers are.
 
-    ``buffer_bytes`` are those of its device-managed buffers.
+    ``buffer_bytes`` are of its device-managed buffers.
     """
 
     number: int
@@ -139,7 +139,7 @@ class StatusListeners:
     def add(self, listener: Callable[[DeviceStatus], None]) -> Callable[[], None]:
         """Have ``listener`` called until the function that is returned is.
 
-        The status that it is told may be the same as before.
+        The status that it is given may be the same as before.
         """
         key = object()
         self._listeners[key] = listener

@@ -25,7 +25,7 @@ from asyncnn.tracing import Layer, Phase, Trace, active
 
 
 class Traced(Run):
-    """The part of an execution whose stages and steps a recorder is told of."""
+    """The part of an execution whose stages and steps a recorder gets."""
 
     execution_kind: ClassVar[type[PlanExecution]] = ObservedExecution
     _trace: Trace

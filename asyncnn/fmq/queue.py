@@ -48,7 +48,7 @@ class MessageQueue(OpenRing):
 
     ``quantum`` is the bytes of an element, ``count`` the elements that fit in. The
     ``descriptor`` of an end that was created opens the other end and is valid until
-    `close`; that of an end that was opened is empty. ``is_local`` says whether both
+    `close`; an opened end's is empty. ``is_local`` says whether both
     ends are in this process. Close both ends.
     """
 

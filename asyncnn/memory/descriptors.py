@@ -108,7 +108,7 @@ def _has_unread(end: socket.socket, how: int) -> bool:
     """Keep the peer from sending any more; return whether it has before."""
     with contextlib.suppress(OSError):  # of one that is not connected
         end.shutdown(how)
-    # An empty packet is told from the end by the credentials that come beside it.
+    # An empty packet differs from the end by the credentials that come beside it.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     flags = socket.MSG_PEEK | socket.MSG_DONTWAIT
     for _ in range(2):
@@ -117,7 +117,7 @@ def _has_unread(end: socket.socket, how: int) -> bool:
         except BlockingIOError:
             return False
         except OSError:
-            continue  # of the past, which the system tells of once
+            continue  # of the past, which the system reports once
         return bool(data or found & socket.MSG_CTRUNC)
     return True
 

@@ -57,7 +57,7 @@ MAX_PLACES = 1024
 MAX_RANK = 8
 CLOSED, TAKEN, PRODUCER_PID, PRODUCERS = 128, 136, 192, 200
 FILLED, FREE = ".filled", ".free"
-"""What follows the queue's name in those of its semaphores."""
+"""What follows the queue's name in its semaphores' names."""
 
 _MAGIC = b"asyncnn1"
 _HEADER = struct.Struct(f"=8sQQQQ16sQ{MAX_RANK}Q")
@@ -160,11 +160,11 @@ class FrameLayout(msgspec.Struct, frozen=True):
         return _rounded_up(table) + place * _rounded_up(self.frame_bytes)
 
     def free_at(self, place: int) -> int:
-        """Return where it is told which frame a place is free for."""
+        """Return where it is written which frame a place is free for."""
         return _TABLE + place * _PAIR_BYTES
 
     def written_at(self, place: int) -> int:
-        """Return where it is told which frame was written to a place."""
+        """Return where it is noted which frame was written to a place."""
         return self.free_at(place) + 8
 
 
@@ -221,7 +221,7 @@ class CopiedFrames:
         layout = self._layout
         offset = layout.offset_of(layout.place_of(number))
         with os_errors("frame"):
-            # Of the heap, whose pages have been there before; those of a new memory
+            # Of the heap, whose pages have been there before; pages of a new memory
             # file take ten times as long as the copying.
             frame = np.empty(layout.shape, layout.dtype)
             data = frame.reshape(-1).view(np.uint8).data

@@ -119,7 +119,7 @@ class FrameQueue:
                 OwnedObject, self.name, layout.size, (FILLED, FREE)
             )
             undo.callback(self._object.close)
-            # Another one than that of the lock, as frames may live on.
+            # Another one than the lock's, as frames may live on.
             self._fd = open_object(self.name)
             self._filled = Semaphore.make(self.name + FILLED, 0)
             undo.callback(self._filled.close)

@@ -75,7 +75,7 @@ class FrameWriter:
             self._free = Semaphore.open(self.name + FREE)
             undo.callback(self._free.close)
             self._number = _following(fd.fd, layout)
-            # In this order: an ID of 0 is that of a producer that has ended.
+            # In this order: an ID of 0 means that a producer has ended.
             write_word(fd.fd, PRODUCER_PID, os.getpid())
             write_word(fd.fd, PRODUCERS, read_word(fd.fd, PRODUCERS) + 1)
             undo.pop_all()

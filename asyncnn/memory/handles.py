@@ -97,7 +97,7 @@ def span_of(memory: Memory) -> MappedSpan:
 
     :raises InvalidArgumentError: if the kind is unknown.
     :raises GeneralFailureError: if the handle is malformed, or the pool can be neither
-        read nor written, as those of kind ``hardware_buffer``.
+        read nor written, as ones of kind ``hardware_buffer``.
     """
     name, size = memory.name, memory.size
     fds, ints = memory.handle.fds, memory.handle.ints

@@ -2,12 +2,12 @@
 
 A client may truncate the file of a pool while the driver works on it, which would kill
 the driver if it had mapped the file. Hence only files that cannot shrink are mapped:
-memory files with the seal for it and, on request, those of the driver's own user. All
+memory files with the seal for it and, on request, files of the driver's own user. All
 others are copied, at a cost, with reads and writes that fail without a signal. So are
-dma-bufs, as the kernel has to be told when each access begins and ends.
+dma-bufs, as the kernel has to know when each access begins and ends.
 
 A request brings a descriptor of its own for a pool that may be mapped already. The
-identity of the file tells, which costs one ``fstat``: descriptors are reused, whereas a
+identity of the file shows, which costs one ``fstat``: descriptors are reused, whereas a
 mapped file cannot give up its identity.
 """
 

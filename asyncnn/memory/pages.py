@@ -5,7 +5,7 @@ for files that cannot be mapped safely: reading from one that has been truncated
 comes back short.
 
 What is in a dma-buf may lie in caches of a processor or of a device. So who touches it
-tells the kernel where that begins and ends. It cannot be read and written like a file,
+notifies the kernel of both ends. It cannot be read and written like a file,
 nor does it shrink. Source: the kernel's documentation of dma-buf.
 """
 
@@ -49,7 +49,7 @@ from asyncnn.memory.handles import (
 
 TAIL_BYTES = 64
 """Bytes behind each mapping that can be read: vectorised kernels read past the end of
-arrays, those of XNNPACK up to 16 bytes.
+arrays, XNNPACK's up to 16 bytes.
 """
 
 _CHUNK_BYTES = 2**18
@@ -119,7 +119,7 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
     length = skipped + span.length
     tail = TAIL_BYTES if -length % mmap.PAGESIZE < TAIL_BYTES else 0
     # Linux before 6.7 shares a file sealed against writing with no one who could have
-    # written it; nobody can tell a private mapping of it from a shared one.
+    # written it; nobody can distinguish a private mapping of it from a shared one.
     flags = mmap.MAP_PRIVATE if is_immutable(seals) else mmap.MAP_SHARED
     # Python's own mapping of a file would keep a duplicate of the descriptor open. So
     # it maps none, and owns the addresses that the file is mapped to afterwards.
@@ -137,7 +137,7 @@ def map_pages(span: MappedSpan, seals: int) -> memoryview:
 
 
 def is_dma_buf(fd: int, status: os.stat_result) -> bool:
-    """Return whether a descriptor, which has this status, is that of a dma-buf."""
+    """Return whether a descriptor, which has this status, is a dma-buf's."""
     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         return False
     try:
@@ -147,7 +147,7 @@ def is_dma_buf(fd: int, status: os.stat_result) -> bool:
 
 
 def accessed(fd: int, *, writes: bool) -> Callable[[], None]:
-    """Tell the kernel that an access begins; calling the result tells of its end.
+    """Notify the kernel that an access begins; calling the result, that it ends.
 
     The descriptor may be closed before.
 
@@ -247,7 +247,7 @@ def misfit_of(span: MappedSpan, status: os.stat_result) -> str:
 
 @contextmanager
 def os_errors(where: str, wanted_bytes: int = 0) -> Iterator[None]:
-    """Turn errors of the system into those of the HAL.
+    """Turn errors of the system into errors of the HAL.
 
     :raises ResourceExhaustedPersistentError: if it wants more bytes than there can be.
     :raises ResourceExhaustedTransientError: if memory or descriptors have run out.
@@ -272,8 +272,8 @@ def failure(error: Exception, where: str, wanted_bytes: int = 0) -> AsyncnnError
 class CopiedSpan(msgspec.Struct, frozen=True, eq=False):
     """A span of a file that pools are copied from and written back to.
 
-    ``kind`` is that of the pool, for messages. The descriptor is kept for the span. A
-    dma-buf is mapped for each copy, and the kernel told of the access.
+    ``kind`` is the pool's, for messages. The descriptor is kept for the span. A
+    dma-buf is mapped for each copy, and the kernel notified of the access.
     """
 
     kind: str

@@ -116,7 +116,7 @@ def part_of(memory: Memory, offset: int, length: int) -> Memory:
 def view(memory: Memory) -> memoryview:
     """Return the bytes of a pool; one without a buffer is mapped anew by each call.
 
-    A dma-buf is accessed, as its devices are told, until the last view of it goes.
+    A dma-buf is accessed, and its devices know it, until the last view of it goes.
 
     :raises InvalidArgumentError: if the kind is unknown.
     :raises GeneralFailureError: if the handle is malformed, its file shorter than the

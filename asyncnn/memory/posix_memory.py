@@ -356,7 +356,7 @@ def open_posix_array(
     It is a copy that nothing changes, in sealed memory, which drivers use where it is.
     That of a ``trusted`` process is the memory itself, as of `posix_array`.
 
-    :param name: that of a `posix_array`, or with a slash in front one that another
+    :param name: a `posix_array`'s, or with a slash in front one that another
         program has chosen.
     :raises InvalidArgumentError: if there cannot be such a name or array.
     :raises GeneralFailureError: if there is no such memory, it is too short, or others

@@ -181,7 +181,7 @@ class FileReader:
     def check_unchanged(self) -> None:
         """Check that nobody has written to the file since it was opened.
 
-        :raises GeneralFailureError: if anybody has, as far as its times tell.
+        :raises GeneralFailureError: if anybody has, as far as its times show.
         """
         with os_errors(self._where):
             now = os.fstat(self._file.fd)

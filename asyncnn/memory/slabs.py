@@ -44,7 +44,7 @@ MAX_PART_BYTES = 64 * 1024
 """Larger pools have a file of their own."""
 
 FIRST_SLAB_BYTES = 256 * 1024
-"""Size of the first slab for parts of one size; the next has that of all so far."""
+"""Size of the first slab for parts of one size; the next has the size of all so far."""
 
 MAX_SLAB_BYTES = 16 * 2**20
 MAX_IDLE_BYTES = 2**20

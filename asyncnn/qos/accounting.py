@@ -173,8 +173,8 @@ class LateCounts:
     """Ends of work that the event loop counts later, several at once.
 
     Counters belong to the loop, so that no execution pays for a lock around them. It
-    settles before it tells statistics, when it adds to ``ended`` and finds `MOST_ENDED`
-    there, and when it was asked to by ``call``, which tells whether the loop is open:
+    settles for statistics, when it adds to ``ended`` and finds `MOST_ENDED`
+    there, and when it was asked to by ``call``, which says whether the loop is open:
     by whoever adds one to many. Thread-safe, but for `settle`, which is the loop's.
     """
 

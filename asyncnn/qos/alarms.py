@@ -35,7 +35,7 @@ _MOST_STALE = 64
 
 
 class _Setting(ctypes.Structure):
-    """struct itimerspec, of a system whose long is that of its time_t."""
+    """struct itimerspec, of a system whose long is its time_t."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -155,7 +155,7 @@ class Alarms:
         if fd < 0:
             return
         try:
-            # In no context: that of the caller would keep its client for as long.
+            # In no context: the caller's would keep its client for as long.
             Context().run(self._loop.add_reader, fd, self._read)
         except OSError:  # there is no room among what the system watches
             os.close(fd)

@@ -1,4 +1,4 @@
-"""How lanes tell the event loop that work has come to its end."""
+"""How lanes notify the event loop that work has come to its end."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class LoopInbox:
         except OSError:
             return
         try:
-            # In no context: that of the caller would keep its client for as long.
+            # In no context: the caller's would keep its client for as long.
             Context().run(self._loop.add_reader, fd, in_this_turn, self._deliver)
         except OSError:  # there is no room among what the system watches
             os.close(fd)

@@ -304,7 +304,7 @@ class Lanes(ABC):
             for work in run_queue.clear():
                 if not work.is_left:
                     work.fail(error)
-                    # Not here: who is told may at once submit more.
+                    # Not here: who is notified may at once submit more.
                     self.inbox.put(work)
 
     def _wake_all(self) -> None:
@@ -365,7 +365,7 @@ class Lanes(ABC):
                 used_ns = processor_ns - lane.processor_ns
                 lane.processor_ns = processor_ns
                 is_over = self._exchange(lane, has_ended, used_ns, ended)
-            # The last act: whoever is told may at once submit more, and finds the lane
+            # The last act: who is notified may at once submit more, and finds the lane
             # waiting and the interpreter free.
             while ended:
                 if ended[0].is_left:  # that was reported

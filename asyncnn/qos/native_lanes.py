@@ -95,7 +95,7 @@ class NativeLanes:
                 _open.add(self)
             nice = NICE if idle is self.idle_nice else 0
             lane = NativeLane(self.port.lane(self._name, nice), idle)
-        except OSError:  # those of Python do as well
+        except OSError:  # Python's do as well
             return False
         self.lanes.append(lane)
         idle.append(lane)

@@ -215,7 +215,7 @@ class Scheduler(Lanes):
     def statistics(
         self, *, client: Client | None = None, accounting: WorkAccounting | None = None
     ) -> WorkStatistics:
-        """Return what became of all work, or of that of a client or ``accounting``.
+        """Return what became of all work, or of a client's or an ``accounting``'s.
 
         ``accounting`` is the one that the work has in common.
         """
@@ -344,7 +344,7 @@ class Scheduler(Lanes):
     def _finish_here(self, work: Work) -> None:
         """Report the end of ``work`` on this thread; have the loop count it later."""
         self.open.remove(work)
-        # All that can be is done before, as the thread that is told wants to go on.
+        # All that can be is done before, as the thread that is notified wants to go on.
         now_ns, idle = time.monotonic_ns(), self._idle
         accountings = self._accounting, work.account.accounting, work.accounting
         latency_ns = now_ns - work.added_ns

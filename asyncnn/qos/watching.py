@@ -28,8 +28,8 @@ _FOR_EVER_S = 2**31
 class PendingSnapshot:
     """The numbers of pieces of work that are queued and running at one moment.
 
-    ``pending`` is all work of a scheduler that has not ended, ``accounting`` that of
-    the scheduler, ``run_queue`` has that of each client. Taken once, it serves for the
+    ``pending`` is all work of a scheduler that has not ended, ``accounting`` is of
+    the scheduler, ``run_queue`` has each client's. Taken once, it serves for the
     statistics of any number of clients and models.
     """
 

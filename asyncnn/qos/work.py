@@ -77,7 +77,7 @@ OWN_USER = User("own")
 class Client(_Competitor):
     """An identity with a share of the lanes; two clients of one name are two.
 
-    ``number`` tells apart all clients that there ever are in this process.
+    ``number`` is unique among all clients that there ever are in this process.
     Clients of one ``user`` that compete get lane time in proportion to ``weight``.
     ``max_pending`` bounds what waits or runs of each on one scheduler; None leaves it
     to the bound of the scheduler. Errors call this bound ``limit``.
@@ -248,7 +248,7 @@ class ReadyQueue(Generic[JobT]):
 
 
 class UserAccount(Share, Generic[JobT]):
-    """The share of a user, and those of its ``clients`` that have work."""
+    """The share of a user, and of its ``clients`` that have work."""
 
     def __init__(self, weight: float, credit_ns: int) -> None:
         super().__init__(weight)
@@ -379,13 +379,13 @@ class Work(Job, ABC):
         """Do the work on a lane: True at its end, False if it stopped on request.
 
         What stopped is advanced again later, maybe by another thread, and does some of
-        the work each time. Whatever it raises is its end, and `fail` is told.
+        the work each time. Whatever it raises is its end, and `fail` gets it.
         """
 
     def offer(self, idle: list[Any]) -> bool:
         """Have the last of these native lanes go on, as its work, or return False.
 
-        The lane comes back by its port; `come_back` tells then what it has done.
+        The lane comes back by its port; `come_back` takes then what it has done.
         """
         return False
 

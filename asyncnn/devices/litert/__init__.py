@@ -5,7 +5,7 @@ operations is written in TFLite, the format that LiteRT takes, and LiteRT comput
 all at once. Nothing here imports LiteRT before it is needed to run a graph.
 
 `claims`
-    tells whether an operation, whose shapes are known, is computed there
+    says whether an operation, whose shapes are known, is computed there
 `refusal`
     says why one is not
 `write_graph`

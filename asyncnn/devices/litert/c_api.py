@@ -212,7 +212,7 @@ class LiteRtLibrary:
         return made.value
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a function that tells a number, and return it.
+        """Call a function that returns a number by an argument, and return it.
 
         :raises GeneralFailureError: if it fails.
         """

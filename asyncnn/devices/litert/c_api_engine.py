@@ -206,7 +206,7 @@ class CApiGraph(Segment, CompiledGraph):
 
     def _ended(self, status: int) -> None:
         """See `Segment`."""
-        # Statuses of an interrupted run are those of other failures in some versions.
+        # An interrupted run has statuses of other failures in some versions.
         if self._flag[0] >= INTERRUPTED:
             # What it has reported is dropped unread: reading takes as long as a part.
             self._library.forget_errors_of(self._compiled)

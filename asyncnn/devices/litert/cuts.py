@@ -63,7 +63,7 @@ def cuts(steps: Sequence[Timed], part_ns: float) -> list[int]:
     """Return where to divide ``steps`` into parts of ``part_ns`` nanoseconds at most.
 
     No part has more than `MOST_STEPS`, and an operation that takes longer is one by
-    itself. Each number is that of the first step behind a cut. Cuts are moved back a
+    itself. Each number is the first step behind a cut. Cuts are moved back a
     little to where the fewest tensors cross.
     """
     ends = [0, *accumulate(step.cost_ns for step in steps)]

@@ -24,7 +24,7 @@ Place: TypeAlias = int
 Field: TypeAlias = tuple[int, str, int]
 """Number of a field in its table, its format, and its value.
 
-The format is that of `struct`, or `REFERENCE`, whose value is a `Place`.
+The format is `struct`'s, or `REFERENCE`, whose value is a `Place`.
 """
 
 REFERENCE = "@"
@@ -38,7 +38,7 @@ class TableLayout(msgspec.Struct, frozen=True, eq=False):
     """How a table with some fields lies in memory.
 
     ``order`` are the positions of the fields' values as they are packed;
-    ``references`` are those of them that are places, with their offsets in the table.
+    ``references`` are the ones that are places, with their offsets in the table.
     """
 
     packer: struct.Struct
@@ -129,7 +129,7 @@ class FlatFile:
     def blob(self, data: bytes, place: int) -> Place:
         """Add a table without references, built elsewhere.
 
-        ``place`` is that of the table in ``data``.
+        ``place`` is the table's in ``data``.
         """
         self._align(0, _OFFSET_BYTES)
         place += self._size
@@ -137,7 +137,7 @@ class FlatFile:
         return place
 
     def numbers(self, values: Sequence[float], form: str = "i") -> Place:
-        """Add a vector of numbers, whose format is that of `struct`."""
+        """Add a vector of numbers, whose format is `struct`'s."""
         count = len(values)
         return self.vector(struct.pack(f"<{count}{form}", *values), count)
 

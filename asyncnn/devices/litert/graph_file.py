@@ -3,7 +3,7 @@
 The schema lets a buffer say where its bytes are, as an offset from the beginning of the
 file, instead of having them. So weights stay where the model has them: no copy is made
 for the file, and what is mapped stays shared. LiteRT reads nothing but the file and
-what its offsets tell, which may lie anywhere behind it.
+what its offsets refer to, which may lie anywhere behind it.
 """
 
 import ctypes
@@ -119,7 +119,7 @@ def for_want_of_room(model: Source) -> Iterator[None]:
     """Compile a graph inside the block, if there is memory for its packed weights.
 
     XNNPACK ends the process where it gets none. What fails for want of anything else,
-    which LiteRT does not tell, is found out afterwards.
+    which LiteRT does not report, is found out afterwards.
 
     :raises ResourceExhaustedError: if memory or descriptors have run out.
     """

@@ -3,7 +3,7 @@
 Unsigned codes are kept as signed ones, ``x ^ 0x80`` with a zero point 128 lower, for
 XNNPACK computes those best; float16 is kept as float32. An operator that has to see
 the stored values, and the border of the graph, gets the HAL's own form. Each form is
-made when it is first wanted, and exact except that of float16, which is rounded.
+made when it is first wanted, and exact except float16's, which is rounded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -148,7 +148,7 @@ class OperandTensors:
         wanted: Sequence[int],
         operands: Sequence[BoundOperand],
     ) -> None:
-        """Store those of ``indexes`` that are outputs of the graph as the HAL does."""
+        """Store what of ``indexes`` is an output of the graph as the HAL does."""
         for index, operand in zip(indexes, operands, strict=True):
             if index in wanted:
                 self._outputs[index] = self.take(index, operand, stored_type(operand))

@@ -135,7 +135,7 @@ class OperationWriter:
         second: WrittenTensor,
         target: WrittenTensor | None = None,
     ) -> WrittenTensor:
-        """Add arithmetic without an activation; floats like the first if not told."""
+        """Add arithmetic without an activation; floats like the first by default."""
         table = options(f"{name.capitalize()}Options", FusedActivationFunction=0)
         result = self.floats(first.shape) if target is None else target
         return self.emit(name, [first, second], result, table)
@@ -249,7 +249,7 @@ class OperationWriter:
         return self.activation_code(self.operation.activation(index))
 
     def activation_code(self, activation: FusedActivationFunc) -> int:
-        """Return the schema's number of an activation, which is that of the HAL.
+        """Return the schema's number of an activation, which is the HAL's.
 
         :raises NotWrittenError: if the output's scale is too fine for its bounds.
         """
@@ -342,7 +342,7 @@ Write: TypeAlias = Callable[[OperationWriter], None]
 class Rule(msgspec.Struct, frozen=True):
     """How an operation is written, and of which types it is claimed.
 
-    ``types`` are those of input ``typed_by``. ``said`` names the operators of TFLite,
+    ``types`` are input ``typed_by``'s. ``said`` names the operators of TFLite,
     ``refused`` what is left to the kernels, and why; both are for the documentation.
     """
 

@@ -2,7 +2,7 @@
 
 The LSTM of TFLite keeps its states in variables, the HAL in operands. So each step is
 written in single operators, all of which XNNPACK has. The products of all inputs are
-one FULLY_CONNECTED, with the weights of the four gates side by side; those of the
+one FULLY_CONNECTED, with the weights of the four gates side by side; the ones of the
 output state are one in each step:
 
 ``c' = clip(logistic(f) * c + logistic(i) * tanh(g))``
@@ -69,7 +69,7 @@ class _CellWriter:
         self.memory = writer.input(_CELL_STATE)
 
     def step(self, products: WrittenTensor) -> None:
-        """Advance; ``products`` [batches, 4 units] are those of the inputs."""
+        """Advance; ``products`` [batches, 4 units] are the inputs'."""
         writer, graph = self._writer, self._writer.graph
         table = options("FullyConnectedOptions", FusedActivationFunction=0)
         inputs = [self.output, self._weights, self._no_bias]

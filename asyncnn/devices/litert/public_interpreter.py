@@ -113,7 +113,7 @@ _left_to_the_parent: list[Any] = []
 
 
 def computed(file: GraphFile, inputs: Sequence[Array]) -> list[Array]:
-    """Return the outputs of a graph whose shapes only a run tells.
+    """Return the outputs of a graph whose shapes only a run shows.
 
     :raises GeneralFailureError: if it fails.
     """

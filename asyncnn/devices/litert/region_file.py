@@ -1,6 +1,6 @@
 """Puts a head in front of a TFLite file, for a run that can be stopped in between.
 
-Offsets of flatbuffers lead forward: tables of the head refer to those of the file that
+Offsets of flatbuffers lead forward: tables of the head refer to tables of the file that
 lies behind it, unchanged. LiteRT reaches no table but through the head, and of the file
 only those whose fields were all checked; what has others is written anew. Tensors that
 cross a barrier are copied by an operator of the head, and those behind it, which read
@@ -49,7 +49,7 @@ def region_file(
 ) -> GraphFile:
     """Return the file of graphs that were checked (`asyncnn.tflite.runnable`).
 
-    ``input_shapes`` are those of the main graph's inputs. All its outputs are said to
+    ``input_shapes`` are the main graph's inputs'. All its outputs are said to
     have ``output_shape`` if it is given; there are no barriers then.
     """
     main = contents.graphs[0]
@@ -82,7 +82,7 @@ class _Head:
         self._codes = [bitcast] * (len(contents.codes) + 1)
 
     def finish(self, shapes: dict[int, Shape], speeds: Speeds | None) -> GraphFile:
-        """Return the file; ``speeds`` tell where barriers are, None if nowhere."""
+        """Return the file; ``speeds`` decide where barriers are, None if nowhere."""
         file = self._file
         main, *others = self._contents.graphs
         graphs = [self._graph(main, shapes, speeds)]

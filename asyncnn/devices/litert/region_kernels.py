@@ -3,7 +3,7 @@
 The file is a constant operand of the operation (`asyncnn.extensions.regions`). It is
 read and checked without the engine, and written anew for the shapes that inputs have.
 So a graph of open lengths is compiled for each that comes, as plans are. Where a run
-alone tells the shapes of results, the public interpreter runs it.
+alone shows the shapes of results, the public interpreter runs it.
 """
 
 import secrets
@@ -95,7 +95,7 @@ class LiteRtRegions:
         return kernel
 
     def compute(self, operation: BoundOperation) -> Sequence[Array]:
-        """Run a region whose shapes only a run tells; see `Compute`."""
+        """Run a region whose shapes only a run shows; see `Compute`."""
         given = [operand.require_value() for operand in _given(operation)]
         file = self._file(_contents(operation.value(0)), [each.shape for each in given])
         results = computed(file, given)
@@ -107,7 +107,7 @@ class LiteRtRegions:
         return operation.note(_NOTE, lambda: self._compiled(operation))
 
     def _compiled(self, operation: BoundOperation) -> RegionKernel | None:
-        """Return the graph for the inputs' shapes; None if only a run tells results."""
+        """Return the graph for the inputs' shapes; None if only a run shows results."""
         graph = operation.value(0)
         contents = _contents(graph)
         shapes = [operand.require_shape() for operand in _given(operation)]
@@ -123,7 +123,7 @@ class LiteRtRegions:
         return RegionKernel(self._engine, file, weights)
 
     def _is_settled(self, contents: Contents, shapes: Sequence[Shape]) -> bool:
-        """Tell whether the shapes of outputs follow from those of inputs.
+        """Return whether the shapes of outputs follow from the inputs'.
 
         An output that is said to have no elements has some then all the same.
         """

@@ -16,7 +16,7 @@ from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes
 
 
 class _Constant(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that lie apart: those of an operand, or of number ``-1 - index``."""
+    """Bytes that lie apart: of an operand, or of number ``-1 - index``."""
 
     position: int
     size: int

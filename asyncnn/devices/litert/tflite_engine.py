@@ -20,7 +20,7 @@ class Engine(ABC):
     speeds: Speeds = USUAL
     """How fast it was measured to be."""
     computes_float16: bool = False
-    """Whether it can be told to compute float32 as float16."""
+    """Whether it can be asked to compute float32 as float16."""
 
     def __init__(self, version: str) -> None:
         self.version = version

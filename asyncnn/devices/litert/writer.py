@@ -1,7 +1,7 @@
 """Writes a segment of a plan as a TFLite file, in memory.
 
 `write_graph` gives the bytes of a model of one subgraph whose inputs and outputs are
-those of the segment, in its order, shapes and dtypes. Every operation of the segment
+the segment's, in its order, shapes and dtypes. Every operation of the segment
 has to be claimed (`asyncnn.devices.litert.claims`).
 
 A barrier before a step divides what LiteRT runs as one node: every tensor that crosses

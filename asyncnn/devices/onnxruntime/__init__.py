@@ -61,7 +61,7 @@ def found_providers() -> tuple[str, ...]:
     """Return the execution providers whose libraries are installed, by their names.
 
     They may lack what they need themselves. What is built into ONNX Runtime's own
-    library only that can tell.
+    library only that can say.
     """
     try:
         folder = found()[0].parent

@@ -6,7 +6,7 @@ is refused, as is nesting that would exhaust its stack, and functions that call
 themselves, or so many others that they would fill all memory once they are inlined.
 Types and shapes are ONNX Runtime's own business, and it checks them.
 
-The numbers of fields are those of ONNX's ``onnx.proto``.
+The numbers of fields are from ONNX's ``onnx.proto``.
 """
 
 import math
@@ -179,7 +179,7 @@ def separated(
     """Return a checked file without its large weights, and these.
 
     They are said to be in another file, which nobody looks for if the weights are
-    given besides. ``element_bytes`` are those of known types.
+    given besides. ``element_bytes`` are of known types.
     """
     weights: dict[bytes, Weight] = {}
     parts = list[bytes]()

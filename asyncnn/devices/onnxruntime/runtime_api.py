@@ -215,7 +215,7 @@ class OnnxRuntimeLibrary:
         return made.value
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Call a function that tells a number, and return it.
+        """Call a function that returns a number by an argument, and return it.
 
         :raises AsyncnnError: if it fails.
         """
@@ -224,7 +224,7 @@ class OnnxRuntimeLibrary:
         return told.value
 
     def text(self, name: str, *arguments: Any) -> bytes:
-        """Call a function that tells a name, and return it.
+        """Call a function that returns a name by an argument, and return it.
 
         :raises AsyncnnError: if it fails.
         """
@@ -274,7 +274,7 @@ class OnnxRuntimeLibrary:
     def providers(self) -> dict[str, str]:
         """Return ONNX Runtime's names of the execution providers that it has, by ours.
 
-        :raises AsyncnnError: if they cannot be told.
+        :raises AsyncnnError: if they cannot be asked for.
         """
         names, count = _TEXTS(), c_int()
         self.call("GetAvailableProviders", byref(names), byref(count))
@@ -338,7 +338,7 @@ class OnnxRuntimeLibrary:
 
         A length of -1 is open.
 
-        :raises AsyncnnError: if it cannot be told.
+        :raises AsyncnnError: if it cannot be asked for.
         """
         element_type = c_int()
         self.call("GetTensorElementType", info, byref(element_type))

@@ -89,7 +89,7 @@ class _Trial:
         self._right = np.roll(self._x, _LINKS, axis=1)
 
     def run(self) -> str:
-        """Prepare, run and interrupt regions; there is nothing to tell.
+        """Prepare, run and interrupt regions; there is nothing to report.
 
         :raises EngineUnavailableError: if the provider lacks what it needs.
         """

@@ -3,7 +3,7 @@
 Where all shapes are known, declared or from earlier runs, a region is a graph that a
 job runs: ONNX Runtime reads and writes tensors that lie over the memory of the run.
 Else it allocates the outputs itself, which are copied. A run is ended by ONNX Runtime's
-own means, a flag that it looks at before each node; it does not ask, so it is told.
+own means, a flag that it looks at before each node; it does not ask, so it is set.
 """
 
 import ctypes
@@ -69,7 +69,7 @@ class SessionSignature(NamedTuple):
 def signature_of(operation: BoundOperation, session: RegionSession) -> SessionSignature:
     """Compare operands with the ports of a session.
 
-    :raises InvalidArgumentError: if they are not those of the graph.
+    :raises InvalidArgumentError: if they are not the graph's.
     """
     operands = operation.inputs[1:]
     if len(operands) != len(session.inputs) or len(operation.outputs) != len(
@@ -134,7 +134,7 @@ class OnnxRegions:
         shapes = tuple(
             known or shape for known, shape in zip(declared, found, strict=True)
         )
-        # Only ONNX Runtime's own memory can be that of tensors without elements.
+        # Tensors without elements can only have ONNX Runtime's own memory.
         is_empty = any(0 in shape for shape in (*given, *shapes) if shape)
         return (None,) * len(shapes) if is_empty else shapes
 
@@ -188,7 +188,7 @@ def _shapes_of(operands: Sequence[BoundOperand | None]) -> InputShapes:
 
 
 class _RunOptions:
-    """What ONNX Runtime is told by that a run is to end; it goes with the object."""
+    """What notifies ONNX Runtime that a run is to end; it goes with the object."""
 
     def __init__(self, library: OnnxRuntimeLibrary) -> None:
         self._library = library
@@ -196,7 +196,7 @@ class _RunOptions:
         library.call("RunOptionsSetRunLogSeverityLevel", self.handle, SILENT)
 
     def telling(self) -> Telling:
-        """Return how it is told."""
+        """Return how it is notified."""
         address = self._library.address
         return Telling(
             address("RunOptionsSetTerminate"),

@@ -120,7 +120,7 @@ InputShapes: TypeAlias = tuple[Shape | None, ...]
 
 
 class LearntShapes:
-    """Shapes of the outputs of a graph, by those of its inputs, as runs have had them.
+    """Shapes of the outputs of a graph, by its inputs', as runs have had them.
 
     Those of the last `_MOST_LEARNT`. There are none where values decide, too: if the
     graph ``depends_on_data``, or has once been found to. Any thread uses it.
@@ -133,7 +133,7 @@ class LearntShapes:
         self._is_given_up = depends_on_data
 
     def of(self, inputs: InputShapes) -> tuple[Shape, ...] | None:
-        """Return the shapes for those of the inputs; None if they are not known."""
+        """Return the shapes for the inputs' own; None if they are not known."""
         with self._lock:
             return None if inputs in self._doubted else self._shapes.get(inputs)
 
@@ -179,7 +179,7 @@ class RegionSession:
         self.handle = self._released.create(content, threads, traits)
         self.inputs, self.outputs = self._ports("Input"), self._ports("Output")
         if not all(port.known_shape for port in self.inputs):
-            # What the file says of results may be that of one run.
+            # What the file says of results may hold for one run only.
             self.outputs = tuple(
                 port._replace(lengths=None) if port.lengths else port
                 for port in self.outputs
@@ -217,7 +217,7 @@ def _created(
 ) -> int:
     """Return a new session of ONNX Runtime's.
 
-    It copies large weights once, from where they lie: those of a file are copied as
+    It copies large weights once, from where they lie: a file's are copied as
     that is read, and again. Of a file that nobody can change it copies those alone that
     kernels want in another order; the others, for which there are ``values`` then, it
     reads there.
