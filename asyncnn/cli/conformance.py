@@ -358,7 +358,7 @@ def _write(file: Path | None, records: Sequence[msgspec.Struct]) -> None:
 def _print(
     headers: tuple[str, str], rows: dict[tuple[str, str], Counter[str]]
 ) -> dict[str, int]:
-    """Print the outcomes of each row as a table, and return those of all rows."""
+    """Print the outcomes of each row as a table, and return all rows'."""
     from rich.table import Table
 
     from asyncnn.tools.conformance.suite import OUTCOMES

@@ -56,7 +56,7 @@ class PathReport(msgspec.Struct, frozen=True):
 
     Latencies are of the runs after the first, which alone touches memory and
     compiles what was left to it. If there is no other, they are its own. ``route`` is
-    that of the last run, by the devices of a framework, and empty for others.
+    of the last run, by the devices of a framework, and empty for others.
     """
 
     path: str
@@ -83,7 +83,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """What is run; ``outputs`` are those that it returns, all or those of a step."""
+    """What is run; ``outputs`` are the ones that it returns, all or a step's."""
 
     model: NamedModel
     outputs: tuple[TensorInfo, ...]

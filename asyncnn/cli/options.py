@@ -365,7 +365,7 @@ def console(
     """Return the console of standard output, or of standard error.
 
     Brackets in a text are that, as in names of tensors, unless it takes ``markup``.
-    Texts, also those in tables, tell a terminal nothing but what to show: names that
+    Texts, also in tables, ask a terminal for nothing but what to show: names that
     files, devices and clients have may hold its control sequences.
     """
     from rich.console import Console
@@ -373,7 +373,7 @@ def console(
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:
-            # `asyncnn.cli.ending` tells what that means.
+            # `asyncnn.cli.ending` says what that means.
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
         def render_str(self, text: str, **how: Any) -> Text:

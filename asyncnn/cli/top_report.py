@@ -29,7 +29,7 @@ class LatencyReport(msgspec.Struct, frozen=True):
 
 
 class WorkReport(msgspec.Struct, frozen=True):
-    """Numbers of pieces of work; ``done`` has those of each HAL status that ended any.
+    """Numbers of pieces of work; ``done`` has the numbers by HAL status that ended any.
 
     All count from the start of the driver, or of the model or client.
     """

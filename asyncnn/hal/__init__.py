@@ -178,5 +178,5 @@ __all__ = (
 )
 
 # An application that configures no logging sees nothing of ours on its standard error.
-# Here, as all that logs imports the HAL, and telling the version does not.
+# Here, as all that logs imports the HAL, and printing the version does not.
 logging.getLogger("asyncnn").addHandler(logging.NullHandler())

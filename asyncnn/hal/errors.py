@@ -79,7 +79,7 @@ class ExecutionFailedError(GeneralFailureError):
 
 
 class PreparationFailedError(GeneralFailureError):
-    """A device has failed to prepare a model, and has told no reason."""
+    """A device has failed to prepare a model, and has given no reason."""
 
 
 class BusyError(GeneralFailureError):
@@ -106,7 +106,7 @@ class OutputInsufficientSizeError(AsyncnnError):
 
 
 class StalePlanError(OutputInsufficientSizeError):
-    """Outputs have other shapes than those of earlier runs: it is to run once more."""
+    """Outputs have other shapes than in earlier runs: it is to run once more."""
 
 
 class InvalidArgumentError(AsyncnnError, ValueError):

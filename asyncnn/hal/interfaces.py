@@ -52,8 +52,8 @@ class CallbackObject:
 
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
-    may be told of the outcome before the call that it was passed to has returned. One
-    that ``may_be_left`` is told at once when it has died, as others are at deadlines.
+    may hear of the outcome before the call that it was passed to has returned. One
+    that ``may_be_left`` hears at once that it has died, as others do at deadlines.
     """
 
     takes_early_results: ClassVar[bool] = False
@@ -336,7 +336,7 @@ class IPreparedModel(Protocol):
         loop_timeout_duration: int | None,
         callback: IExecutionCallback | None,
     ) -> ErrorStatus:
-        """Launch an execution whose end ``callback`` is told, exactly once.
+        """Launch an execution of whose end ``callback`` is notified, exactly once.
 
         A launch error has notified the callback already. A null callback is
         INVALID_ARGUMENT.

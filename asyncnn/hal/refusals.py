@@ -56,7 +56,7 @@ _NO_BUFFER = "the device has allocated no buffer"
 
 
 def status_of_launch(error: AsyncnnError) -> ErrorStatus:
-    """Return the status of a call whose callback is told of ``error``.
+    """Return the status of a call whose callback is notified of ``error``.
 
     A deadline that has passed is an outcome, not an error of the call.
     """
@@ -216,7 +216,7 @@ def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[
 class BaseDevice:
     """The part of an `IDevice` that takes models and buffers, or says why it does not.
 
-    What `_prepare` and `_load` raise, the callback is told, and the call returns, as
+    The callback hears of what `_prepare` and `_load` raise, the call returns it, as
     it does what `_supported` and `_allocate` raise. A device has these, or calls of its
     own in place of those that use them.
     """
@@ -239,7 +239,7 @@ class BaseDevice:
     async def _supported(self, model: Model) -> tuple[bool, ...]:
         """Return, for each operation of the main subgraph, whether it would run.
 
-        :raises AsyncnnError: if that cannot be told.
+        :raises AsyncnnError: if that cannot be found out.
         """
         raise GeneralFailureError("the device does not prepare models")
 

@@ -5,10 +5,10 @@ execution lists them in the order in which they ran, with the device that comput
 and, where that is not the planned one, the reason.
 
 Nearly all executions of a prepared model go the same way: its usual route, which is
-asked for once (`IRouting`). A callback is told of another one only
+asked for once (`IRouting`). A callback is notified of another one only
 (`IExecutionCallback.took`), before it is notified.
 
-A single device may have several engines. `IEngineShares` tells which of them computes
+A single device may have several engines. `IEngineShares` says which of them computes
 what of a model.
 """
 

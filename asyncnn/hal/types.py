@@ -348,7 +348,7 @@ class Model(msgspec.Struct, frozen=True, weakref=True):
     """A graph with its constants (1.3/types.hal).
 
     Constants lie in ``operand_values`` (CONSTANT_COPY) or ``pools``
-    (CONSTANT_REFERENCE); those of every subgraph share them.
+    (CONSTANT_REFERENCE); operands of every subgraph share them.
     """
 
     main: Subgraph

@@ -4,7 +4,7 @@
     does all one-time work of an operation, such as packing weights, and returns its
     kernel
 `compute`
-    runs the operations whose output shapes only the data tell; `is_data_dependent`
+    runs the operations whose output shapes only the data show; `is_data_dependent`
     says which these are
 `supported_operations`
     all operations of the HAL that have a kernel; `is_supported` knows an extension's

@@ -91,7 +91,7 @@ class Value:
     """A tensor of the draft, the same object wherever it is read.
 
     ``data`` are its elements if they are known, in the dtype and shape of ONNX. If it
-    ``is_told``, only a run tells the lengths that are 0 in ``opened``, and 1 in
+    ``is_told``, only a run shows the lengths that are 0 in ``opened``, and 1 in
     ``shape``.
     """
 
@@ -228,7 +228,7 @@ class Draft:
     ) -> tuple[Value, ...]:
         """Draft an operation and return its outputs.
 
-        :param forms: of each output; None for that of the first tensor.
+        :param forms: of each output; None for the first tensor's.
         :param shapes: what ONNX says of the outputs where the HAL has rank 1 for 0.
         :param dtypes: of each output in ONNX; None for what follows from the form.
         :raises UnsupportedOperatorError: if the HAL has no such operation on these

@@ -178,7 +178,7 @@ async def explain(
     """Ask ``device`` for its support of each operation, and say what is missing.
 
     ``version`` is the HAL's that the model is meant for. Of ``extensions`` it is
-    also told which of their rules an operation breaks, and what their types are called
+    also said which of their rules an operation breaks, and what their types are called
     if the model itself does not know. A region is explained as it is where the device
     has its engine, and else as what it is translated to.
 

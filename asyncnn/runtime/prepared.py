@@ -100,7 +100,7 @@ class PreparedModel:
         self._forced: Path | None = None
         if sync_exec_hal is not None:
             self._forced = "sync" if sync_exec_hal else "async"
-        # Where the one call is made of the other, only that tells the route.
+        # Where the one call is made of the other, only that has the route.
         self._has_one_call = isinstance(hal, IRecovering) or (
             route is not None and isinstance(hal, IRoutedElsewhere)
         )

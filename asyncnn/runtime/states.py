@@ -95,7 +95,7 @@ def pairs_by_name(model: NamedModel) -> dict[str, str]:
 
 
 def are_one_state(before: str, after: str) -> bool:
-    """Tell whether names are those of one state, before a step and after it.
+    """Return whether names are of one state, before a step and after it.
 
     They differ by one word at the beginning or end that says which is which.
     """
@@ -119,7 +119,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _are_one(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
-    """Tell whether names are those of one state, before a step and after it."""
+    """Return whether names are of one state, before a step and after it."""
     for mark, rest in _parted(before):
         for other, left in _parted(after):
             if not rest or rest != left:

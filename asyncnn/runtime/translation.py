@@ -119,7 +119,7 @@ def engine_forms(named: NamedModel) -> tuple[NamedModel, ...]:
     """Return what its engine may be given for a region, in order; none for others.
 
     Shapes of outputs in a file are hints: where they are wrong, the engine refuses
-    them, and tells them itself if they are open.
+    them, and gives them itself if they are open.
     """
     if not region_extension_of(named.model):
         return ()

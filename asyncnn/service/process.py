@@ -244,7 +244,7 @@ def driver_process(
 
     Blocks while the driver starts and ends. Without a path, a name is made up that no
     file system knows. ``extensions`` are those that the driver is to have, like
-    ``package.module:name``, ``settings`` those of its ``device``, which is
+    ``package.module:name``, ``settings`` its ``device``'s, which is
     ``accelerated`` or ``reference``, by default what ``ASYNCNN_DEVICE`` names, or
     else the first of them that works.
 

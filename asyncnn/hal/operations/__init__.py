@@ -20,7 +20,7 @@ an operation that the asked version does not have yet. `infer_shapes` raises
 ``ValueNeededError`` where it takes a value that is not known yet, and
 ``OperationFailedError``, a `GeneralFailureError`, where shapes or values do not fit.
 Both are in ``bound``, with the operations that it takes. An output whose shape only the
-computed data tell has None instead.
+computed data show has None instead.
 
 One file for each family declares its operations. ``declaring`` says how and reads it
 into a ``signature``; ``bound`` is an operation with all that is known of its operands,

@@ -82,7 +82,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An operation with its operands; None stands for an omitted input.
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
-    tells for both. ``relaxed`` allows float16 precision for float32 arithmetic.
+    stands for both. ``relaxed`` allows float16 precision for float32 arithmetic.
     ``packed`` are the arrays that `pack` has made, by name; ``noted`` is what `note`
     has. Copies with other outputs share both. It ``makes_way`` if its executions are to
     keep nobody else waiting.
@@ -275,7 +275,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 ShapeRule: TypeAlias = Callable[[BoundOperation], tuple[Shape | None, ...]]
-"""Output shapes from the inputs; None for one that only the computed data tell.
+"""Output shapes from the inputs; None for one that only the computed data show.
 
 :raises ValueNeededError: if a value or shape is needed that is not known yet.
 :raises OperationFailedError: if the operands do not fit together.

@@ -285,10 +285,10 @@ _MAX_SIZE_BYTES = 0xFFFFFFFF
 
 
 def infer_shapes(operation: BoundOperation) -> tuple[Shape | None, ...]:
-    """Return the shape of each output, None where only the computed data tell it.
+    """Return the shape of each output, None where only the computed data show it.
 
     :raises ValueNeededError: if it takes a value or shape that is not known yet; always
-        for IF and WHILE, whose results are those of a subgraph.
+        for IF and WHILE, whose results are a subgraph's.
     :raises OperationFailedError: if shapes, values or quantisation do not fit.
     :raises GeneralFailureError: if nothing is known of the operation.
     """
@@ -315,7 +315,7 @@ _MOST_TRIED = 4096
 def takes_other_lengths(operation: BoundOperation) -> bool:
     """Return whether shapes can be inferred with other lengths of what is not constant.
 
-    Tried are a long one, and those of the other inputs where a length is 1.
+    Tried are a long one, and the other inputs' where a length is 1.
     """
     inputs = operation.inputs
     known = {n for each in inputs if each is not None for n in each.shape or ()}

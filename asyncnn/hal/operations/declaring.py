@@ -1,7 +1,7 @@
 """The short form in which the tables of the families declare operations.
 
 Types are rows, after the name of the operation and the version that brought them: ``NEG
-1.0: F32 Q8; 1.2: F16`` has those of the only variable ``T``, and ``ELU T/S 1.2:
+1.0: F32 Q8; 1.2: F16`` has the types of the only variable ``T``, and ``ELU T/S 1.2:
 F16/FLOAT16`` binds two variables at a time.
 
 A layout lists arguments, and after ``->`` the outputs, if they are not one ``output``:
@@ -41,7 +41,7 @@ QUANTIZATIONS: dict[str, Quantization] = {
     "anchors": {signature.Q16S: (1 / 8, 0)},
     "flags": {signature.Q8: (1.0, 0)},
 }
-"""By names; ``unit`` is that of results in [0, 1), ``signed_unit`` of those in [-1, 1),
+"""By names; ``unit`` is for results in [0, 1), ``signed_unit`` for ones in [-1, 1),
 ``corners`` of boxes count eighths of a pixel.
 """
 

@@ -51,7 +51,7 @@ def declared(operation: BoundOperation) -> tuple[Shape | None, ...]:
 
 
 def data_dependent(operation: BoundOperation) -> tuple[None, ...]:
-    """Give no shape: only the computed data tell how many results there are."""
+    """Give no shape: only the computed data show how many results there are."""
     return (None,) * len(operation.outputs)
 
 

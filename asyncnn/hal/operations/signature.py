@@ -158,7 +158,7 @@ class Requirement(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, eq=False):
     """An operation of a model whose operand counts and types have been matched.
 
-    ``positions`` are those of the inputs by name, the first one if it repeats.
+    ``positions`` are the inputs' by name, the first one if it repeats.
     """
 
     type: AnyOperationType
@@ -276,7 +276,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     ``needed`` is the version for that. ``checks`` are the rules that are left, each
     with the version from which on it has nothing to say; all are settled since
-    ``settled_since``. ``positions`` are those of the inputs by name.
+    ``settled_since``. ``positions`` are the inputs' by name.
     """
 
     type: AnyOperationType

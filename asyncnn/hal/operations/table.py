@@ -54,7 +54,7 @@ def signature_of(type_: AnyOperationType) -> OperationSignature | None:
 def allowed_types(type_: AnyOperationType) -> dict[AnyOperandType, HalVersion]:
     """Return the main types of an operation, each with the version that added it.
 
-    The main type is that of the input that gives its type to the output, as a rule
+    The main type is the input's that gives its type to the output, as a rule
     input 0. OEM_OPERATION has none.
     """
     signature = signature_of(type_)

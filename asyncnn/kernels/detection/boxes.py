@@ -190,7 +190,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     Output: ``B [boxes, classes * 4]``. Quantised boxes count eighths of a pixel.
 
     The run raises `OperationFailedError` if a box ends before it begins or a batch
-    index is not that of an image.
+    index is not an image's.
     """
     boxes, deltas, _, image_info = (operation.input(index) for index in range(4))
     output = operation.outputs[0]

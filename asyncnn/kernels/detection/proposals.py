@@ -1,6 +1,6 @@
 """GENERATE_PROPOSALS and BOX_WITH_NMS_LIMIT: the best boxes of every class and image.
 
-How many there are only the data tell: outputs have shape [boxes, 4], scores [boxes].
+How many there are only the data show: outputs have shape [boxes, 4], scores [boxes].
 Computed in float32; codes are read as real values and rounded at the end.
 
 Source: 1.3/types.hal (GENERATE_PROPOSALS, BOX_WITH_NMS_LIMIT).

@@ -6,7 +6,7 @@ result is [regions, height, width, channels], in float32 or rounded to codes onc
 Quantised regions count eighths of a pixel.
 
 A run raises `OperationFailedError` if a region ends before it begins or reaches out of
-the feature map, or a batch index is not that of an image.
+the feature map, or a batch index is not an image's.
 
 Source: 1.3/types.hal (ROI_ALIGN, ROI_POOLING); NN common/cpu_operations/RoiAlign.cpp
 and RoiPooling.cpp.
@@ -85,7 +85,7 @@ class Regions:
         """Return where the regions lie along the height and the width.
 
         :raises OperationFailedError: if a region ends before it begins or reaches out
-            of the feature map, or a batch index is not that of an image.
+            of the feature map, or a batch index is not an image's.
         """
         corners = to_float32(inputs[1], self._operand)
         require_boxes(self._operation, corners)
@@ -137,7 +137,7 @@ def _prepare(operation: BoundOperation) -> PreparedKernel:
     interpolated between the four pixels around it. A region is at least one pixel
     high and wide. A sample behind the last pixel has its value.
 
-    Inputs beside those of `Regions`, of which there may be none: the scalars height and
+    Inputs beside `Regions`'s, of which there may be none: the scalars height and
     width, then height_samples and width_samples of a bin (0: one for each pixel begun).
 
     Output: ``T [regions, height, width, C]`` with a quantisation of its own; the
@@ -239,7 +239,7 @@ def _prepare_roi_pooling(operation: BoundOperation) -> PreparedKernel:
     begins at its lower bound rounded down and ends at its upper bound rounded up, so
     that bins may overlap; one without pixels in the feature map gives real zero.
 
-    Inputs beside those of `Regions`: the scalars height and width. The output ``T
+    Inputs beside `Regions`'s: the scalars height and width. The output ``T
     [regions, height, width, C]`` has the quantisation of the feature map.
     """
     regions = Regions(operation)

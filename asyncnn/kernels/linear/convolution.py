@@ -208,7 +208,7 @@ def _products_by_group(
 ) -> Source:
     """Return the source that gathers patches group by group.
 
-    ``weights`` are [taps, out], ``shape`` [N, H, W, in] is that of the image, ``zero``
+    ``weights`` are [taps, out], ``shape`` [N, H, W, in] is the image's, ``zero``
     the value around it.
     """
     taps, groups = len(weights), windows.groups

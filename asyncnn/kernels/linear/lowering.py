@@ -183,8 +183,8 @@ def fitted_line(
     """Return the line that equals the rule within ``bounds``, nothing if none does.
 
     ``reach`` [channels] is the largest magnitude of a sum. The first array is empty:
-    its dtype is that of integers which hold whatever the line gives within reach. The
-    others are those of the `RoundingLine`.
+    its dtype is of integers which hold whatever the line gives within reach. The
+    others are the `RoundingLine`'s.
     """
     low, high = bounds
     lift = zero_point + _lift(bounds)

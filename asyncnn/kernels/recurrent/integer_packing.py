@@ -100,7 +100,7 @@ def pack(
     """Read and pack a QUANTIZED_LSTM; ``product`` is `Product.of`.
 
     :raises ValueNeededError: if a weight is not constant.
-    :raises OperationFailedError: if a scale is not positive, or that of the cell state
+    :raises OperationFailedError: if a scale is not positive, or the cell state's
         no power of two from ``2**-15`` to ``2**-9``.
     """
     gates = packed_gates(operation, _CELL)

@@ -77,7 +77,7 @@ _NONE = ErrorStatus.NONE
 _NEWEST = HalVersion.V1_3
 
 _UNKNOWN_VERSION = "UNKNOWN"
-"""Version of a driver of before HAL 1.2, which has no way to tell it."""
+"""Version of a driver of before HAL 1.2, which has no way to report it."""
 
 _SUFFIXES = {
     HalVersion.V1_0: "",
@@ -93,7 +93,7 @@ T = TypeVar("T")
 def version_of(device: object) -> HalVersion:
     """Return the newest version up to HAL 1.3 whose calls ``device`` has.
 
-    :raises InvalidArgumentError: if it has those of none.
+    :raises InvalidArgumentError: if it has the calls of none.
     """
     for version, suffix in reversed(_SUFFIXES.items()):
         if hasattr(device, f"prepare_model{suffix}"):
@@ -183,7 +183,7 @@ class OlderDriver(BaseDevice):
         return self._since_1_2("get_version_string", (_NONE, _UNKNOWN_VERSION))
 
     def get_type(self) -> tuple[ErrorStatus, DeviceType]:
-        """Return the driver's type; OTHER if it cannot tell."""
+        """Return the driver's type; OTHER if it cannot say."""
         return self._since_1_2("get_type", (_NONE, DeviceType.OTHER))
 
     def get_supported_extensions(self) -> tuple[ErrorStatus, tuple[Extension, ...]]:
@@ -213,7 +213,7 @@ class OlderDriver(BaseDevice):
         given, supports = await self._call("get_supported_operations")(old)
         status = self._told(given)
         if status is not _NONE and len(known) < count:
-            return none  # of a model that nobody has made, it tells nothing
+            return none  # of a model that nobody has made, it says nothing
         if status is not _NONE or len(supports) != len(known):
             failed = ErrorStatus.GENERAL_FAILURE if status is _NONE else status
             raise error_for(failed, "the driver does not tell what it supports")
@@ -354,7 +354,7 @@ class _OlderPreparation:
             self._timer = loop.call_later(delay, self._expire, deadline, asked_ns)
 
     def take(self, *told: Any) -> None:
-        """Tell what the driver has told; too late, it is let go."""
+        """Report what the driver reported; too late, it is let go."""
         if self._notify.is_done:
             return
         try:
@@ -369,7 +369,7 @@ class _OlderPreparation:
             self._end(_NONE, model)
 
     def fail(self, error: AsyncnnError) -> None:
-        """Tell of an error, unless the end was told before."""
+        """Report an error, unless the end was reported before."""
         if not self._notify.is_done:
             is_told = not isinstance(error, PreparationFailedError)
             self._callback.reason = error.message if is_told else ""

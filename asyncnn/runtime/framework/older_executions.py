@@ -1,7 +1,7 @@
 """Executions of drivers of HAL 1.0 to 1.2, and what is made of their results.
 
 A result that comes behind its deadline is a missed one. The driver may write to the
-outputs until it answers, so nobody is told before, unless it leaves that too long.
+outputs until it answers, so nobody is notified before, unless it leaves that too long.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _FAILED = ErrorStatus.GENERAL_FAILURE
 
 
 class Told(CallbackObject):
-    """The callback of a driver, of either kind; ``take`` gets what it is told."""
+    """The callback of a driver, of either kind; ``take`` gets what it is given."""
 
     __slots__ = ("_take",)
 
@@ -144,7 +144,7 @@ class ServedBurst:
         self._context.close()
 
     def end(self) -> None:
-        """Release it, and tell that no more results will come."""
+        """Release it, and report that no more results will come."""
         self.close()
         self._death.die()
 
@@ -176,7 +176,7 @@ class OlderExecution:
     def launch(self, prepared: Any, request: v1_0.Request) -> None:
         """Give the driver's prepared model the request.
 
-        :raises AsyncnnError: if it does not take it, whatever it has told its callback.
+        :raises AsyncnnError: if it does not take it, whatever its callback got.
         """
         host, deadline, callback = self._host, self._options.deadline, self._callback
         host.active.add(self)
@@ -227,7 +227,7 @@ class OlderExecution:
 
     def _take(self, *told: Any) -> None:
         if not self.is_pending:
-            return  # the driver has told its callback before
+            return  # the driver has notified its callback before
         try:
             result = self._result(*told)
         except Exception as error:  # it may be anything
@@ -264,7 +264,7 @@ class OlderExecution:
         shapes: OutputShapes = (),
         timing: Timing = NO_TIMING,
     ) -> ExecutionResult:
-        """Return what is told of the end, just now, with what the driver has told."""
+        """Return what is reported of the end, now, with what the driver reported."""
         status = convert_status(status, self._host.version)
         shapes = self._completed(status, shapes)
         reason, deadline = self._callback.reason, self._options.deadline

@@ -1,4 +1,4 @@
-"""Prepared models of drivers of HAL 1.0 to 1.2, as those of HAL 1.3.
+"""Prepared models of drivers of HAL 1.0 to 1.2, as of HAL 1.3.
 
 `OlderPreparedModel` checks requests, lays memory in place of buffers, and gives the
 driver requests of its version. A fenced execution waits for its fences here, and is an
@@ -179,9 +179,9 @@ class OlderPreparedModel(BufferUser, BasePreparedModel):
     def completed(
         self, request: Request, status: ErrorStatus, told: OutputShapes
     ) -> OutputShapes:
-        """Return the shapes of outputs that a driver has told, with what is known.
+        """Return the shapes of outputs that a driver reported, with what is known.
 
-        If it has told none, they are what model and request tell.
+        If it reported none, they are what model and request say.
 
         :raises GeneralFailureError: if they are none of these outputs, or do not fit.
         """

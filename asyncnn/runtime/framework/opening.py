@@ -56,7 +56,7 @@ async def open_framework(
     """Open a framework over ``devices`` and the devices of ``names``, in this order.
 
     Without either, it is over all devices that are registered, but for samples, and
-    for those of one engine beside ``auto``, which has them all; one that cannot be
+    for devices of one engine beside ``auto``, which has them all; one that cannot be
     opened is left out, and logged. The CPU is always the last.
 
     :raises InvalidArgumentError: if a name is unknown or occurs twice.

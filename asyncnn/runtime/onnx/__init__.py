@@ -4,7 +4,7 @@
 the rest into records. ``importer`` drafts the model: ``folding`` evaluates what only
 computes shapes, and a converter turns each other node into operations, by way of a
 ``node`` and its draft. ``open_axes`` treats axes without a length, ``functions``
-operators that are defined by others. The vocabulary of drafts is that of all importers:
+operators that are defined by others. The vocabulary of drafts is all importers':
 `asyncnn.runtime.drafting`, `asyncnn.runtime.composing` and `asyncnn.runtime.moves`.
 """
 
@@ -81,7 +81,7 @@ def import_onnx(
     constants: Constants | None = None,
     strict: bool = False,
 ) -> NamedModel:
-    """Import the ONNX file whose bytes are those of ``memory``.
+    """Import the ONNX file whose bytes are in ``memory``.
 
     :param folder: where files with weights may be, which are read as well.
     :param input_shapes: of inputs whose file leaves axes open: by name, or of all in
@@ -168,9 +168,9 @@ def _drafted(
 
 
 def _without_complaints(steps: Steps[T]) -> Steps[T]:
-    """Take steps in which NumPy does not tell of overflows and the like.
+    """Take steps in which NumPy does not report overflows and the like.
 
-    Outside of them, and on other threads, it tells as ever.
+    Outside of them, and on other threads, it reports as ever.
     """
     while True:
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Activations: those of the HAL, and the others as their formulas."""
+"""Activations: the HAL's, and the others as their formulas."""
 
 import numpy as np
 

@@ -124,7 +124,7 @@ def evaluate(node: OnnxNode) -> list[Value | None]:
 
 
 def _output(made: "Evaluated", dtype: np.dtype[Any], shape: Shape) -> Value:
-    """Return an output; lengths of 0 are those that only a run tells."""
+    """Return an output; lengths of 0 are the ones that only a run shows."""
     lengths = tuple(length or 1 for length in shape)
     value = Value(dtype, lengths, Form.of(dtype), producer=made)
     if 0 in shape:
@@ -222,7 +222,7 @@ def _data_of(value: Value) -> Array:
 
 
 def _renamed(made: Evaluated) -> tuple[Any, list[str], list[str]]:
-    """Return the node with names of its own, those of its inputs and of its outputs."""
+    """Return the node with names of its own, its inputs' and its outputs'."""
     proto = type(made.proto)()
     proto.CopyFrom(made.proto)
     inputs = [f"#{place}" if value else "" for place, value in enumerate(made.reads)]
@@ -258,7 +258,7 @@ def tensor_of(array: Array, name: str) -> Any:
 
 
 def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shape]]:
-    """Return dtype and shape of each output, 0 for lengths that only a run tells.
+    """Return dtype and shape of each output, 0 for lengths that only a run shows.
 
     :raises UnsupportedOperatorError: if not even the axes follow from the inputs.
     """
@@ -294,7 +294,7 @@ def _ends_of(made: Evaluated, draft: Composer) -> list[tuple[np.dtype[Any], Shap
 def _ends_of_loop(
     made: Evaluated, draft: Composer
 ) -> list[tuple[np.dtype[Any], Shape]]:
-    """Return dtypes and shapes by one step; only a run tells how many there are.
+    """Return dtypes and shapes by one step; only a run shows how many there are.
 
     :raises UnsupportedOperatorError: if states are not as long after it as before.
     """

@@ -171,7 +171,7 @@ _EVALUATED = frozenset(
         *("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"),
     )
 )
-"""Operators whose result the evaluator tells if all inputs are known."""
+"""Operators whose result the evaluator returns if all inputs are known."""
 
 _TOLD: dict[str, Callable[[OnnxNode], Array]] = {
     "Constant": _constant,
@@ -185,7 +185,7 @@ FOLDED = _EVALUATED | frozenset(_TOLD)
 
 
 def fold(node: OnnxNode) -> Array | None:
-    """Return the only output of ``node`` if it can be told now."""
+    """Return the only output of ``node`` if it can be known now."""
     told = _TOLD.get(node.name)
     if told is not None:
         return told(node)

@@ -1,6 +1,6 @@
 """Operators as ONNX defines them by others: bodies of functions, in place of a call.
 
-A model has functions of its own; the `onnx` package has those of the operators that its
+A model has functions of its own; the `onnx` package has those for operators that its
 specification composes of simpler ones. What has no converter is imported by its body.
 """
 
@@ -71,9 +71,9 @@ def instantiated(
 ) -> list[Any]:
     """Return the nodes of ``body`` as ``call`` means them.
 
-    Attributes that refer to those of the call have their values, and inputs that the
+    Attributes that refer to the call's have their values, and inputs that the
     call leaves out are left out. ``names`` are the inputs that it has. ``visit`` is
-    told how many nodes there are before they are copied.
+    given the number of nodes before they are copied.
     """
     given = _defaults(call)
     given.update((attribute.name, attribute) for attribute in body.attribute_proto)

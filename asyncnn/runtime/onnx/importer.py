@@ -105,7 +105,7 @@ CONVERTERS: dict[str, Converter] = {
     "ConstantOfShape": _constant_of_shape,
     "Dropout": _dropout,
 }
-"""By the operator's name; those of other domains than ONNX's have that in front."""
+"""By the operator's name; other domains than ONNX's stand in front."""
 
 
 class Import:
@@ -394,7 +394,7 @@ class Import:
 
 
 class _Opsets:
-    """Versions of operator sets by domain; ``own`` is that of ONNX's own operators.
+    """Versions of operator sets by domain; ``own`` is of ONNX's own operators.
 
     Nodes are checked by them in the context ``checking``, made when it is needed first.
     """

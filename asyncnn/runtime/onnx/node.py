@@ -32,9 +32,9 @@ _VALUES = {
 
 
 class OnnxNode(CountsAxes):
-    """A node with the values of its inputs; ``opset`` is that of its domain.
+    """A node with the values of its inputs; ``opset`` is its domain's.
 
-    ``name`` is that of its operator, ``scope`` are all values that are known by name
+    ``name`` is its operator's, ``scope`` are all values that are known by name
     where it stands.
     """
 
@@ -129,7 +129,7 @@ class OnnxNode(CountsAxes):
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute: a number, text, a list, a tensor or a graph.
 
-        :raises InvalidArgumentError: if its type is not that of ``default``.
+        :raises InvalidArgumentError: if its type is not ``default``'s.
         """
         found = self._attributes.get(name)
         if found is None:

@@ -35,7 +35,7 @@ def grouped(
 ) -> Sequence[Drafted]:
     """Return operations in an order of execution, nodes of ONNX in operations NODES.
 
-    ``outputs`` are those of the model.
+    ``outputs`` are the model's.
     """
     if not any(isinstance(each, Evaluated) for each in operations):
         return operations
@@ -73,7 +73,7 @@ def grouped(
 
 
 def _kind(operation: Drafted) -> Hashable:
-    """Return what operations of one group have in common, None for those of the HAL."""
+    """Return what operations of one group have in common, None for the HAL's."""
     if not isinstance(operation, Evaluated):
         return None
     # Bodies read by names that are theirs alone.

@@ -82,7 +82,7 @@ def _group_normalization(node: OnnxNode) -> Value:
 
     result = in_float32(draft, value, move)
     if node.opset < 21:
-        # Scale and bias are those of the groups.
+        # Scale and bias are the groups'.
         parts = draft.reshape(result, (batch, groups, channels // groups * inner))
         factors = [draft.reshape(node.input(i), (groups, 1)) for i in (1, 2)]
     else:

@@ -91,7 +91,7 @@ def open_lengths(
     """Return the lengths to draft the model with.
 
     :param constant: names of inputs that are none of the model.
-    :raises InvalidArgumentError: if ``input_shapes`` are not those of its inputs.
+    :raises InvalidArgumentError: if ``input_shapes`` are not its inputs'.
     :raises UnsupportedOperatorError: if an input has no shape, and is given none.
     """
     inputs = [axes for axes in source.inputs if axes.name not in constant]
@@ -237,7 +237,7 @@ def named_axes(
     others: Sequence[Value],
     names: Mapping[tuple[int, ...], str],
 ) -> tuple[TensorInfo, ...]:
-    """Return ``infos`` with the names of open axes, told by their lengths in both."""
+    """Return ``infos`` with the names of open axes, known by their lengths in both."""
     found = []
     for info, *values in zip(infos, ones, others, strict=True):
         shapes = [dimensions_of(value.source.shape) for value in values]

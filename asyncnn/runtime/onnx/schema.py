@@ -203,7 +203,7 @@ def _weights(
 
 
 def operator_name(proto: Any) -> str:
-    """Return the name of a node's operator, behind that of a domain not ONNX's own."""
+    """Return the name of a node's operator, behind a domain other than ONNX's."""
     name = str(proto.op_type)[:80]
     return name if proto.domain in DOMAINS else f"{proto.domain[:40]}.{name}"
 
@@ -263,7 +263,7 @@ def lengths_of(tensor: Any) -> Iterator[int | str]:
 def captured(graph: Any, visit: Callable[[int], None]) -> set[str]:
     """Return the names that a graph and those in it read, its own included.
 
-    ``visit`` is told how many nodes each has before they are looked at.
+    ``visit`` is given the number of nodes of each before they are looked at.
     """
     names: set[str] = {output.name for output in graph.output}
     stack = [graph]

@@ -1,7 +1,7 @@
 """Tensors of ONNX files as NumPy arrays.
 
 Arrays view the bytes of the file where they can, and hold what external files have for
-them. No length that a file tells is believed before it is compared with what is there.
+them. No length that a file states is believed before it is compared with what is there.
 """
 
 import math

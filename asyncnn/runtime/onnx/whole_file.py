@@ -162,7 +162,7 @@ def _depends_on_data(graph: Any) -> bool:
 
 
 def _opened(output: Axes) -> Axes:
-    """Return an output whose lengths a run tells: those of the file are of one run."""
+    """Return an output whose lengths a run shows: the file's are of one run."""
     return replace(output, lengths=("",) * len(output.lengths))
 
 
@@ -215,9 +215,9 @@ def _inferred(
     known: Mapping[str, int],
     is_open: bool,
 ) -> list[Axes]:
-    """Return ``outputs`` with the lengths that follow from those of the inputs.
+    """Return ``outputs`` with the lengths that follow from the inputs'.
 
-    Of what cannot be inferred, only a run tells. Where inputs have open lengths, those
+    What cannot be inferred, only a run shows. Where inputs have open lengths, those
     that the file has for outputs may be of one run, and count if they can be inferred.
     ``model`` is changed.
     """

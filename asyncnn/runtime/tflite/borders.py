@@ -32,7 +32,7 @@ def open_lengths(tensor: Tensor) -> tuple[int | str, ...]:
 
 
 def checked_shape(name: str, tensor: Tensor, shape: Sequence[int] | None) -> Dimensions:
-    """Return the shape that is given for an input; without one, that of the file.
+    """Return the shape that is given for an input; without one, the file's.
 
     A tensor without axes may be given the one of length 1 that it has in models.
 

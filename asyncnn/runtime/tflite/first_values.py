@@ -25,7 +25,7 @@ _CHEAP = frozenset(
         "ZEROS_LIKE",
     }
 )
-"""Operators whose work is no more than that of writing their results."""
+"""Operators whose work is no more than writing their results."""
 
 
 def run_once(scope: Scope, graph: Graph) -> None:

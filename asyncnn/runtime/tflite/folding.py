@@ -335,4 +335,4 @@ EVALUATORS: Mapping[str, Evaluate] = {
     "REDUCE_MAX": _reduction(np.max),
     "REDUCE_MIN": _reduction(np.min),
 }
-"""By the operator's name; results are exact, as those of LiteRT are."""
+"""By the operator's name; results are exact, as LiteRT's are."""

@@ -114,7 +114,7 @@ _ARCTAN_POWERS = 11
 
 
 def _arctan_coefficients() -> list[float]:
-    """Return those of arctan(r) / r as a polynomial in r**2, for r from 0 to 1.
+    """Return coefficients of arctan(r) / r as a polynomial in r**2, for r from 0 to 1.
 
     It is interpolated at the nodes of Chebyshev, and off by less than 1e-8.
     """

@@ -77,7 +77,7 @@ def import_tflite(
     input_shapes: InputShapes = None,
     extensions: Iterable[Extension | str] = (),
 ) -> NamedModel:
-    """Import the TFLite file whose bytes are those of ``memory``.
+    """Import the TFLite file whose bytes are in ``memory``.
 
     :param signature: as of `asyncnn.load`, like ``input_shapes`` and ``extensions``.
     :raises InvalidArgumentError: if they are damaged, not a TFLite file, or have no

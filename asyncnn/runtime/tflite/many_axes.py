@@ -60,7 +60,7 @@ def _with_shapes(
     """Convert the operator as if its inputs and its output had other shapes.
 
     ``constants`` take the place of inputs that are constants, and operand ``first``
-    that of input 0.
+    of input 0.
     """
     tensors = list(node.graph.tensors)
     operands: dict[int, int] = {}

@@ -114,7 +114,7 @@ class _MetadataReader:
         return None
 
     def _label_files(self, place: int) -> list[str]:
-        """Return the names of files with labels, those of no language first."""
+        """Return the names of files with labels, ones of no language first."""
         names = []
         for table in self._tables(place):
             fields = self._fields(table, 4)

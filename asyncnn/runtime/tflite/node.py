@@ -49,7 +49,7 @@ class Node(OperatorTensors):
     """An operator bound to the model under construction.
 
     ``operands`` maps the tensors that are known so far to operands of the graph,
-    ``variables`` tells the current values of those that last; ``allowance`` is that of
+    ``variables`` has the current values of the ones that last; ``allowance`` is from
     the whole file. With ``as_bytes`` a converter sees booleans as bytes, 0 or 1: the
     HAL moves and picks bytes, but no booleans.
     """

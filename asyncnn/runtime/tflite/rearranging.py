@@ -1,7 +1,7 @@
 """Operators that only move elements, on int32, which most of the HAL's do not take.
 
 The places that elements come from follow from the operator alone: moving the numbers of
-the places tells them. The HAL's GATHER on the flattened tensor does the rest.
+the places shows them. The HAL's GATHER on the flattened tensor does the rest.
 """
 
 import math

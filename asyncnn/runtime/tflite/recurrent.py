@@ -67,7 +67,7 @@ OUTPUT_STATE, CELL_STATE = 18, 19
 LAYER_NORMS = range(20, 24)
 
 HIDDEN = 4
-"""The intermediate that tells how the output before the projection is quantised.
+"""The intermediate that says how the output before the projection is quantised.
 
 Those before it belong to the gates.
 """
@@ -391,7 +391,7 @@ def _store_two_way(
 ) -> None:
     """Add a layer that reads a sequence from both ends, each with states of its own.
 
-    Inputs are those of the HAL, in its order: the forward cell, the backward one, both
+    Inputs are the HAL's, in its order: the forward cell, the backward one, both
     states, and an auxiliary input with weights of its own. The last outputs are what
     the states are afterwards.
     """

@@ -97,7 +97,7 @@ def region_of_tflite(
 ) -> NamedModel:
     """Return the model of a whole TFLite file, which LiteRT runs.
 
-    The parameters are those of `import_tflite`. Outputs have the shapes that the file
+    The parameters are `import_tflite`'s. Outputs have the shapes that the file
     says, and open ones if inputs have not.
 
     :raises InvalidArgumentError: if the file is damaged, or has no such signature.

@@ -194,7 +194,7 @@ class Scope:
         return self.node(Operator(end, "outputs", self.graph.outputs, ()))
 
     def _fold(self, operator: Operator) -> bool:
-        """Compute what follows from constants and shapes alone; tell whether it did."""
+        """Compute what follows from constants and shapes; return whether it did."""
         arrays = folded(self.graph, operator)
         for index, array in zip(operator.outputs, arrays, strict=False):
             self.importing.allowance.take_elements(array.shape)
@@ -204,7 +204,7 @@ class Scope:
         return bool(arrays)
 
     def _fold_unneeded(self, operator: Operator) -> None:
-        """Compute what only tells shapes, which are not those of the file by now."""
+        """Compute what only serves shapes, which are not the file's by now."""
         self.importing.allowance.take_operators(1)
         with suppress(AsyncnnError):  # it may be of no use at all
             self._fold(operator)
@@ -243,7 +243,7 @@ class Scope:
             converter(node)
 
     def _follow(self, node: Node) -> None:
-        """Let results have the shapes that follow from those of the inputs.
+        """Let results have the shapes that follow from the inputs'.
 
         Those in the file are hints: some say [1, 1] wherever lengths were not known.
         """

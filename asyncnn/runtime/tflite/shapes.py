@@ -1,7 +1,7 @@
 """Shapes of results where an input has another shape than the file says.
 
 A file fixes the shapes of all its tensors. Where an input is given another shape, by
-whoever loads the file or by what runs a subgraph, those of all results follow from it.
+whoever loads the file or by what runs a subgraph, all results' follow from it.
 """
 
 import math

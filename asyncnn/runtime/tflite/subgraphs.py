@@ -33,7 +33,7 @@ _STATEFUL = frozenset(
         "UNIDIRECTIONAL_SEQUENCE_RNN",
     }
 )
-"""Layers that write those of their inputs that are variable."""
+"""Layers that write the inputs of theirs that are variable."""
 
 
 class Variable(msgspec.Struct, frozen=True):

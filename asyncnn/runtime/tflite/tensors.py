@@ -1,4 +1,4 @@
-"""TFLite tensors as HAL operands, and what a file says of those of an operator."""
+"""TFLite tensors as HAL operands, and what a file says of an operator's."""
 
 import math
 from typing import Any

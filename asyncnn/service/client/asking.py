@@ -222,7 +222,7 @@ class RequestedPreparations(msgspec.Struct, eq=False):
     ) -> None:
         """Have a model prepared; it is sent soon if that takes long.
 
-        Its files are those of ``cache``.
+        Its files are ``cache``'s.
 
         :raises AsyncnnError: if it cannot be sent, because the driver is gone, say. The
             listener is not notified then.

@@ -334,7 +334,7 @@ class RemoteBuffers:
         return buffer, token
 
     def place(self, pool: Memory) -> tuple[int, int]:
-        """Return the number of a new call, and that of its pool, which travels.
+        """Return the numbers of a new call and of its pool, which travels.
 
         A pool without bytes needs none.
         """

@@ -72,18 +72,18 @@ class Server:
     Only processes of ``allowed_uids`` may connect, by default this process's
     user; the socket's mode is 0600, or 0666 if other users are allowed, and an address
     like ``@name`` has none. Connections beyond ``max_connections`` are refused, and
-    before that those of a process that has one, from the last eighth on. Leaving the
+    before that from a process that has one, from the last eighth on. Leaving the
     context hangs up on all clients and removes the socket.
 
     Pools in files that a client could truncate are copied for each call. With
-    ``trust_same_uid``, those of clients of this process's user are mapped instead: such
+    ``trust_same_uid``, pools of clients of this process's user are mapped instead: such
     a client can then kill the driver, as it could with a signal.
 
     Engines read regions as they are (`asyncnn.extensions.regions`), and what looks at
     them first may have missed something. Those of this process's user and of root are
     run, for each connection in another process if ``isolated`` opens the device there;
-    ``device`` is to run none then. With ``trust_regions``, ``device`` runs those of all
-    users.
+    ``device`` is to run none then. With ``trust_regions``, ``device`` runs all users'
+    regions.
 
     Each process is a client, however many connections it has. Users share lanes by
     ``user_weights``, 1 for each uid that is not in there, and their processes share
@@ -411,7 +411,7 @@ class RefusedConnections:
     """Refused connections that have not been hung up on yet.
 
     To close a socket with unread packets in it would keep the peer from reading what
-    it was told. So each stays open until the peer hangs up, or for a moment.
+    it was sent. So each stays open until the peer hangs up, or for a moment.
     """
 
     def __init__(self) -> None:
