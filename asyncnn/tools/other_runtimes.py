@@ -86,7 +86,7 @@ class LiteRt:
     """One LiteRT interpreter with one thread, or as many as it takes if None.
 
     ``reference`` selects its reference kernels instead of XNNPACK, and
-    ``input_shapes`` are taken in place of those of the file, if they have its ranks.
+    ``input_shapes`` are taken in place of the file's, if they have its ranks.
     With ``shows_all`` it keeps every tensor for `tensors`, which rules XNNPACK out.
 
     :raises PeerMissingError: if LiteRT is not installed.

@@ -1,7 +1,7 @@
 """Recurrent networks for speech with random weights, and the reference models by name.
 
-Their shapes are those of the test suite's: a network that tells which phone a frame of
-sound belongs to, and one that tells a vocoder what to say. Both take one step for each
+Their shapes are the test suite's: a network that names the phone that a frame of
+sound belongs to, and one that leads a vocoder. Both take one step for each
 frame and keep the state of three LSTM layers from step to step.
 """
 

@@ -1,6 +1,6 @@
 """What ``asyncnn bench accelerated`` measures of a model: how its contenders start.
 
-A function starts those of a section, by name. Most are of the device itself; others are
+A function starts a section's, by name. Most are of the device itself; others are
 of what surrounds a run: a framework, for a model that needs no partition and for the
 same in two; a loop that has other work; and a process that has just started.
 """
@@ -302,7 +302,7 @@ async def heartbeat(candidate: ModelCandidate, place: Place) -> Started:
 
 
 async def memory(candidate: ModelCandidate, place: Place) -> Started:
-    """Have processes with the model ready tell their private memory, in KiB.
+    """Have processes with the model ready report their private memory, in KiB.
 
     Each has had another one ready before, so that what code takes is not counted. The
     first process fills a cache. Of those that load from it, as many as map the same

@@ -82,7 +82,7 @@ class Scene(msgspec.Struct, frozen=True):
     sizes: Sizes
 
     def model(self, number: int | None = None) -> NamedModel:
-        """Return a long model that is like no other, or like that of a ``number``."""
+        """Return a long model that is like no other, or like a ``number``'s."""
         chosen = next(_numbers) if number is None else number
         return long_model(self.sizes.operations, chosen)
 
@@ -107,7 +107,7 @@ class Scene(msgspec.Struct, frozen=True):
         """Wait until what was dropped so far, models above all, has been released."""
         gc.collect()
         for device in (self.plain, self.cached):
-            # What a driver was told before, it has done when it answers.
+            # What a driver was sent before, it has done when it answers.
             await device.statistics()
         await asyncio.sleep(_SETTLING_S)
 
@@ -169,7 +169,7 @@ async def _running_large(layout: str, stage: Scene) -> Watched:
 def long_model(operations: int, number: int) -> NamedModel:
     """Return a chain of additions, activations, products and dense layers.
 
-    Every operation has constants of its own, as those of imported models do. Another
+    Every operation has constants of its own, as in imported models. Another
     ``number`` makes a model that has nothing in common with this one but its form.
     """
     builder = ModelBuilder()
@@ -291,7 +291,7 @@ class Pulse(msgspec.Struct, frozen=True):
     """Milliseconds that the beats of a while were late.
 
     ``waited_ms`` is the longest that the loop's thread was ready between two beats and
-    had no CPU: other threads and processes had them. 0 where the system does not tell.
+    had no CPU: other threads and processes had them. 0 where the system does not say.
     """
 
     beats: int
@@ -323,7 +323,7 @@ class Heartbeat:
         self._beat()
 
     def stop(self) -> Pulse:
-        """Beat no more; tell of the beats since the start."""
+        """Beat no more; return the beats since the start."""
         assert self._handle is not None
         self._handle.cancel()
         if self._loop.time() > self._due:
@@ -332,7 +332,7 @@ class Heartbeat:
         return pulse_of(self._late_s[:beats], self._waited_ns[:beats])
 
     def close(self) -> None:
-        """Close what tells of the waits for a CPU."""
+        """Close what reports the waits for a CPU."""
         if self._handle is not None:
             self._handle.cancel()
         if self._scheduling is not None:
@@ -402,7 +402,7 @@ class DriverHeartbeat:
         self._pipe.recv_bytes()
 
     def stop(self) -> Pulse:
-        """Have it stop and tell of its beats."""
+        """Have it stop and return its beats."""
         self._pipe.send_bytes(_STOP)
         return msgspec.json.decode(self._pipe.recv_bytes(), type=Pulse)
 

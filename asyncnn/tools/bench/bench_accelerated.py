@@ -389,7 +389,7 @@ async def _measured(
 
 
 def _chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return those of the known sections that were named; all if none was.
+    """Return the known sections that were named; all if none was.
 
     :raises InvalidArgumentError: if there is no such section.
     """

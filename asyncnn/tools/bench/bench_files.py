@@ -10,7 +10,7 @@ how much its resident memory grows; what is mapped and not touched is not reside
 
 ``sessions`` has a step of a session beside a plain run of the same model, on the
 asynchronous path and by burst. The memory of many sessions is what a process of their
-own has private more than before, beside that of as many LiteRT interpreters. Either has
+own has private more than before, beside as many LiteRT interpreters. Either has
 run another model before, so that the code of libraries does not count; what sessions
 share, such as weights, does.
 """
@@ -99,7 +99,7 @@ class LoadingReport(report.SubjectsReport, frozen=True, kw_only=True):
 
 
 def loading(order: Order) -> LoadingReport:
-    """Measure files, see `model_files`, and those of packages, with one CPU.
+    """Measure files, see `model_files`, and packages' own, with one CPU.
 
     With a folder, packages are left out.
 
@@ -177,8 +177,8 @@ Caches: TypeAlias = tuple[Sequence[Handle], Sequence[Handle]]
 class CachedModel(report.Subject, frozen=True, kw_only=True):
     """What was measured of one model; sizes are in bytes.
 
-    ``growth_bytes`` is that of the resident memory of another process. A model that
-    ``is_largest``, as a file among those of its folder, has both goals.
+    ``growth_bytes`` is of the resident memory of another process. A model that
+    ``is_largest``, as a file in its folder, has both goals.
     """
 
     model: str
@@ -319,13 +319,13 @@ async def grow_by_loading(pipe: processes.Pipe, files: Path) -> None:
 
 
 STEP_LIMIT, STEP_GATE = 1.15, 1.3
-"""Of the time of a step divided by that of a plain run on the same path.
+"""Of the time of a step divided by a plain run's on the same path.
 
 The goal, and what any machine has to reach of it, whatever disturbs that.
 """
 
 MEMORY_LIMIT = 0.1
-"""Goal of the memory of sessions divided by that of as many LiteRT interpreters."""
+"""Goal of the memory of sessions divided by as many LiteRT interpreters'."""
 
 STATEFUL_PACKAGE = "pymicro_wakeword"
 """Its models are measured if no others are named; it is not imported."""
@@ -335,7 +335,7 @@ _STEPS = 3
 
 
 class SessionModelFigures(report.Subject, frozen=True, kw_only=True):
-    """What was measured of one model; memory is that of `SESSIONS` of each, in KiB."""
+    """What was measured of one model; memory is for `SESSIONS` of each, in KiB."""
 
     model: str
     step_limit: float

@@ -45,7 +45,7 @@ INT8 = "int8"
 
 
 class Data(msgspec.Struct, frozen=True):
-    """An input or the result; ``scale`` and ``zero_point`` are those of int8."""
+    """An input or the result; ``scale`` and ``zero_point`` are int8's."""
 
     shape: Dimensions
     scale: float = 1 / 32
@@ -89,7 +89,7 @@ class Options(msgspec.Struct, frozen=True):
 class OpCase(msgspec.Struct, frozen=True):
     """One TFLite operator on one type, `F32` or `INT8`.
 
-    ``operator`` is a member of the schema's `BuiltinOperator`; ``label`` tells apart
+    ``operator`` is a member of the schema's `BuiltinOperator`; ``label`` distinguishes
     cases of one operator.
     """
 
@@ -210,7 +210,7 @@ _BATCH_US = 20_000.0
 class MeasuredKernel(report.Subject, frozen=True, kw_only=True):
     """What was measured of one kernel, by `ENGINE` and `LITERT`.
 
-    ``difference_to_ref`` is that of the engine's result to the one of LiteRT's
+    ``difference_to_ref`` is from the engine's result to the one of LiteRT's
     reference kernels.
     """
 

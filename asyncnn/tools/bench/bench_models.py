@@ -111,8 +111,8 @@ class MeasuredModel(report.Measured, frozen=True, kw_only=True):
     """What was measured of one model.
 
     A figure that is missing has its reason under the contender's name in ``refusals``.
-    ``ratios`` are those of the reference device's own time to each peer; ``ratio`` is
-    that of an awaited run of the default device to one of the ``engine`` of the file.
+    ``ratios`` are of the reference device's own time to each peer; ``ratio`` is
+    of an awaited run of the default device to one of the ``engine`` of the file.
     """
 
     model: str
@@ -128,7 +128,7 @@ class MeasuredModel(report.Measured, frozen=True, kw_only=True):
     """
 
     def outcomes(self) -> Iterator[bool]:
-        """Yield those of the goals whose peers were measured."""
+        """Yield the goals whose peers were measured."""
         yield from super().outcomes()
         if self.is_exact is not None:
             yield self.is_exact

@@ -133,7 +133,7 @@ class Overhead(msgspec.Struct, frozen=True):
     """Processor time that is added to an execution of which 100 are pending.
 
     By the scheduler, and by `asyncio.to_thread`, in microseconds; the ratio is the
-    median of those of one batch each.
+    median of one for each batch.
     """
 
     scheduled_us: float
@@ -154,7 +154,7 @@ class QosReport(SingleReport, frozen=True, kw_only=True):
     """The JSON document of ``asyncnn bench qos --json``.
 
     ``lost`` is the share of time that preemptions add to a mix of executions.
-    ``device`` is that of ``beside``, and ``low_us`` what its LOW executions take alone.
+    ``device`` is ``beside``'s, and ``low_us`` what its LOW executions take alone.
     """
 
     latencies: dict[str, UrgentLatency]
@@ -316,7 +316,7 @@ async def _beside(
     programs: Callable[[], AbstractContextManager[None]],
     rounds: int,
 ) -> tuple[float, list[Beside]]:
-    """Return what a LOW execution takes, and urgent ones: beside those of ``other``."""
+    """Return what a LOW execution takes, and urgent ones: beside ``other``'s."""
     long = await _run_of(device, DETECTOR, Priority.LOW)
     run = await _run_of(device, SMALL, Priority.HIGH)
     low_us = await _median_us(long)

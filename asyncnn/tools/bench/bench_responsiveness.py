@@ -1,9 +1,9 @@
 """``asyncnn bench responsiveness``: how long calls keep event loops from their turns.
 
-A heartbeat of 1 ms beats on the event loop of the application, and on that of the
+A heartbeat of 1 ms beats on the event loop of the application, and on the one of the
 driver process if there is one, while large models are prepared, queried, cached,
 loaded, run for the first time and released, and while large inputs are run. What counts
-is how late the beats are, beside those of loops that have nothing else to do.
+is how late the beats are, beside beats of loops that have nothing else to do.
 """
 
 import asyncio
@@ -73,9 +73,9 @@ LONGEST_MS = 20.0
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The beats of one loop beside one activity; ``pulses`` are those of the rounds.
+    """The beats of one loop beside one activity; ``pulses`` are the rounds'.
 
-    ``p50_ms`` and ``p99_ms`` are medians of the rounds', ``longest_ms`` is that of all.
+    ``p50_ms`` and ``p99_ms`` are medians of the rounds', ``longest_ms`` is of all.
     """
 
     activity: str
@@ -99,7 +99,7 @@ class ResponsivenessReport(SingleReport, frozen=True, kw_only=True):
     repeated: dict[str, int]
 
     def outcomes(self) -> Iterator[bool]:
-        """Yield those of every activity and side; idling has no goal."""
+        """Yield the cells of every activity and side; idling has no goal."""
         return (heard.met for heard in self.heard if heard.activity != IDLE)
 
     def tables(self) -> Iterator[ReportTable]:

@@ -2,7 +2,7 @@
 
 A profile function sees each function of the package that a warm run enters, lambdas
 and comprehensions of their own frame as well, each entry into the package's native
-code, and each turn of the loop. Threads are told apart: the loop's own, and lanes.
+code, and each turn of the loop. Threads are distinguished: the loop's own, and lanes.
 Processor time of the loop is taken without the profile. A driver is a process of its
 own, so that its rows have the client's part.
 """
@@ -70,7 +70,7 @@ GOALS: Mapping[tuple[str, str], int] = {
 MOST_FILES = 10
 """Files of `RUN` in process, on the accelerated device."""
 MOST_US = 15.0
-"""Processor time of the loop for such a run, beside that of an empty turn."""
+"""Processor time of the loop for such a run, beside an empty turn's."""
 
 _WARM_RUNS = 60
 _COUNTED_RUNS = 10

@@ -73,7 +73,7 @@ Start: TypeAlias = Callable[[Files, Place], Awaitable[Started]]
 
 
 class _ModelRuns(NamedTuple):
-    """One run of each; ``compute`` is that of the large one, on the calling thread."""
+    """One run of each; ``compute`` is the large one's, on the calling thread."""
 
     small: qos_load.Run
     large: qos_load.Run
@@ -260,7 +260,7 @@ async def crash(files: Files, place: Place) -> Started:
 
 
 async def memory(files: Files, place: Place) -> Started:
-    """Have processes tell what they take, their shares of common pages, in MiB."""
+    """Have processes report what they take, their shares of common pages, in MiB."""
     for name, runner in _PEERS.items():
         with place.noted(name):
             runner(files.small)

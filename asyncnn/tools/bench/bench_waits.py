@@ -6,13 +6,13 @@ includes those below it, so that a layer's own cost is the difference to the one
 
 ``fence`` has single waits within a process; a hundred executions in a driver process,
 chained by fences or awaited one by one; frames through four stages. Nothing is
-computed: executions are those of the no-op device, validated and reported in full, and
+computed: executions are the no-op device's, validated and reported in full, and
 stages of the peers are functions that return their argument.
 
 ``service`` has two exchanges with another process, each beside other ways to have it:
 an execution that computes nothing, and a float image of 224 x 224 in with 1001 floats
 out. What a wake-up across CPUs costs decides most of it. The driver of the first
-publishes the no-op device; that of all else the reference device.
+publishes the no-op device, all others the reference device.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Contenders are measured in groups, each in rounds of its own. One starts on the CPUs of
 its `Place`, ends with its group, and may be what is to be measured of a workload, such
-as a model. `Placement` has the figures of one place, `PlacedReport` those of several.
+as a model. `Placement` has the figures of one place, `PlacedReport` of several.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ def with_device(
 async def measure_workload(
     start: Callable[[W, Place], Awaitable[Started]], workload: W, rounds: int
 ) -> tuple[Figures, dict[str, str]]:
-    """Start contenders of a workload, measure them, and tell why others were not."""
+    """Start contenders of a workload, measure them, and say why others were not."""
     async with AsyncExitStack() as stack:
         place = Place(stack)
         started = await start(workload, place)
@@ -262,7 +262,7 @@ class PlacedReport(BenchReport, frozen=True, kw_only=True):
     def measured(cls, rounds: int, *packages: str, **told: Any) -> Self:
         """Measure with two processes on different CPUs, then on the same one.
 
-        ``packages`` are those of peers, and ``told`` what else the report has.
+        ``packages`` are peers', and ``told`` what else the report has.
         """
         return cls(
             environment=describe_environment(**installed_versions(*packages)),

@@ -238,7 +238,7 @@ def longest(models: Models) -> Models:
 
 
 def servable(models: Models) -> Models:
-    """Return those of `SERVABLE_US` to `LONG_US`."""
+    """Return the ones of `SERVABLE_US` to `LONG_US`."""
     return [each for each in models if SERVABLE_US <= each.us <= LONG_US]
 
 
@@ -248,12 +248,12 @@ def first_servable(models: Models) -> Models:
 
 
 def heavy(models: Models) -> Models:
-    """Return those of weights that matter."""
+    """Return the ones with weights that matter."""
     return [each for each in models if weights_bytes(each.named.model) >= HEAVY_BYTES]
 
 
 def heavy_floats(models: Models) -> Models:
-    """Return those of these with inputs of floats alone."""
+    """Return the ones of these with inputs of floats alone."""
     return [m for m in heavy(models) if {i.dtype.kind for i in m.named.inputs} <= {"f"}]
 
 

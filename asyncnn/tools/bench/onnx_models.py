@@ -55,7 +55,7 @@ def _onnx(name: str) -> Any:
 class OnnxRuntime:
     """A session of ONNX Runtime with one thread, which runs ``named``.
 
-    ``contents`` are those of its `onnx_file`, if they are there already.
+    ``contents`` are its `onnx_file`'s, if they are there already.
 
     :raises PeerMissingError: if ONNX Runtime or the package onnx is not installed.
     :raises PeerRefusedError: if an operation of the model cannot be rewritten.

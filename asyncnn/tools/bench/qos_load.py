@@ -42,7 +42,7 @@ Run: TypeAlias = Callable[[], Awaitable[object]]
 """Executes a model once."""
 
 RunUntil: TypeAlias = Callable[[float], Coroutine[Any, Any, bool]]
-"""Executes a model within so many seconds; tells whether it ended in time."""
+"""Executes a model within so many seconds; returns whether it ended in time."""
 
 _SEED = 1
 _TIMED_RUNS = 20
@@ -299,7 +299,7 @@ async def freed_us(
 
 
 async def _behind_another(run: Run) -> Array:
-    """Return what passes from the end of a run to that of one that waited behind it."""
+    """Return what passes from the end of a run to the next one's, which waited."""
     first, second = (asyncio.ensure_future(_ended(run)) for _ in range(2))
     spent: Array = await second - await first
     return spent

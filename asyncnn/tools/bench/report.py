@@ -44,7 +44,7 @@ class GoalVerdict(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """``limit`` is the largest ratio of a figure to that of ``peer`` that is wanted.
+    """``limit`` is the largest ratio of a figure to ``peer``'s that is wanted.
 
     ``gate`` is the largest on any machine, the limit itself if None. Both hold for
     models that LiteRT takes ``above_us`` to ``below_us`` for. A ratio whose limit is
@@ -76,7 +76,7 @@ def judge(
 
 
 class Outcome(NamedTuple):
-    """A cell of a table that tells what became of a goal, None if it has none."""
+    """A cell of a table that shows what became of a goal, None if it has none."""
 
     text: str
     met: bool | None
@@ -301,7 +301,7 @@ def refusal_notes(
 ) -> Iterator[str]:
     """Yield why contenders were not measured: ``refusals`` are by subject and name.
 
-    What holds for a contender with every one of several subjects is told once.
+    What holds for a contender with every one of several subjects is said once.
     """
     subjects = list(refusals.values())
     shared = subjects[0].items() if len(subjects) > 1 else ()

@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 DEFAULT_ROUNDS = 7
 MIN_ROUNDS = 5
 FEW_ROUNDS = 3
-"""Rounds unless told otherwise of a benchmark whose contenders take seconds."""
+"""Usual rounds of a benchmark whose contenders take seconds."""
 
 DEFAULT_BATCH_US = 60_000.0
 
@@ -48,7 +48,7 @@ Progress: TypeAlias = Callable[[Sequence[Any]], Iterable[Any]]
 class Order(NamedTuple):
     """What is asked of a benchmark, which takes of it what its command's options are.
 
-    Models are those of ``folder``, of which None has the usual ones, and what
+    Models are from ``folder``, of which None has the usual ones, and what
     ``pattern`` matches of them. ``progress`` iterates over what is measured. With
     ``gates``, goals are what any machine has to reach, not what is wanted.
     """

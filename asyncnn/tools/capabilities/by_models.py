@@ -85,7 +85,7 @@ class MeasuredByModel(msgspec.Struct, frozen=True):
         return ModelTime(
             time,
             self.model.quantized,
-            # What a driver has of the processors, this process cannot tell.
+            # What a driver has of the processors, this process cannot know.
             None if is_elsewhere else power,
             rounded(half.ratio_to(figures[_MEASURED])) if half else None,
         )

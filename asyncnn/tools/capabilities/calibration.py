@@ -132,7 +132,7 @@ async def measure_capabilities(
             if isinstance(subject, Workload):
                 info = await _performance(device, subject, rounds)
                 exec_times[subject.name] = info.exec_time
-                # What a driver has of the processors, this process cannot tell.
+                # What a driver has of the processors, this process cannot know.
                 if chosen is None:
                     power_usages[subject.name] = info.power_usage
             else:

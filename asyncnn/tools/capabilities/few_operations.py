@@ -2,7 +2,7 @@
 
 The first operand of an operation decides which figure counts for it: symmetric codes
 come first in DEQUANTIZE and CAST alone, whatever they are weights of. The figure of an
-IF or a WHILE comes on top of those of the operations that it runs.
+IF or a WHILE comes on top of the operations' own that it runs.
 """
 
 from collections.abc import Sequence

@@ -151,7 +151,7 @@ async def _execute_fenced(
             await told
         status, timing, _ = callback.get_execution_info()
         if status is not hal.ErrorStatus.NONE:
-            break  # what follows a failure tells of nothing but that
+            break  # what follows a failure says nothing but that
     return ExecutionResult(status, (), timing, told.reason)
 
 

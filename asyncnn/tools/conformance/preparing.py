@@ -157,7 +157,7 @@ def _old_request(request: hal.Request, version: hal.HalVersion) -> v1_0.Request:
 
 
 class _Relay(hal.CallbackObject):
-    """Passes on why and what a callback of any version is told."""
+    """Passes on why and what a callback of any version gets."""
 
     __slots__ = ("_tell",)
 

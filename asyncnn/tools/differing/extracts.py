@@ -142,7 +142,7 @@ class ModelGraph:
     def batches(
         self, positions: Iterable[int], given: Collection[int]
     ) -> Iterator[list[int]]:
-        """Divide operations so that what those of a batch read and write is limited."""
+        """Divide operations so that what a batch reads and writes is limited."""
         batch: list[int] = []
         total = 0
         for position in positions:

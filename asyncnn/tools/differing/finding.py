@@ -41,7 +41,7 @@ class Question(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class PlacedOperation(msgspec.Struct, frozen=True, eq=False):
-    """An operation: ``place`` is its position, after those of what runs it, if any."""
+    """An operation: ``place`` is its position, after its runners', if any."""
 
     place: str
     level: Level
@@ -62,7 +62,7 @@ class PlacedOperation(msgspec.Struct, frozen=True, eq=False):
 class Finding(msgspec.Struct, frozen=True, eq=False):
     """What was found. Entries are in the order in which operations run.
 
-    ``outputs`` are those of the models as they are. ``first`` is the first operation
+    ``outputs`` are from the models as they are. ``first`` is the first operation
     that diverges itself, ``most`` that which adds most error, and ``behind`` the first
     with results out of tolerance, be it by what has added up before it. ``only_whole``
     is one up to which a model diverges that shows nothing on its way, and only then.

@@ -58,7 +58,7 @@ _NO_ENERGY = "energy: the machine does not say, or not to this user"
 _SMALL_MODEL = "digits_float.asyncnn"
 
 Told: TypeAlias = Callable[[int, int, str], None]
-"""Is told how many steps of how many are done, and which was the last."""
+"""Gets how many steps of how many are done, and which was the last."""
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,5 +186,5 @@ def _warm_up_peers(peers: Sequence[str], models: Sequence[SuiteModel]) -> None:
         return
     smallest = min(readable, key=lambda model: model.record.weights_bytes)
     for peer in peers:
-        with suppress(AsyncnnError):  # told where it is measured
+        with suppress(AsyncnnError):  # reported where it is measured
             peer_contender(peer, smallest)

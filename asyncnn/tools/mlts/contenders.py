@@ -107,7 +107,7 @@ class Contender(msgspec.Struct, eq=False):
 class Target(msgspec.Struct, frozen=True, eq=False):
     """A device that is open; ``pid`` is its driver's, None in this process.
 
-    It is 0 where the kernel does not tell.
+    It is 0 where the kernel does not say.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Reads data sets as they are published: Open Images, CMU Arctic and LibriSpeech.
 
-Each is a folder with what its archives have. Images are for models that tell classes,
+Each is a folder with what its archives have. Images are for models that name classes,
 and judged by them. Sound is for models with state: LibriSpeech is cut into frames of
 samples, and what CMU Arctic says of phones is made features of frames. Nothing in those
 says what such a model has to give, so it is held beside LiteRT's reference kernels.

@@ -3,7 +3,7 @@
 An evaluator gets outputs in sequences. A sequence is what a model with state takes from
 its first state on, step by step; all others have sequences of one.
 
-Rules and limits are those of the benchmark of the Android Machine Learning Test Suite,
+Rules and limits are from the benchmark of the Android Machine Learning Test Suite,
 whose CSV files have the figures under the same names.
 
 Source: test/mlts/benchmark, evaluators TopK, PhoneErrorRate and MelCepLogF0.
@@ -98,7 +98,7 @@ class Golden(msgspec.Struct, frozen=True, eq=False):
         return Accuracy(self.name, len(pairs), figures, tuple(shown), error)
 
     def _tolerance(self, info: TensorInfo) -> Tolerance:
-        """Return that of an output; counts, indices and truths are exact."""
+        """Return an output's; counts, indices and truths are exact."""
         if info.dtype.kind in "fc" or info.scale:
             return self.tolerance
         return replace(self.tolerance, lsb=0)
@@ -144,7 +144,7 @@ class PhoneErrorRate(msgspec.Struct, frozen=True, eq=False):
     def judge(self, outputs: Sequences, allowance: float = 0.0) -> Accuracy:
         """Judge by the edits that make a sequence the expected one.
 
-        The rate is in percent of the expected length; that of the worst counts.
+        The rate is in percent of the expected length; the worst's counts.
         """
         rates = []
         for steps, wanted in zip(outputs, self.expected, strict=True):
@@ -172,7 +172,7 @@ class MelCepLogF0(msgspec.Struct, frozen=True, eq=False):
     name: str = MEL_CEP_LOG_F0
 
     def judge(self, outputs: Sequences, allowance: float = 0.0) -> Accuracy:
-        """Judge by cepstral distortion and pitch, those of the worst sequence."""
+        """Judge by cepstral distortion and pitch of the worst sequence."""
         distortions, pitches, problems = [], [], []
         for number, (steps, wanted) in enumerate(
             zip(outputs, self.expected, strict=True)

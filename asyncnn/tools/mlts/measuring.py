@@ -221,7 +221,7 @@ async def _prepared(
 def judged(trial: Trial, entries: Sequence[_Entry]) -> list[Accuracy | None]:
     """Return how each one's outputs are judged.
 
-    Expected outputs are those of kernels that round in one of several ways that are
+    Expected outputs are of kernels that round in one of several ways that are
     right. Where LiteRT is held beside the same ones, a device may be as far off.
     """
     allowance = 0.0

@@ -73,7 +73,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def suite_models(wanted: Wanted) -> Iterator[list[SuiteModel]]:
-    """Yield the models that are wanted, those of the folder first.
+    """Yield the models that are wanted, the folder's first.
 
     Reference models are removed in the end.
 

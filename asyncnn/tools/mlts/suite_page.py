@@ -10,10 +10,10 @@ from asyncnn.tools.mlts.contenders import LITERT
 from asyncnn.tools.mlts.suite_records import Row, SuiteReport
 
 _MOST_POINTS = 201
-"""Of a distribution; more tell no more to the eye."""
+"""Of a distribution; more show no more to the eye."""
 
 _PLAIN = "async"
-"""The path that stands for a device in plots, of which eight colours can be told apart.
+"""The path that stands for a device in plots, of which eight colours can be known.
 
 The tables have all paths.
 """
@@ -266,7 +266,7 @@ def _history(report: SuiteReport, runs: Sequence[SuiteReport]) -> Iterator[pages
 
 
 def _names_of(runs: Sequence[SuiteReport]) -> list[str]:
-    """Return the times of reports; those of the same minute get a number."""
+    """Return the times of reports; ones of the same minute get a number."""
     names: list[str] = []
     for run in runs:
         name = f"{run.made_at:%Y-%m-%d %H:%M}"

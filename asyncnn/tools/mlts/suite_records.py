@@ -88,7 +88,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     ``system`` is a device or, if ``is_peer``, another runtime; it is reached by a
     ``transport``, on a ``path``. ``refusal`` says why nothing was measured, if so.
-    ``joules`` are those of the whole machine for one run, None where it says nothing of
+    ``joules`` are the whole machine's for one run, None where it says nothing of
     energy.
     """
 
@@ -111,7 +111,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What tells it from all others of a run."""
+        """What distinguishes it from all others of a run."""
         return self.model, self.system, self.transport, self.path
 
 

@@ -19,7 +19,7 @@ class OperationProfile(msgspec.Struct, frozen=True, kw_only=True):
     of an IF or a WHILE is without the operations that it runs. ``share`` is of a run.
     If it ``is_apportioned``, only the ``segment`` that it is part of was measured.
     Bytes are its tensors', whether they come from memory or a cache.
-    ``temporary_bytes`` are those of results that only the plan keeps, and of its
+    ``temporary_bytes`` are of results that only the plan keeps, and of its
     kernel's scratch memory; None if another engine has them. ``reads`` are the
     positions, in `Profile.operations`, of those that compute what it reads, and that
     run it.
@@ -60,7 +60,7 @@ class SegmentProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Operations that another engine computes at once; ``time_us`` was measured.
 
     ``parts_us`` is what its operations take together when each is a graph of its own;
-    None if that could not be measured and estimates tell what share each has.
+    None if that could not be measured and estimates give each its share.
     """
 
     partition: int
@@ -105,9 +105,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     nor short, of which they add up to all that is accounted for.
 
     ``run_us`` is a run as its caller sees it, and ``observed_us`` one of the ``runs``
-    that were observed, of which ``observing_us`` is what telling of steps takes.
+    that were observed, of which ``observing_us`` is what reporting steps takes.
     ``accounted`` is the share of the latter that operations and stages have, without
-    observing; ``operations_share`` is that of operations alone. ``folded`` operations
+    observing; ``operations_share`` is operations' alone. ``folded`` operations
     are computed when the model is prepared, or not needed.
     """
 

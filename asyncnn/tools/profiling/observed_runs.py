@@ -1,7 +1,7 @@
 """Takes a profile: runs a model, observed and not in turn, and adds up what it sees.
 
-Nothing is prepared in another way than for any run. Devices of other processes tell
-nothing but how long each partition takes them; a framework tells which of its devices
+Nothing is prepared in another way than for any run. Devices of other processes report
+nothing but how long each partition takes them; a framework reports which of its devices
 have computed what.
 """
 

@@ -25,7 +25,7 @@ from asyncnn.kernels.kernel import Inputs, Outputs
 from asyncnn.memory.pages import TAIL_BYTES, aligned_bytes
 
 LEAST_NS = 20.0
-"""What any operation is taken to cost: as little as can be told from a call."""
+"""What any operation is taken to cost: as little as differs from a call."""
 
 _CALLS = 200
 _LONGEST_S = 1.0

@@ -82,7 +82,7 @@ class Timeline:
     """What one run spent on what, in nanoseconds: ``own_ns`` by step, and ``stages``.
 
     A step may have run several times: ``counts`` says. ``computed_ns`` are the times
-    that the executions took on their lanes, and ``observing_ns`` what telling of all
+    that the executions took on their lanes, and ``observing_ns`` what reporting all
     steps did. ``reported_ns`` are those that devices report of partitions, in order.
     """
 

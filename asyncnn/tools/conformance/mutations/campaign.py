@@ -79,7 +79,7 @@ WORDS: dict[str, str] = {
     **{row.number: row.words for row in _OF_REQUESTS},
     ITSELF: "no mutation: the case is refused itself",
 }
-"""What each row does: those of models, of requests, of packets and of bursts."""
+"""What each row does: of models, of requests, of packets and of bursts."""
 
 
 class RowResults(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ def _put_back(mutant: Mutant, model: hal.Model, number: int) -> Mutant:
 class RequestRow(Listed, frozen=True):
     """One kind of mutation of requests; see `Row`.
 
-    ``by_burst`` tells whether a controller of bursts would send it as it is.
+    ``by_burst`` says whether a controller of bursts would send it as it is.
     """
 
     mutate: Callable[[hal.Request, hal.Model], Iterator[RequestMutant]]

@@ -54,7 +54,7 @@ class Way(msgspec.Struct, frozen=True):
     """A way to a driver.
 
     The bare one is a client that checks nothing: calls that launch something cannot
-    return the status, which only the notification tells. It has no fences nor bursts.
+    return the status, which only the notification has. It has no fences nor bursts.
     """
 
     name: str

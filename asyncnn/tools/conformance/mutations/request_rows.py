@@ -1,6 +1,6 @@
 """Mutations of requests, of the packets they travel in by burst, and of bursts.
 
-VR1 to VR5 and VB1 to VB5 are those of the public suite (HAL 1.3,
+VR1 to VR5 and VB1 to VB5 are from the public suite (HAL 1.3,
 ``ValidateRequest.cpp`` and ``ValidateBurst.cpp``); R2 to R7 break the validation rules
 of these numbers. Every other mutant of a request asks for timing, of which none may be
 reported.

@@ -213,7 +213,7 @@ class Artist:
 
         The quantisation that a mere type leaves open is what the operation prescribes,
         or suits the real values, with a scale of at least ``least_scale``. ``declare``
-        tells what the model says of a shape, which is drawn otherwise.
+        is what the model says of a shape, which is drawn otherwise.
         """
         bound = tuple(None if tensor is None else tensor.bound for tensor in inputs)
         asked = []

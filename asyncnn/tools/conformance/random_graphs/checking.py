@@ -181,7 +181,7 @@ def require_close(
     expected: Sequence[Array],
     slack: Sequence[object] | None = None,
 ) -> None:
-    """Check outputs against those of the kernel; ``slack`` is allowed besides.
+    """Check outputs against the kernel's; ``slack`` is allowed besides.
 
     :raises DifferenceError: if one is not close.
     """

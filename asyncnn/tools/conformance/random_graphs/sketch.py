@@ -1,6 +1,6 @@
 """Subgraphs under construction, in which every operand has a value already.
 
-The values are those of one execution, by the reference kernels. They tell all shapes,
+The values are of one execution, by the reference kernels. They show all shapes,
 and let strategies choose operands and quantisation that make sense together.
 """
 
@@ -30,7 +30,7 @@ _NOWHERE = hal.DataLocation()
 def sample(
     type_: hal.OperandType, shape: Shape, seed: int, low: float = -4, high: float = 4
 ) -> Array:
-    """Return values by seed; those of seed 0 are easy to read."""
+    """Return values by seed; seed 0's are easy to read."""
     dtype = DTYPES[type_]
     generator = np.random.default_rng(seed)
     if dtype.itemsize == 1 and dtype != np.bool_:

@@ -108,7 +108,7 @@ def _counterpart(
 
 
 def _condition(artist: Artist) -> tuple[DrawnTensor, bool]:
-    """Draw a boolean, and tell whether it is the same in all executions."""
+    """Draw a boolean; return it, and whether it is the same in all executions."""
     computed = [
         result
         for result in artist.sketch.results
@@ -212,7 +212,7 @@ def _while(artist: Artist, fill: Fill) -> None:
 
 
 def _declared_source(artist: Artist) -> DrawnTensor:
-    """Draw a tensor whose shape the model declares, as that of a loop must be."""
+    """Draw a tensor whose shape the model declares, as a loop's must be."""
     type_ = artist.choose(*TYPES)
     declared = [
         tensor
