@@ -14,7 +14,7 @@ From the outside in:
 ``qos``        who runs next, and where
 ``kernels``    the arithmetic of every operation, in NumPy
 ``extensions`` operations and types that the HAL does not have
-``memory``     pools, device-managed buffers
+``memory``     pools, slabs and frames in memory that processes share
 ``fmq``        queues in memory that two processes share
 ``fences``     what executions wait for: `asyncnn.fences.SyncFence`
 ``hal``        the HAL itself: types, interfaces, operation table, validation

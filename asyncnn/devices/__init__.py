@@ -14,9 +14,9 @@ Applications open a device with `asyncnn.open_device`, which takes the settings 
 gives the statistics, as below. `IMeasured` is the protocol of devices that keep
 statistics, remote ones included.
 
-The device computes on one thread and prepares on another. What is short runs on the
-event loop that entered its context, where all callbacks fire as well; its methods are
-called on that loop only. Leaving the context ends what is pending with
+A device has threads that compute, one that plans and one that prepares. What is short
+runs on the event loop that entered its context, where all callbacks fire as well; its
+methods are called on that loop only. Leaving the context ends what is pending with
 DEVICE_UNAVAILABLE and waits until what computes comes to the next boundary between two
 operations, for ``stuck_after_s`` at most. In a forked child every call fails with
 `ForkedError`. The memory of a request is read and written in place, and kept until the

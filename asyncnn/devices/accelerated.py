@@ -1,9 +1,9 @@
 """The accelerated device, by LiteRT, and the device with all engines.
 
-Which operations LiteRT is fast at is decided when a model is prepared; the NumPy
-kernels of the reference device compute the other operations of the same plan.
-Everything else, from priorities to caches, is the reference device's. A model that is a
-region goes to the engine that its file is for.
+Which operations LiteRT is fast at is decided when a model is prepared; the reference
+kernels compute the other operations of the same plan. Everything else, from priorities
+to caches, is as on all devices in this process. A model that is a region goes to the
+engine that its file is for.
 """
 
 from pathlib import Path

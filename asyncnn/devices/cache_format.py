@@ -115,9 +115,9 @@ class ModelRecord(msgspec.Struct, frozen=True, array_like=True):
 class CacheRecord(ModelRecord, frozen=True, array_like=True):
     """A prepared model; ``plans`` are by number, in the order of their slices.
 
-    The number is their subgraph's. What lies among operand values is in those of
-    the model, behind its own. ``extensions`` are the versions of those that it uses,
-    ``engine`` of the delegate which computes segments of its plans.
+    A plan's number is its subgraph's. What it has among operand values lies in the
+    model's, behind the model's own. ``extensions`` are the versions of the ones that
+    it uses, ``engine`` is the version of the delegate of its plans' segments.
     """
 
     plans: dict[int, SlicedPlan]

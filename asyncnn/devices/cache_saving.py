@@ -187,7 +187,7 @@ class DataLayout:
 def with_placed_constants(model: Model, layout: DataLayout) -> Model:
     """Return a model without pools; constants lie where ``layout`` has placed them.
 
-    Its data cache takes the place of pool 0, its values of the operand values.
+    The data cache takes the place of pool 0, its values that of the operand values.
     """
     pools = [view(memory) for memory in model.pools]
 

@@ -33,10 +33,11 @@ _CERTAIN = 0.75
 class Executable:
     """What all executions of one prepared model have in common, and have taught.
 
-    ``spreading`` decides on threads, if there may be several. ``cost`` is the one of
-    `Job`, ``cancel`` the scheduler's. Kernels run within ``computing``, on any
-    number of threads at a time. It ``goes_native`` once an engine has computed one.
-    ``result`` is what the last that succeeded unmeasured was awaited for.
+    ``spreading`` decides on threads, if there may be several. ``cost`` is as in
+    `Job`; ``cancel`` stops one, also while it waits for its plan. Kernels run
+    within ``computing``, on any number of threads at a time. It ``goes_native`` once an
+    engine has computed one. ``result`` is what the last that succeeded unmeasured was
+    awaited for.
 
     ``should_inline`` says whether executions have lately taken less than
     ``inline_below_ns`` nanoseconds of a thread: on a lane they also wait for the

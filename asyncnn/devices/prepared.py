@@ -1,4 +1,4 @@
-"""The reference device's prepared model."""
+"""The prepared model of devices in this process."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -231,7 +231,7 @@ class ReferencePreparedModel(BasePreparedModel):
         work = kind(self._executable, request, options, client, report)
         cancel = self._scheduler.cancel_threadsafe
         aborted = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT
-        # First: it may have ended, and be reported, when the next call returns.
+        # First: the end may have been reported when the next call returns.
         callback.link_to_death(partial(cancel, work, aborted))
         try:
             self._scheduler.submit_threadsafe(work)

@@ -72,7 +72,7 @@ class Run(Work, Completion):
     in the end, unless it is known to be short: who waits for it hears at once.
     """
 
-    # What is asked of each: a default of the class is looked up in two places first.
+    # What each run reads: a default of the class would cost two look-ups.
     __slots__ = (
         *("_abort_status", "_arrays", "_control", "_cpu_ns", "_ended_ns", "_error"),
         *("_executable", "_execution", "_options", "_plan", "_report", "_request"),

@@ -2,8 +2,8 @@
 
 A `Program` is a compiled model. It holds a `Plan` for every set of input shapes that
 was asked for; a `Workspace` holds the buffers of one execution at a time; a
-`PlanExecution` runs the plan's steps and can stop between any two of them. Imports
-`asyncnn.hal`, `asyncnn.memory` and `asyncnn.kernels`; knows nothing of event loops.
+`PlanExecution` runs the plan's steps and can stop between any two of them. Knows
+nothing of event loops.
 """
 
 from asyncnn.engine.plan_execution import PlanExecution

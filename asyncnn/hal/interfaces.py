@@ -52,8 +52,8 @@ class CallbackObject:
 
     ``reason`` explains a failure in words, where the driver can say more than the
     status; it is set before the notification. An object with ``takes_early_results``
-    may hear of the outcome before the call that it was passed to has returned. One
-    that ``may_be_left`` hears at once that it has died, as others do at deadlines.
+    may hear of the outcome before the call that it was passed to has returned. If one
+    that ``may_be_left`` dies, the outcome is reported at once, as at a deadline.
     """
 
     takes_early_results: ClassVar[bool] = False

@@ -216,9 +216,9 @@ def checked_descriptors(cache: CacheArguments, needed: tuple[int, int]) -> list[
 class BaseDevice:
     """The part of an `IDevice` that takes models and buffers, or says why it does not.
 
-    The callback hears of what `_prepare` and `_load` raise, the call returns it, as
-    it does what `_supported` and `_allocate` raise. A device has these, or calls of its
-    own in place of those that use them.
+    The callback is notified of what `_prepare` and `_load` raise. The call returns its
+    status, as it does of what `_supported` and `_allocate` raise. A device has these,
+    or calls of its own in place of those that use them.
     """
 
     def _prepare(

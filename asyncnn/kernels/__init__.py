@@ -1,4 +1,4 @@
-"""Floor 2: NumPy reference kernels, one file per family of operations.
+"""Floor 2: reference kernels, one file per family of operations.
 
 `prepare`
     does all one-time work of an operation, such as packing weights, and returns its
@@ -10,12 +10,12 @@
     all operations of the HAL that have a kernel; `is_supported` knows an extension's
     as well
 
-Pure NumPy: no event loop, no files, no global state. A prepared kernel is shared by all
-executions of a model. It becomes a run when it is given a ``Scratch``, from which it
-takes its buffers, and that run is called by one thread at a time. Runs of different
-workspaces may go on at once. A run reads its inputs, which may be read-only and of any
-alignment, and fills the outputs that it is given; it keeps neither. `compute` returns
-new arrays.
+NumPy, and C where it was built: no event loop, no files, no global state. A prepared
+kernel is shared by all executions of a model. It becomes a run when it is given a
+``Scratch``, from which it takes its buffers, and that run is called by one thread at a
+time. Runs of different workspaces may go on at once. A run reads its inputs, which may
+be read-only and of any alignment, and fills the outputs that it is given; it keeps
+neither. `compute` returns new arrays.
 
 Arrays hold stored values, in the dtype of their operand type: a quantised number is
 ``scale * (stored - zero_point)``. Shapes are complete before `prepare` is called: that

@@ -14,8 +14,9 @@ deadlines of runs, as `asyncnn.DeviceSettings.policy`, and in statistics.
 `Policy`
     the constants: length of a slice, starvation limit, how far deadlines count
 
-Work that was accepted is finished exactly once, on the loop that made the scheduler,
-whatever becomes of it; all methods of the scheduler belong to that loop.
+Work that was accepted is finished exactly once, whatever becomes of it: on the loop
+that made the scheduler, or where it ends if it came by `Scheduler.submit_threadsafe`.
+Of the scheduler's methods, only those whose names end so are for other threads.
 `Work.advance` runs on a lane, and stops at its next boundary when its `Pause` asks for
 that: nothing is interrupted from outside. Work with a ``decision`` is reported as it is
 cancelled or its deadline passes, and another lane takes the place of one that goes on

@@ -105,7 +105,7 @@ class RunQueue(Generic[JobT]):
 
     @property
     def most_lanes(self) -> int:
-        """Number of lanes there may be now, with lanes of what was set aside."""
+        """Number of lanes there may be now, one more for each job set aside."""
         return self._lanes + min(len(self.aside), self._lanes)
 
     @property

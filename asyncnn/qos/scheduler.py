@@ -77,7 +77,7 @@ class Scheduler(Lanes):
         self._drained = asyncio.Event()
         self._stuck_after_s = stuck_after_s
         self._closing_ends: asyncio.TimerHandle | None = None
-        # It waits, while nobody is to be called: there is nothing to start.
+        # As if it waited, so that nothing starts it before `call_when_idle`.
         self._idle = IdleTimer(0.0, lambda: None)
         self._idle.is_waiting = True
         self._stuck = Watchdog(stuck_after_s, self, self._give_up)
@@ -150,7 +150,7 @@ class Scheduler(Lanes):
                 run_queue, idle = self.run_queue, self._natives.idle
                 to_stop = run_queue.add(work, now_ns, begins=True)
                 self.open.add(work)
-                # Most often a lane is free, and finds here what it would ask for.
+                # As `_give`, for the most usual: a native lane is idle.
                 has_lane = work.state is RUNNING
                 if has_lane and idle and work.goes_native and work.priority is not LOW:
                     work.pause = pause = Pause()
@@ -215,7 +215,7 @@ class Scheduler(Lanes):
     def statistics(
         self, *, client: Client | None = None, accounting: WorkAccounting | None = None
     ) -> WorkStatistics:
-        """Return what became of all work, or of a client's or an ``accounting``'s.
+        """Return what became of all work, or of one ``client``'s or ``accounting``'s.
 
         ``accounting`` is the one that the work has in common.
         """

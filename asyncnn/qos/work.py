@@ -122,9 +122,9 @@ def acting_for(client: Client) -> Iterator[None]:
 class JobState(Enum):
     """Where a job stands in its `RunQueue`, which alone moves it on.
 
-    It is WAITING once it was added, RUNNING when a lane takes it, SUSPENDED when it was
-    given back until a lane takes it again, and OUTSIDE when it has ended or was
-    discarded, as before it was added.
+    It is RUNNING when a lane takes it, at once if one is free, else WAITING before. It
+    is SUSPENDED when it was given back until a lane takes it again, and OUTSIDE when it
+    has ended or was discarded, as before it was added.
     """
 
     OUTSIDE = "outside"
@@ -248,7 +248,7 @@ class ReadyQueue(Generic[JobT]):
 
 
 class UserAccount(Share, Generic[JobT]):
-    """The share of a user, and of its ``clients`` that have work."""
+    """A user's share, with the shares of its ``clients`` that have work."""
 
     def __init__(self, weight: float, credit_ns: int) -> None:
         super().__init__(weight)
@@ -323,7 +323,9 @@ class TimedPause(Pause):
 
 
 class Work(Job, ABC):
-    """Something to run on a lane, that is finished on the event loop exactly once.
+    """Something to run on a lane, that is finished exactly once: on the event loop.
+
+    What was submitted by `Scheduler.submit_threadsafe` is finished where it ends.
 
     ``deadline_ns`` is an absolute time of ``time.monotonic_ns``; None is no deadline.
     ``min_runtime_ns`` is what it takes at least, 0 if unknown. It is done for the
@@ -334,10 +336,10 @@ class Work(Job, ABC):
     OUTSIDE. It is finished once on that way: when its lane comes to its end, when it is
     discarded, or when it is left to its lane.
 
-    Work that has a ``decision`` to take, a lock, writes to nothing of its client's
-    before it has taken that; what ``is_separable`` never does. So its abort is reported
-    at once by whoever `decides` before it, whatever a lane still does with it. What was
-    reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
+    Work with a ``decision``, a lock, takes that before it writes to what its client
+    has; work that ``is_separable`` never writes there. So its abort is reported at once
+    by who takes the lock first, see `decides`, whatever a lane still does with it. What
+    was reported so ``is_left``, as is work whose lane is stuck. Another lane takes the
     place of the one that goes on with it, unless it ``keeps_its_lane``.
 
     Work that ``goes_native`` can be offered to a lane that has no interpreter. It
@@ -385,7 +387,7 @@ class Work(Job, ABC):
     def offer(self, idle: list[Any]) -> bool:
         """Have the last of these native lanes go on, as its work, or return False.
 
-        The lane comes back by its port; `come_back` takes then what it has done.
+        The lane comes back by its port; `come_back` is called with the outcome then.
         """
         return False
 
@@ -420,7 +422,7 @@ class Work(Job, ABC):
 
     @abstractmethod
     def finish(self) -> ErrorStatus:
-        """Report the outcome and return it; called on the loop, once.
+        """Report the outcome and return it; called once, see the class.
 
         It follows the end of `advance`, or `abort` when that is not under way and will
         not be called again, or the work ``is_left``.

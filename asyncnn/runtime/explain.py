@@ -177,9 +177,9 @@ async def explain(
 ) -> Explanation:
     """Ask ``device`` for its support of each operation, and say what is missing.
 
-    ``version`` is the HAL's that the model is meant for. Of ``extensions`` it is
-    also said which of their rules an operation breaks, and what their types are called
-    if the model itself does not know. A region is explained as it is where the device
+    ``version`` is the HAL's that the model is meant for. ``extensions`` say which of
+    their rules an operation breaks, and what their types are called if the model
+    itself does not know. A region is explained as it is where the device
     has its engine, and else as what it is translated to.
 
     :raises InvalidArgumentError: as `NamedModel.knowing` does.

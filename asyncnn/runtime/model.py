@@ -256,8 +256,8 @@ class NamedModel(msgspec.Struct, frozen=True):
 
     ``signatures`` are the ones in its file that name these inputs and outputs;
     ``metadata`` is what the file's author says of them, if anything. ``open_shapes``
-    are of inputs with lengths that the file leaves to the application, and that
-    were not given: they have an example's, mostly 1. ``operand_names`` are what
+    are the shapes of inputs whose lengths the file leaves to the application and that
+    were not given: an example's, mostly 1. ``operand_names`` are what
     the file calls the operands of the main subgraph, by index, empty where it has no
     such tensor; there may be fewer than operands.
     """

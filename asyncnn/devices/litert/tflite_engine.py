@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine(ABC):
-    """Compiles flatbuffers that asyncnn has written; others may end the process."""
+    """Compiles TFLite files asyncnn wrote or checked; others may end the process."""
 
     name: str
     speeds: Speeds = USUAL

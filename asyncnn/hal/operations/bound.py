@@ -82,7 +82,7 @@ class BoundOperation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """An operation with its operands; None stands for an omitted input.
 
     Trailing inputs that the model does not list are absent from ``inputs``; `has`
-    stands for both. ``relaxed`` allows float16 precision for float32 arithmetic.
+    is false for both. ``relaxed`` allows float16 precision for float32 arithmetic.
     ``packed`` are the arrays that `pack` has made, by name; ``noted`` is what `note`
     has. Copies with other outputs share both. It ``makes_way`` if its executions are to
     keep nobody else waiting.

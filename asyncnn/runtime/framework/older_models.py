@@ -1,4 +1,4 @@
-"""Prepared models of drivers of HAL 1.0 to 1.2, as of HAL 1.3.
+"""Prepared models of drivers of HAL 1.0 to 1.2, offered as models of HAL 1.3.
 
 `OlderPreparedModel` checks requests, lays memory in place of buffers, and gives the
 driver requests of its version. A fenced execution waits for its fences here, and is an

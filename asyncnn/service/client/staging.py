@@ -4,7 +4,7 @@ A request may use pools that cannot travel: plain arrays of the application. The
 are copied into a slab of shared memory before the request is sent, and out of it when
 it is done: it is `Staged`. One whose pools all travel is sent as it is: `Travelling`.
 Either is known to the driver by a number once it comes again, what is staged with the
-places of the pools of its that travel.
+places of its pools that travel.
 
 What comes again is found by one key, in `Staging.known`: its arguments, and the pools
 that travel. It need not be checked any more, nor worked out where its arguments go in a

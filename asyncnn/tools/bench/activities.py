@@ -82,7 +82,7 @@ class Scene(msgspec.Struct, frozen=True):
     sizes: Sizes
 
     def model(self, number: int | None = None) -> NamedModel:
-        """Return a long model that is like no other, or like a ``number``'s."""
+        """Return a long model that is like no other, or the one of a ``number``."""
         chosen = next(_numbers) if number is None else number
         return long_model(self.sizes.operations, chosen)
 

@@ -5,7 +5,7 @@ another process: one after the other, after some milliseconds of idleness, and w
 every CPU is wanted by somebody else; and messages one way. All of it with the two
 processes on different CPUs and on the same one; both ends are asyncio applications.
 
-Whole executions are a driver process's that publishes the no-op device. Their
+Whole executions go to a driver process that publishes the no-op device. Their
 parts are timed in this process, each by itself: what an execution takes beyond their
 sum goes to waiting, to the event loops and to what happens between the calls.
 """

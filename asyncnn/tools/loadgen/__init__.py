@@ -2,7 +2,7 @@
 
 LoadGen decides when queries come, measures, and judges whether a run is valid; nothing
 of that is changed here. `judge` runs it, `systems` and `ways` are this project's,
-`users_systems` others', `comparing` holds one against the other.
+`users_systems` what users would write, `comparing` holds one against the other.
 
 Needs mlcommons-loadgen: pip install asyncnn[loadgen].
 """
