@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import asyncnn
 from asyncnn.callbacks import ExecutionFuture, IExecutionCallback
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.execution import Execution, IInProcess, reusable
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.types import (
@@ -167,7 +167,7 @@ class TestReusing:
         return Request(tuple(arguments[:-1]), tuple(arguments[-1:]), pools)
 
     async def run(self, prepared: object, request: Request, way: str) -> ErrorStatus:
-        assert isinstance(prepared, ReferencePreparedModel)
+        assert isinstance(prepared, InProcessPreparedModel)
         if way == "fenced":
             launched = prepared.execute_fenced(request, (), *UNMEASURED, None)
             status, fence, outcome = launched

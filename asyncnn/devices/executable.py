@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from asyncnn.callbacks import ExecutionResult
 from asyncnn.devices.process_wide import NOTHING
-from asyncnn.devices.spreading import WORTH_SPREADING_NS, Spreading
+from asyncnn.devices.spreading import FORGETTING, WORTH_SPREADING_NS, Spreading
 from asyncnn.engine import Program
 from asyncnn.hal.types import (
     NO_TIMING,
@@ -13,12 +13,6 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.qos import Work, WorkAccounting
-
-_FORGETTING = 1.02
-"""Growth, per execution, of the least duration seen, which decides on inlining.
-
-So one slow run does not count, and a slow model is noticed within some tens of runs.
-"""
 
 _FAR = 2.0
 """Multiple of ``inline_below_ns`` beyond which processor time is not measured."""
@@ -93,11 +87,11 @@ class Executable:
             self._is_foreseeable = self.program.is_foreseeable
             # Without fixed shapes, or with loops, one says little of the next.
             self._below_ns *= self._is_foreseeable
-        least_ns = self._least_ns * _FORGETTING
+        least_ns = self._least_ns * FORGETTING
         self._least_ns = least_ns = run_ns if run_ns < least_ns else least_ns
         self.takes_far_longer = least_ns > _FAR * self._below_ns
         self.are_short = self._is_foreseeable and least_ns < SHORT_NS
-        least_cpu_ns = self._least_cpu_ns * _FORGETTING
+        least_cpu_ns = self._least_cpu_ns * FORGETTING
         self._least_cpu_ns = cpu_ns if cpu_ns < least_cpu_ns else least_cpu_ns
         self.should_inline = self._least_cpu_ns < self._below_ns
         spreading = self.spreading

@@ -67,7 +67,7 @@ _LOW_POWER = 4.0
 _NONE = ErrorStatus.NONE
 
 
-class ReferencePreparedModel(BasePreparedModel):
+class InProcessPreparedModel(BasePreparedModel):
     """A program and the scheduler that executes it.
 
     Its executions have its priority and may overlap. ``client`` is the number of the

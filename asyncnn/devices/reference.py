@@ -25,7 +25,7 @@ from asyncnn.devices.measured_capabilities import (
     measurement_at_opening,
 )
 from asyncnn.devices.preparations import NewShapes, PrepareWork
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.devices.releasing import ModelReleaser
 from asyncnn.devices.statistics import (
     ClientStatistics,
@@ -61,9 +61,6 @@ from asyncnn.hal.types import (
     Priority,
 )
 from asyncnn.hal.validate import (
-    validate_execution_preference,
-    validate_model,
-    validate_priority,
     validating,
 )
 from asyncnn.logs import COMPILATION, DRIVER, MEMORY, MODEL
@@ -114,7 +111,7 @@ class InProcessDevice(BaseDevice):
         self.kernel_capabilities: Capabilities | None = None
         self._bursts = OpenBursts(self._settings.max_bursts)
         self._buffers = Buffers(self._settings.max_buffer_bytes, self.cause_of_death)
-        self._models = WeakValueDictionary[int, ReferencePreparedModel]()
+        self._models = WeakValueDictionary[int, InProcessPreparedModel]()
         self._numbers = count(1)
         self._status_listeners = StatusListeners(self.get_status)
         self._closing: asyncio.Task[None] | None = None
@@ -266,10 +263,8 @@ class InProcessDevice(BaseDevice):
         DRIVER("prepare_model", preference=preference, priority=priority)
 
         def order() -> Prepare:
-            validate_execution_preference(preference)
-            validate_priority(priority)
             with span("validate", Layer.DRIVER, Phase.PREPARATION):
-                validate_model(model, runtime_only_features=self._runtime_only_features)
+                asked.validate(runtime_only_features=self._runtime_only_features)
             if MODEL.is_on:
                 MODEL("prepare", **_described(model))
             settings = ExecutionPreference(preference), Priority(priority)
@@ -320,7 +315,7 @@ class InProcessDevice(BaseDevice):
         desc, prepared_models, *roles = asked
         DRIVER("allocate", models=len(prepared_models))
         models = [
-            model.buffers if type(model) is ReferencePreparedModel else None
+            model.buffers if type(model) is InProcessPreparedModel else None
             for model in prepared_models
         ]
         buffer, token = self._buffers.allocate(desc, models, *roles)
@@ -406,7 +401,7 @@ class InProcessDevice(BaseDevice):
         schedulers = parts.executions, parts.preparations, parts.plans
         return all(scheduler.has_rested for scheduler in schedulers)
 
-    def _release(self, models: list[ReferencePreparedModel], *, of_all: bool) -> None:
+    def _release(self, models: list[InProcessPreparedModel], *, of_all: bool) -> None:
         """Release what ``models`` hold, and the threads of executions if ``of_all``."""
         parts = self._parts()
         if of_all:
@@ -429,7 +424,7 @@ class InProcessDevice(BaseDevice):
             notify(outcome.status, None)
             return
         parts = self._parts()
-        prepared = ReferencePreparedModel(
+        prepared = InProcessPreparedModel(
             outcome,
             parts.caches,
             parts.executions,
@@ -478,7 +473,7 @@ def _described(model: Model) -> dict[str, int]:
     }
 
 
-def _trim(models: list[ReferencePreparedModel]) -> None:
+def _trim(models: list[InProcessPreparedModel]) -> None:
     """Free what executions of ``models`` would use again, and return it."""
     while models:
         models.pop().trim()

@@ -28,8 +28,13 @@ Of those that take `LONG_NS` or more, fewer say as much.
 
 LONG_NS = 5_000_000
 
+FORGETTING = 1.02
+"""Growth, per execution, of the least duration seen.
+
+So one slow run does not count, and a slow model is noticed within some tens of runs.
+"""
+
 _GAIN = 1.1
-_FORGETTING = 1.02
 _TRIALS = 4
 _FEWEST_TURNS, _MOST_TURNS = 64, 4096
 """Of so many executions, one is made the other way, to see what that takes by now.
@@ -96,7 +101,7 @@ class Spreading:
         """Learn from an execution of ``run_ns`` nanoseconds that was not preempted."""
         kind = int(threads > 1)
         is_cold = self._least_ns[kind] == inf
-        self._least_ns[kind] = min(self._least_ns[kind] * _FORGETTING, run_ns)
+        self._least_ns[kind] = min(self._least_ns[kind] * FORGETTING, run_ns)
         if not kind:
             self._latest_ns = run_ns
         # Beside what ran just before: busy processors make both kinds slow.

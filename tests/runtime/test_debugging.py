@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import asyncnn
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.runtime.execution_options import SYNC_EXEC_VARIABLE
 from asyncnn.runtime.prepared import Path
 from tests.networks import addition
@@ -19,7 +19,7 @@ X = np.ones(2, np.float32)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Which of the two HAL calls were made, the synchronous one alone counting so."""
     seen: Counter[str] = Counter()
-    cls = ReferencePreparedModel
+    cls = InProcessPreparedModel
     synchronously = cls.execute_synchronously_1_3
 
     async def sync(self: object, *arguments: object) -> object:

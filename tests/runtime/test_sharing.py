@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.execution import Execution
 from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array
@@ -43,13 +43,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     requests: list[Request] = []
 
     def watch(name: str) -> None:
-        method = getattr(ReferencePreparedModel, name)
+        method = getattr(InProcessPreparedModel, name)
 
         def watched(self: Any, request: Request, *arguments: Any) -> Any:
             requests.append(request)
             return method(self, request, *arguments)
 
-        monkeypatch.setattr(ReferencePreparedModel, name, watched)
+        monkeypatch.setattr(InProcessPreparedModel, name, watched)
 
     watch("execute_1_3")
     watch("launch")

@@ -18,7 +18,7 @@ from asyncnn.burst import BurstController
 from asyncnn.burst.packets import DATUM_BYTES, RequestShape, decode_result
 from asyncnn.burst.slots import PoolSlots
 from asyncnn.devices import ReferenceDevice
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.fmq import MessageQueue, queue
 from asyncnn.fmq.layout import READER_SLEEPS, WRITTEN
 from asyncnn.hal.errors import DriverDiedError
@@ -68,13 +68,13 @@ async def test_many_bursts_take_the_turns_of_their_process(
 ) -> None:
     """A turn of the loop is the measure, whatever a packet costs."""
     began = [0]
-    execute = ReferencePreparedModel.execute_1_3
+    execute = InProcessPreparedModel.execute_1_3
 
     def counted(self: Any, *arguments: Any) -> Any:
         began[-1] += 1
         return execute(self, *arguments)
 
-    monkeypatch.setattr(ReferencePreparedModel, "execute_1_3", counted)
+    monkeypatch.setattr(InProcessPreparedModel, "execute_1_3", counted)
     path, x = tmp_path / "driver.sock", np.ones(4, np.float32)
     async with (
         ReferenceDevice() as reference,

@@ -11,7 +11,7 @@ import pytest
 
 import asyncnn
 from asyncnn.devices import DeviceSettings, ReferenceDevice
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.hal.errors import GeneralFailureError, InvalidArgumentError
 from asyncnn.hal.interfaces import ISavable
 from asyncnn.hal.types import DeviceStatus, ErrorStatus, Handle
@@ -237,7 +237,7 @@ async def test_so_many_models_are_saved_at_a_time(
         await released.wait()
         return status
 
-    monkeypatch.setattr(ReferencePreparedModel, "save_to_cache", save)
+    monkeypatch.setattr(InProcessPreparedModel, "save_to_cache", save)
     most = LIMITS.max_preparing
     for call in range(1, most + 2):
         client.send(wire.SaveModel(call, 1, ONE_EACH), fds)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncnn.devices import ReferenceDevice
-from asyncnn.devices.prepared import ReferencePreparedModel
+from asyncnn.devices.prepared import InProcessPreparedModel
 from asyncnn.hal.types import ErrorStatus
 from asyncnn.memory.pools import as_array
 from asyncnn.memory.shared import allocate
@@ -212,7 +212,7 @@ class TestDevicesThatFail:
         with monkeypatch.context() as patch:
             # A record of the error would keep the pools.
             patch.setattr(reporting.logger, "disabled", True)
-            patch.setattr(ReferencePreparedModel, "execute_1_3", _fail)
+            patch.setattr(InProcessPreparedModel, "execute_1_3", _fail)
             answer = await client.execute(request)
         assert answer.status == ErrorStatus.GENERAL_FAILURE
         assert (await client.execute(request)).status == ErrorStatus.NONE
