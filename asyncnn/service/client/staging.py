@@ -307,7 +307,7 @@ class Staging:
         if (
             type(request) is StagedRequest
             and request.staging is self
-            and request.is_strict >= is_fenced
+            and (request.is_strict or not is_fenced)
         ):
             sent, known = request.sent, request.layout
             if isinstance(sent, Travelling):
@@ -375,7 +375,7 @@ class Staging:
         known = self._known.get(key)
         if (
             known is not None
-            and known.is_strict >= is_fenced
+            and (known.is_strict or not is_fenced)
             and (
                 type(known) is Travelling
                 or (known.sizes is not None and known.sizes == _plain_sizes(pools))  # type: ignore[union-attr]
