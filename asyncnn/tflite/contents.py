@@ -7,6 +7,7 @@ all that is read is no longer than a multiple of it, and there are not too many 
 """
 
 import math
+import struct
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -29,6 +30,8 @@ from asyncnn.tflite.tables import (
     DTYPES,
     OPERATOR_FIELDS,
     OPERATOR_NAMES,
+    QUANTIZATION_FORMS,
+    TENSOR_FORMS,
     TYPE_NAMES,
     Contents,
     Graph,
@@ -94,8 +97,8 @@ class _Reader:
         self._dense_bytes = _MOST_SPARSE * len(data)
         self._tables_left = MAX_ALL_TABLES
         self._root = flatbuffer.places(data, flatbuffer.target(data, 0), 8)
-        self._tensor_row = flatbuffer.Rows(data, "@bI@@B@@B").row
-        self._quantization_row = flatbuffer.Rows(data, "@@@@B@i").row
+        self._tensor_row = flatbuffer.Rows(data, TENSOR_FORMS).row
+        self._quantization_row = flatbuffer.Rows(data, QUANTIZATION_FORMS).row
         self._buffer_row = flatbuffer.Rows(data, "@QQ").row
         version = self._uint32(self._root[0])
         if version != 3:
@@ -265,9 +268,14 @@ class _Reader:
         zero_points: tuple[int, ...] = ()
         axis, is_usual = 0, not (more or sparsity)
         if quantized:
-            _, _, scales_at, points_at, kind, _, axis, _ = self._quantization_row(
+            *limits, scales_at, points_at, kind, _, axis, more = self._quantization_row(
                 quantized
             )
+            is_usual &= not more
+            for limits_at in filter(None, limits):
+                count = flatbuffer.length(self._data, limits_at)
+                self._charge(count * _SCALE_BYTES)
+                flatbuffer.reals(self._data, limits_at + 4, count)
             if scales_at:
                 count = flatbuffer.length(self._data, scales_at)
                 self._charge(count * _SCALE_BYTES)
@@ -279,7 +287,7 @@ class _Reader:
             elif points_at:
                 zero_points = self._numbers_at(points_at, _INT64)
             if kind:
-                unsupported = "a custom quantisation"
+                unsupported, is_usual = "a custom quantisation", False
         signature = self._numbers_at(signature_at, _INT32)
         constant = None
         if type_ in ALL_DTYPES:
@@ -375,8 +383,11 @@ class _Reader:
         length = flatbuffer.length(self._data, string)
         if length > _FEW:
             self._charge(length)
-        start = string + 4
-        return str(self._data[start : start + length], "utf-8", "replace")
+        end = string + 4 + length
+        # Readers in C++ copy as many bytes, or what is before the first that is 0.
+        if string and (end >= len(self._data) or self._data[end]):
+            raise struct.error("a string that does not end")
+        return str(self._data[string + 4 : end], "utf-8", "replace")
 
     def _uint32(self, place: int) -> int:
         """Return the number of a field, 0 for one that is left out."""
@@ -412,7 +423,7 @@ def keep_checked(memory: Memory, address: int, contents: Contents) -> None:
     Loading a file and preparing it, in one process, check it once, if nobody can write
     to it any more: who could might change what was checked.
     """
-    if is_final(np.frombuffer(view(memory), np.uint8)):
+    if memory.buffer is not None and is_final(np.frombuffer(view(memory), np.uint8)):
         place = address, memory.size
         _checked[place] = contents
         weakref.finalize(memory, _checked.pop, place, None).atexit = False

@@ -24,6 +24,7 @@ Places = tuple[int, ...]
 REFERENCE = "@"
 
 _I32, _U32, _U16 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<H")
+_SIZES = struct.Struct("<2H").unpack_from
 _VTABLE_HEADER = 4
 _MOST_FIELDS = 64
 """Of a table of options; the longest has half as many."""
@@ -46,13 +47,16 @@ int32 = _I32.unpack_from
 def places(data: memoryview, table: int, count: int) -> Places:
     """Return where the first ``count`` fields of a table lie.
 
-    :raises ValueError: if its vtable lies before the buffer.
+    :raises ValueError: if its vtable lies before the buffer, or is of no such size.
     :raises struct.error: if the table or its vtable lies beyond the buffer.
     """
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
         raise ValueError("a vtable lies before the file")
     size = _U16.unpack_from(data, vtable)[0]
+    # Of an odd one, readers in C++ see a field more than is looked at here.
+    if size % 2 or size < _VTABLE_HEADER:
+        raise ValueError(f"a vtable of {size} bytes")
     known = min((size - _VTABLE_HEADER) // 2, count)
     if known <= 0:
         return (0,) * count
@@ -65,6 +69,13 @@ def field_count(data: memoryview, table: int) -> int:
     """Return how many fields the vtable of a table that was read has room for."""
     vtable = table - _I32.unpack_from(data, table)[0]
     return (int(_U16.unpack_from(data, vtable)[0]) - _VTABLE_HEADER) // 2
+
+
+def extents(data: memoryview, table: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where the vtable and a table that was read begin, and where they end."""
+    vtable = table - _I32.unpack_from(data, table)[0]
+    size, own = _SIZES(data, vtable)
+    return (vtable, vtable + size), (table, table + own)
 
 
 class Rows:

@@ -19,6 +19,7 @@ from asyncnn.tflite.tables import (
     BUILTIN_OPTIONS,
     BUILTINS,
     DTYPES,
+    OPTION_VECTORS,
     Contents,
     Graph,
     Operator,
@@ -81,9 +82,6 @@ _NOTHING: dict[int, str] = {}
 
 _MOST_TABLE_BYTES = 512
 _MOST_VECTOR = 1 << 12
-_VECTORS = {"ReshapeOptions": 4, "SqueezeOptions": 4, "BucketizeOptions": 4}
-"""Tables of options whose first field is a vector, and the bytes of an element."""
-
 _REFERRING = frozenset({"VarHandleOptions", "ConcatEmbeddingsOptions"})
 """Tables of options that refer to something else."""
 
@@ -255,7 +253,7 @@ def _check_options(operator: Operator, what: str) -> None:
         return
     kind = BUILTIN_OPTIONS[number]
     offsets = _offsets(data, table, kind, what) if table else ()
-    width = _VECTORS.get(kind, 0)
+    width = OPTION_VECTORS.get(kind, 0)
     if width and offsets and offsets[0]:
         start, count = flatbuffer.vector(data, table + offsets[0])
         if count > _MOST_VECTOR or start + width * count > len(data):

@@ -5,7 +5,7 @@ loaded that these need.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -39,6 +39,12 @@ BUILTINS = frozenset(OPERATOR_NAMES.values())
 
 BUILTIN_OPTIONS = _names(generated("BuiltinOptions").BuiltinOptions)
 """Names of the tables of options, by the number of their kind."""
+
+OPTION_VECTORS = {"ReshapeOptions": 4, "SqueezeOptions": 4, "BucketizeOptions": 4}
+"""Tables of options whose first field is a vector, and the bytes of an element."""
+
+TENSOR_FORMS, QUANTIZATION_FORMS = "@bI@@B@@B", "@@@@B@i"
+"""Fields of a tensor and of its quantisation; see `flatbuffer.Rows`."""
 
 CUSTOM = generated("BuiltinOperator").BuiltinOperator.CUSTOM
 
@@ -233,3 +239,43 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     data: memoryview = memoryview(b"")
     codes: Sequence[int] = ()
     buffers: Sequence[StoredBytes] = ()
+
+
+def extents(contents: Contents) -> Iterator[tuple[int, int]]:
+    """Yield where all begins and ends that describes graphs, but their constants.
+
+    Tables, their vtables, strings and vectors, as far as readers in C++ look at them.
+    """
+    data = contents.data
+    tensor_row = flatbuffer.Rows(data, TENSOR_FORMS).row
+    quantization_row = flatbuffer.Rows(data, QUANTIZATION_FORMS).row
+
+    def vector(at: int, width: int) -> tuple[int, int]:
+        return at, at and at + 4 + width * flatbuffer.length(data, at)
+
+    for code in contents.codes:
+        yield from flatbuffer.extents(data, code)
+        name = flatbuffer.places(data, code, 2)[1]
+        yield vector(name and flatbuffer.target(data, name), 1)
+    for graph in contents.graphs:
+        for tensor in graph.tensors:
+            shape, _, _, name, quantized, _, _, signature, *_ = tensor_row(tensor.table)
+            yield from flatbuffer.extents(data, tensor.table)
+            yield from (vector(shape, 4), vector(name, 1), vector(signature, 4))
+            if quantized:
+                yield from flatbuffer.extents(data, quantized)
+                low, high, scales, points, *_ = quantization_row(quantized)
+                yield from (vector(each, 4) for each in (low, high, scales))
+                yield vector(points, 8)
+        for operator in graph.operators:
+            yield from flatbuffer.extents(data, operator.table)
+            for field in (1, 2, 8):
+                place = operator.places[field]
+                yield vector(place and flatbuffer.target(data, place), 4)
+            options = operator.options_place()
+            if options:
+                yield from flatbuffer.extents(data, options)
+                kind = BUILTIN_OPTIONS[operator.kind_of_options()[0]]
+                (place,) = flatbuffer.places(data, options, 1)
+                if place and kind in OPTION_VECTORS:
+                    yield vector(flatbuffer.target(data, place), OPTION_VECTORS[kind])

@@ -17,6 +17,7 @@ from asyncnn.devices.litert.flat_file import REFERENCE, Field, FlatFile, Place
 from asyncnn.devices.litert.graph_file import Apart, GraphFile, may_lie_apart
 from asyncnn.engine.array_memory import address_of
 from asyncnn.engine.costs import Speeds, estimated_of_operator_ns
+from asyncnn.hal.errors import InvalidArgumentError
 from asyncnn.hal.operations.bound import Array, Shape
 from asyncnn.tflite import flatbuffer
 from asyncnn.tflite.contents import IDENTIFIER
@@ -25,7 +26,9 @@ from asyncnn.tflite.tables import (
     Contents,
     Graph,
     Operator,
+    StoredBytes,
     Tensor,
+    extents,
     generated,
 )
 
@@ -34,6 +37,9 @@ _COPIED_BYTES = 1 << 20
 
 _WEIGHTS = frozenset({"FLOAT32", "FLOAT16", "INT8", "UINT8"})
 """Types of what is only computed with."""
+
+_ALIGNMENT = 8
+"""Bytes that elements are aligned to in kernels; of any type."""
 
 _BITCAST = generated("BuiltinOperator").BuiltinOperator.BITCAST
 _TENSOR_FIELDS = 5
@@ -77,6 +83,7 @@ class _Head:
         self._next_buffer = len(contents.buffers) or 1
         self._apart: list[tuple[Place, Array]] = []
         self._holes: list[tuple[int, int]] = []
+        self._kept: list[StoredBytes] = []
         # What no operator has is not what LiteRT has to know.
         bitcast = file.table(((0, "b", 127), (2, "i", 1), (3, "i", _BITCAST)))
         self._codes = [bitcast] * (len(contents.codes) + 1)
@@ -96,12 +103,31 @@ class _Head:
                 (4, REFERENCE, file.references(buffers)),
             )
         )
+        self._check_holes()
         content = file.joined(model, IDENTIFIER)
         apart = tuple(
             Apart(len(content) - place + _OFFSET_IN_BUFFER, data)
             for place, data in self._apart
         )
         return GraphFile(content, apart, self._whole, tuple(sorted(self._holes)))
+
+    def _check_holes(self) -> None:
+        """Check that no hole, which LiteRT finds empty, has any of what was checked.
+
+        :raises InvalidArgumentError: if one has.
+        """
+        if not self._holes:
+            return
+        starts, sizes = np.array(sorted(self._holes)).T
+        ends = np.maximum.accumulate(starts + sizes)
+        described = [*extents(self._contents)]
+        for own in self._kept:
+            described += flatbuffer.extents(self._data, own.table)
+            described.append((own.start - 4, own.start + own.size))
+        begin, end = np.array(described).T
+        before = np.searchsorted(starts, end) - 1
+        if ((before >= 0) & (ends[before] > begin)).any():
+            raise InvalidArgumentError("weights lie where the file describes its graph")
 
     def _graph(
         self, graph: Graph, shapes: dict[int, Shape], speeds: Speeds | None
@@ -112,12 +138,15 @@ class _Head:
             for each in graph.operators
             if each.name == "DENSIFY"
         }
+        operators = [each for each in graph.operators if each.name != "DENSIFY"]
         ends = {*graph.inputs, *graph.outputs}
+        read = ends.union(*[each.inputs for each in operators])
         tensors = [
             self._tensor(each, shapes.get(each.index), dense.get(each.index), ends)
+            if each.index in read or each.stored is None
+            else self._described(each, None)
             for each in graph.tensors
         ]
-        operators = [each for each in graph.operators if each.name != "DENSIFY"]
         if speeds is None:
             steps = [self._operator(each) for each in operators]
         else:
@@ -195,14 +224,16 @@ class _Head:
         if is_here and known is not None and (known < 0 or may_be_apart):
             return number
         flat = data.reshape(-1).view(np.uint8)
-        if not is_here or known is not None:
+        # Buffer 0 stands for no data to LiteRT, whatever is in it.
+        if not (is_here and number) or known is not None:
             number, self._next_buffer = self._next_buffer, self._next_buffer + 1
         if number == tensor.buffer and may_be_apart and may_lie_apart(flat):
             place = file.table(((1, "Q", 0), (2, "Q", own.size)))
             self._apart.append((place, flat))
             self._holes.append((own.start, own.size))
-        elif number == tensor.buffer and own.is_plain:
+        elif number == tensor.buffer and own.is_plain and not own.start % _ALIGNMENT:
             place = -own.table
+            self._kept.append(own)
         else:
             place = file.table(((0, REFERENCE, file.data(flat)),))
         self._buffers[number] = place

@@ -240,7 +240,7 @@ def _created(
             start, size = address_of(data) + weight.start, weight.end - weight.start
             kind = weight.lengths, weight.element_type
             values.append(library.tensor(start, size, *kind))
-            if not isinstance(content, bytes):
+            if not (isinstance(content, bytes) or start % _ELEMENT_BYTES[kind[1]]):
                 library.call("AddInitializer", options, weight.name, values[-1])
         if weights:
             names = (ctypes.c_char_p * len(weights))(*[each.name for each in weights])

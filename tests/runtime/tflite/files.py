@@ -64,7 +64,7 @@ class T:
 
     A ``variable`` lasts from one inference to the next. ``behind`` puts the data behind
     the flatbuffer, as in files above 2 GiB. ``signature`` is its shape with -1 for what
-    the application may choose.
+    the application may choose. ``details`` is the kind of a custom quantisation.
     """
 
     dtype: Any = np.float32
@@ -78,6 +78,7 @@ class T:
     behind: bool = False
     sparse: "Sparse | None" = None
     signature: Sequence[int] = ()
+    details: int = 0
 
     @classmethod
     def constant(cls, data: Any, dtype: Any = np.int32, **rest: Any) -> "T":
@@ -288,6 +289,7 @@ class _Writer:
                     tensor.zero_point or [0] * len(tensor.scale), np.int64
                 ),
                 QuantizedDimension=tensor.axis,
+                DetailsType=tensor.details,
             ),
         )
 
